@@ -6,12 +6,11 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, overload
 
-import jax
 from typing_extensions import Unpack
 
 from kiwi.calls.constraints import Constraints
@@ -19,12 +18,13 @@ from kiwi.calls.host_memory import OnHost, given_memories, host_arguments
 from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.campaign.host_arguments import plan_with_host_arguments
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo import jax_internals
 from kiwi.memory.heap import HEAP_LOOPS
 from kiwi.memory.order_search import ORDER_LOOPS
 from kiwi.options import Options, OptionTypes, OptionTypesAndOthers, Settings, shows_options, split
 from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.planners.registry import planner_named
-from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan
+from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan, users_mesh
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
@@ -64,7 +64,9 @@ def jit(fun: Callable[..., Any] | None = None, **options: Unpack[OptionTypes]) -
 
     Usable bare (`@kiwi.jit`), as a factory (`@kiwi.jit(mesh_shape=(2, 4))`) and as a function
     (`kiwi.jit(fun, mesh_shape=(2, 4))`). Takes the options of `kiwi.options.Options`. Without
-    `mesh_shape` and `mesh` the mesh is one axis over all attached devices.
+    `mesh_shape` and `mesh` the mesh is that of the context (`jax.set_mesh`), or else one axis over
+    all attached devices. Results lie on the mesh of the context, or on the `mesh` given, where it
+    has the axes of the plan's, so that the rest of a program takes them.
 
     Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and on
     disk, see `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
@@ -99,7 +101,8 @@ class PlannedFunction:
         self._jit_options = JitOptions.of(fun, vars(options))
         self._traced: dict[Any, StepToPlan] = {}
         self._plans: dict[Any, Plan] = {}
-        self._dispatched: dict[Any, Dispatched] = {}
+        self._settings: dict[Any, Settings] = {}
+        self._dispatched: dict[Any, list[Dispatched]] = {}
         self._latest: Dispatched | None = None
         if options.mesh_shape is not None or options.mesh is not None:
             check_settings(self.settings)
@@ -114,12 +117,22 @@ class PlannedFunction:
             other._traced = self._traced
         return other
 
-    @functools.cached_property
+    @property
     def settings(self) -> Settings:
-        """What plans are made for: the options, with mesh, budget in bytes, and compiler."""
-        found = self.options.settings(self._table)
-        verify, notes = resolved(found.verify, found.mesh.hardware)
-        return planner_named(found.planner).settings_for(replace(found, verify=verify, notes=notes))
+        """What plans are made for: the options, with mesh, budget in bytes, and compiler. Without
+        a mesh among the options that of the context (`jax.set_mesh`) is taken."""
+        return self._settings_under(jax_internals.context_mesh())
+
+    def _settings_under(self, context: Any) -> Settings:
+        """The settings where the caller has a mesh in mind, or None."""
+        key = context if self.options.takes_context_mesh else None
+        if key not in self._settings:
+            found = self.options.settings(self._table, key)
+            verify, notes = resolved(found.verify, found.mesh.hardware)
+            planner = planner_named(found.planner)
+            found = replace(found, verify=verify, notes=notes)
+            self._settings[key] = planner.settings_for(found)
+        return self._settings[key]
 
     def traced(self, *args: Any, **kwargs: Any) -> StepToPlan:
         """The function traced and lowered for these arguments; cached."""
@@ -130,41 +143,52 @@ class PlannedFunction:
         """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""
         return self._plan_of(bind(self.function, self._jit_options, args, kwargs))
 
+    @jax_internals.without_mesh()
     def _plan_of(self, call: Call) -> Plan:
-        if call.key not in self._plans:
+        if call.traced_key not in self._plans:
+            settings = self._settings_under(call.mesh)
             compile_loops((HEAP_LOOPS,), (ORDER_LOOPS,))
-            with prepared(self.settings.verify, self.settings.mesh):
-                self._plans[call.key] = self._made(call)
-        return self._plans[call.key]
+            with prepared(settings.verify, settings.mesh):
+                self._plans[call.traced_key] = self._made(call, settings)
+        return self._plans[call.traced_key]
 
-    def _made(self, call: Call) -> Plan:
+    def _made(self, call: Call, settings: Settings) -> Plan:
         cache = PlanCache.of_user() if self.options.plan_cache else None
-        may_offload = planner_named(self.settings.planner).may_offload(self.settings)
+        may_offload = planner_named(settings.planner).may_offload(settings)
         if not (self.options.offload_arguments and may_offload):
-            return make_plan(self._trace_of(call, self._on_host(call)), self.settings, cache)
+            return make_plan(self._trace_of(call, self._on_host(call)), settings, cache)
         return plan_with_host_arguments(
             functools.partial(self._trace_of, call),
             given_memories(call, self.options.constraints or Constraints()),
-            self.settings,
+            settings,
             functools.partial(make_plan, cache=cache),
         )
 
     _trace_options: Mapping[str, Any] = MappingProxyType({})
     """Those of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
 
+    @jax_internals.without_mesh()
     def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
-        keep, opened = self.options.respect_user_checkpoint, self.options.open_loops
-        trips = self.options.while_trips
-        hardware = self.settings.mesh.hardware
-        facts = predicted_target(self.settings.verify, hardware).facts(hardware)
-        key = (call.key, on_host, keep, opened, facts.target, str(trips))
-        if key not in self._traced:
-            kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
-            kept["fetches_elements"] = facts.may_offload(in_scan=True)
-            self._traced[key] = trace_call(
-                call, on_host, facts.fusion, **kept | dict(self._trace_options)
-            )
-        return self._traced[key]
+        settings = self._settings_under(call.mesh)
+        keep, opened = settings.respect_user_checkpoint, self.options.open_loops
+        trips, follows = settings.while_trips, settings.respect_user_shardings
+        hardware = settings.mesh.hardware
+        facts = predicted_target(settings.verify, hardware).facts(hardware)
+        known_axes = settings.mesh.shape, settings.mesh.axis_names
+        key = (call.traced_key, on_host, keep, opened, facts.target, str(trips), follows)
+        for known in (key, (key, known_axes)):
+            if known in self._traced:
+                return self._traced[known]
+        kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
+        kept |= {"fetches_elements": facts.may_offload(in_scan=True)}
+        kept |= {"follows_shardings": follows}
+        found = trace_call(
+            call, on_host, facts.fusion, mesh=settings.mesh, **kept | dict(self._trace_options)
+        )
+        # A trace under the plan's mesh is for this mesh alone.
+        own = key if found.call.context == call.context else (key, known_axes)
+        self._traced[own] = found
+        return found
 
     def _on_host(self, call: Call) -> OnHost:
         return OnHost(host_arguments(call, self.options.constraints or Constraints()))
@@ -175,20 +199,32 @@ class PlannedFunction:
         The plan that ran last is asked first: `jax.jit` knows by itself whether the arguments are
         its own.
         """
-        if self._latest is not None:
+        mesh = jax_internals.context_mesh()
+        if self._latest is not None and self._latest.is_under(mesh):
             try:
                 return self._latest.run(*args, **kwargs)
             except REFUSED:
                 pass  # Another signature, or arguments that have to be moved.
         arguments = Arguments.of(self.function, self._jit_options, args, kwargs)
-        if arguments.key not in self._dispatched:
-            call = bind(self.function, self._jit_options, args, kwargs)
-            given = self.options.mesh
-            devices = list(given.devices.flat) if isinstance(given, jax.sharding.Mesh) else None
-            # Before planning, so that a lack of devices is cheap.
-            jax_mesh = self.settings.mesh.jax_mesh(devices)
-            found = self._plan_of(call)
-            check_same_plan(found, jax_mesh)
-            self._dispatched[arguments.key] = Dispatched(found, call, jax_mesh)
-        self._latest = self._dispatched[arguments.key]
+        self._latest = self._dispatched_for(arguments, mesh, args, kwargs)
         return self._latest.move_and_run(arguments)
+
+    def _dispatched_for(
+        self, arguments: Arguments, mesh: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Dispatched:
+        """The plan for arguments: a known one, or a new one."""
+        known = self._dispatched.setdefault((arguments.key, mesh), [])
+        found = next((d for d in known if d.is_for(arguments)), None)
+        if found is None:
+            call = bind(self.function, self._jit_options, args, kwargs)
+            found = self._newly_dispatched(call, mesh)
+            known.append(found)
+        return found
+
+    @jax_internals.without_mesh()
+    def _newly_dispatched(self, call: Call, context: Any) -> Dispatched:
+        # Before planning, so that a lack of devices is cheap.
+        mesh = users_mesh(self._settings_under(call.mesh).mesh, self.options.mesh, call.mesh)
+        plan = self._plan_of(call)
+        check_same_plan(plan, mesh)
+        return Dispatched(plan, call, mesh, context)

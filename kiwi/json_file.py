@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +28,10 @@ class FileFormat:
     again: str
 
     def write(self, content: bytes, path: str | Path) -> None:
-        """Writes a file; an existing one is replaced once the new one is complete; raises
-        `error`."""
-        target = Path(path)
-        # Two threads or processes that write one file have a draft each.
-        own = f"{os.getpid()}-{threading.get_ident()}"
-        draft = target.with_name(f"{target.name}.{own}.part")
+        """Writes a file; an existing one is replaced once the new one is complete. What is no
+        regular file, a pipe or `/dev/stdout`, is written to. Raises `error`."""
         try:
-            draft.write_bytes(content)
-            draft.replace(target)
+            _write(content, Path(path))
         except OSError as error:
             raise self.error(
                 f"The {self.what} cannot be written to {path}: {error.strerror}.",
@@ -91,3 +87,37 @@ class FileFormat:
     def invalid(self, name: str, cause: str) -> KiwiError:
         """The error for a file in which something cannot be understood."""
         return self.error(f"{name} is not a valid {self.what}.", cause=cause, suggestion=self.again)
+
+
+def _write(content: bytes, target: Path) -> None:
+    stream = _stream_at(target)
+    if stream is not None:
+        # Opened by its path, a file that a shell redirects to would be written from its start.
+        with os.fdopen(os.dup(stream), "wb") as file:
+            file.write(content)
+    elif target.exists() and not target.is_file():
+        target.write_bytes(content)
+    else:
+        _replace(content, target.resolve())
+
+
+def _stream_at(target: Path) -> int | None:
+    """The descriptor of standard output or standard error, if a path leads to it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            descriptor = stream.fileno()
+            if target.is_symlink() and os.path.samestat(target.stat(), os.fstat(descriptor)):
+                stream.flush()
+                return descriptor
+        except (OSError, ValueError):  # No such file; a stream without a descriptor, or closed.
+            continue
+    return None
+
+
+def _replace(content: bytes, target: Path) -> None:
+    """Replaces a file once the new one is complete."""
+    # Two threads or processes that write one file have a draft each.
+    own = f"{os.getpid()}-{threading.get_ident()}"
+    draft = target.with_name(f"{target.name}.{own}.part")
+    draft.write_bytes(content)
+    draft.replace(target)

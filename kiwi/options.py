@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 from typing_extensions import TypedDict
 
-from kiwi.calls.constraints import Constraints
+from kiwi.calls.constraints import Constraints, specs_of_text
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
@@ -91,7 +91,8 @@ class TargetOptions:
 
     - `mesh_shape`, `axis_names`: the mesh, by default named "x", "y", "z". Instead, `mesh`: a
       `jax.sharding.Mesh` or `AbstractMesh`, or a `kiwi.mesh.DeviceMesh`, whose links and hardware
-      are then priced instead of those of `profile`.
+      are then priced instead of those of `profile`. With none of them, or with a `mesh_shape` that
+      is its shape, the mesh of the context (`jax.set_mesh`) or else of the arguments' shardings.
     - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
       device memory.
     - `host_memory_budget`: of each host, in bytes or as text, shared by its devices: values of the
@@ -142,11 +143,26 @@ class TargetOptions:
             return ProfileTable(self.profile)
         return find_table(self.profile)
 
-    def device_mesh(self, table: ProfileTable) -> DeviceMesh:
+    @property
+    def takes_context_mesh(self) -> bool:
+        """Whether the mesh of the context may be the one to plan for."""
+        return self.mesh is None and self.axis_names is None
+
+    def device_mesh(
+        self,
+        table: ProfileTable,
+        context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
+    ) -> DeviceMesh:
         """The mesh, with the links and the measurements of `table`; raises `InvalidMeshError`;
-        `InvalidArgumentError` if two meshes are given."""
+        `InvalidArgumentError` if two meshes are given.
+
+        - `context`: the mesh that the caller works under, which is taken where none is given, or
+          only its shape.
+        """
         chips = self.topology, self.num_slices
-        if self.mesh is None:
+        if self.takes_context_mesh and context is not None and self._is_shape_of(context):
+            found = DeviceMesh.from_jax(context, table.hardware, *chips)
+        elif self.mesh is None:
             shape = (jax.device_count(),) if self.mesh_shape is None else self.mesh_shape
             found = DeviceMesh.create(shape, table.hardware, self.axis_names, *chips)
         elif self.mesh_shape is not None or self.axis_names is not None:
@@ -159,6 +175,9 @@ class TargetOptions:
         else:
             found = DeviceMesh.from_jax(self.mesh, table.hardware, *chips)
         return found if table.environment is None else replace(found, table=table)
+
+    def _is_shape_of(self, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
+        return self.mesh_shape is None or tuple(self.mesh_shape) == tuple(mesh.axis_sizes)
 
     def budget_bytes(self, table: ProfileTable) -> int:
         """The budget of one device; raises `InvalidSizeError`."""
@@ -199,6 +218,10 @@ class SearchOptions:
       plans without compiling.
     - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
       for is planned anew; True keeps it as it is.
+    - `respect_user_shardings`: whether what the function and its arguments say of shardings
+      (`with_sharding_constraint`, `reshard`, `out_sharding`, sharded `jax.ShapeDtypeStruct`s) binds
+      the plan. False leaves it out, and with it each `shard_map` around nothing but kernels with a
+      sharding rule. `in_shardings`, `out_shardings`, `constraints` and hints always bind.
     - `while_trips`: how often the body of a `while` is taken to run where its condition does not
       tell: a number, or numbers by a part of the name scope or of the source line of the loop.
     - `equal_layers`: repeated layers of an unrolled program are planned alike where that costs less
@@ -223,7 +246,18 @@ class SearchOptions:
         "compile check: auto, cpu, cuda, tpu, device or none ({default})",
         parse=lambda text: None if text == "none" else text,
     )
-    respect_user_checkpoint: bool = False
+    respect_user_checkpoint: bool = _option(
+        False,
+        "--respect-user-checkpoint",
+        "recompute what jax.checkpoint asks for: yes or no (no)",
+        parse=_is_yes,
+    )
+    respect_user_shardings: bool = _option(
+        True,
+        "--respect-user-shardings",
+        "follow the function's own sharding constraints: yes or no (yes)",
+        parse=_is_yes,
+    )
     while_trips: WhileTrips = _option(  # noqa: RUF009
         DEFAULT_TRIPS,
         "--while-trips",
@@ -283,14 +317,24 @@ class Options(SearchOptions, TargetOptions):
         None, "--donate", "donated arguments by position, e.g. 0", parse=_positions_of_text
     )
     donate_argnames: str | Sequence[str] | None = None
-    in_shardings: Any = None
+    in_shardings: Any = _option(  # noqa: RUF009
+        None,
+        "--in-shardings",
+        "how the positional arguments lie, e.g. 'x,-;y': entries as of --pin, arguments apart by "
+        "semicolons, nothing for an open one",
+        parse=specs_of_text,
+    )
     out_shardings: Any = None
     constraints: Constraints | None = None
 
-    def settings(self, table: ProfileTable) -> "Settings":
-        """What a plan is made for, with the profile's table; raises `InvalidMeshError`,
-        `InvalidSizeError`; `InvalidArgumentError` if two meshes are given, or arguments may be
-        offloaded without a budget of the host."""
+    def settings(
+        self,
+        table: ProfileTable,
+        context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
+    ) -> "Settings":
+        """What a plan is made for, with the profile's table and the mesh of the context; raises
+        `InvalidMeshError`, `InvalidSizeError`; `InvalidArgumentError` if two meshes are given, or
+        arguments may be offloaded without a budget of the host."""
         if self.offload_arguments and self.host_memory_budget is None:
             raise InvalidArgumentError(
                 "offload_arguments=True, and no host_memory_budget.",
@@ -298,7 +342,7 @@ class Options(SearchOptions, TargetOptions):
                 suggestion='host_memory_budget="64GiB": what the devices of a host may share.',
             )
         return Settings(
-            mesh=self.device_mesh(table),
+            mesh=self.device_mesh(table, context),
             memory_budget_bytes=self.budget_bytes(table),
             host_budget_bytes=self.host_budget_bytes(),
             constraints=self.constraints or Constraints(),
@@ -351,6 +395,7 @@ class OptionTypes(TypedDict, total=False):
     seed: int
     verify: str | None
     respect_user_checkpoint: bool
+    respect_user_shardings: bool
     while_trips: WhileTrips
     equal_layers: bool
     on_progress: OnProgress | None

@@ -9,6 +9,7 @@ from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.campaign.known_peaks import note_peak
+from kiwi.hlo import jax_internals
 from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.options import Options
 from kiwi.planners.planner import Planner
@@ -89,6 +90,7 @@ class AppliedPlan(PlannedFunction):
                 planner=_planner_of(options),
                 verify=options.get("verify"),
                 respect_user_checkpoint=options.get("respect_user_checkpoint", False),
+                respect_user_shardings=options.get("respect_user_shardings", True),
                 open_loops=options.get("open_loops", False),
                 while_trips=options.get("while_trips", DEFAULT_TRIPS),
                 **saved.document["function"]["binding"],
@@ -102,15 +104,16 @@ class AppliedPlan(PlannedFunction):
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)
 
+    @jax_internals.without_mesh()
     def _plan_of(self, call: Call) -> Plan:
-        if call.key not in self._plans:
+        if call.traced_key not in self._plans:
             check_arguments(self.saved.document, call)
             traced = self._trace_of(call, self._on_host(call))
             planner = planner_named(self.options.planner)
             found = restore(self.saved.document, traced, planner, strict=self._strict)
             note_peak(traced, self.settings, found.peak_bytes)
-            self._plans[call.key] = found
-        return self._plans[call.key]
+            self._plans[call.traced_key] = found
+        return self._plans[call.traced_key]
 
 
 def _planner_of(options: Document) -> Planner:

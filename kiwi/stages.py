@@ -46,13 +46,16 @@ _SHOWN = 12
 class Traced:
     """A traced and lowered call.
 
-    - `call`: the function with its arguments' shapes.
-    - `lowered`: its program, and the StableHLO operators of each equation with their sharding
-      rules.
+    - `lowered`: the call, its program, and the StableHLO operators of each equation with their
+      sharding rules.
     """
 
-    call: Call
     lowered: Lowered
+
+    @property
+    def call(self) -> Call:
+        """The function with its arguments' shapes."""
+        return self.lowered.call
 
     @property
     def program(self) -> Program:
@@ -69,7 +72,7 @@ class Traced:
         `CompilerUnavailableError` for devices without rules."""
         table = Options(profile=profile).table()
         target = target_of(table.hardware)
-        step = grouped(self.call, self.lowered, target.facts(table.hardware).fusion)
+        step = grouped(self.lowered, target.facts(table.hardware).fusion)
         return Kernels(step, target.kernels(step.units, table.hardware), table)
 
     def __str__(self) -> str:
@@ -244,7 +247,7 @@ def trace(
         open_loops=open_loops,
         while_trips=while_trips,
     )
-    return Traced(call, replace(lowered, seconds=time.monotonic() - started))
+    return Traced(replace(lowered, seconds=time.monotonic() - started))
 
 
 def _some(rows: Any, count: int) -> Iterator[str]:

@@ -99,6 +99,15 @@ def _entry(part: str) -> Any:
     return names[0] if len(names) == 1 else tuple(names)
 
 
+def _spec(text: str) -> PartitionSpec:
+    return PartitionSpec(*(_entry(part.strip()) for part in text.split(",") if part.strip()))
+
+
+def specs_of_text(text: str) -> tuple[PartitionSpec | None, ...]:
+    """Shardings of positional arguments as on the command line, `x,-;;y`; an empty one is open."""
+    return tuple(_spec(part) if part.strip() else None for part in text.split(";"))
+
+
 def constraints_of_text(
     pins: Iterable[str], forbidden: Iterable[str], on_host: Iterable[str] = ()
 ) -> Constraints:
@@ -113,6 +122,5 @@ def constraints_of_text(
                 f"The pin {text!r} has no sharding.",
                 suggestion="PATTERN=SHARDING, for example 'params/**=x,-'.",
             )
-        entries = (_entry(part.strip()) for part in spec.split(",") if part.strip())
-        shardings[pattern] = PartitionSpec(*entries)
+        shardings[pattern] = _spec(spec)
     return Constraints(shardings, tuple(forbidden), dict.fromkeys(on_host, HOST_MEMORY))

@@ -6,10 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
+from kiwi.hlo.explicit_axes import constrained_spec, has_explicit_axes
 from kiwi.hlo.host_memory import HOST_MEMORY
-from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.hlo.jax_internals import MeshContext
+from kiwi.mesh import DeviceMesh, TensorSharding, axes_of_mesh
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ class Arguments:
     """A call's arguments as `jax.jit` takes them apart.
 
     - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name) in which static
-      positional ones are None; `shapes`: the types of the leaves.
+      positional ones are None; `shapes`: the types of the leaves, without shardings.
+    - `typed`: for each leaf the sharding over Explicit axes that its type has, None without any;
+      `asked`: the sharding that the caller asks for by it: that of a `jax.ShapeDtypeStruct`, and
+      one over Explicit axes that cuts the array.
     - `static`, `static_kwargs`: the static arguments, by position and by name.
     - `key`: what plans are cached by.
     """
@@ -90,6 +96,8 @@ class Arguments:
     leaves: Sequence[Any]
     tree: Any
     shapes: tuple[jax.ShapeDtypeStruct, ...]
+    typed: tuple[NamedSharding | None, ...]
+    asked: tuple[NamedSharding | None, ...]
     static: Mapping[int, Any]
     static_kwargs: Mapping[str, Any]
     key: Hashable
@@ -113,7 +121,9 @@ class Arguments:
         types = tuple((s.shape, s.dtype, s.weak_type) for s in shapes)
         named = tuple(sorted(static_kwargs.items()))
         key = _key(tree, types, tuple(sorted(static.items())), named)
-        return cls(leaves, tree, shapes, static, static_kwargs, key)
+        typed = tuple(map(_explicit_sharding, leaves))
+        asked = tuple(map(_asked_sharding, leaves, typed))
+        return cls(leaves, tree, shapes, typed, asked, static, static_kwargs, key)
 
     def put_together(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments with these leaves, static ones included."""
@@ -141,7 +151,8 @@ class Call(Arguments):
     - `paths`: the names of the leaves, such as `state.params['w']`.
     - `donated`: positions among the leaves whose buffers the caller gives away.
     - `given_shardings`: positions that the caller fixes.
-    - `function`: `fun` of the flat leaves; returns its result.
+    - `function`: `fun` of the flat leaves; returns its result. `context`: the meshes that the
+      caller has set, under which it is traced.
     - `name`: the function's name; `options`: how it was bound.
     """
 
@@ -149,8 +160,28 @@ class Call(Arguments):
     donated: tuple[int, ...]
     given_shardings: Mapping[int, Any]
     function: Callable[..., Any]
+    context: MeshContext
     name: str
     options: JitOptions
+
+    @property
+    def traced_types(self) -> list[jax.ShapeDtypeStruct]:
+        """The types of the leaves that the function is traced with, Explicit axes included."""
+        return [
+            s if t is None else s.update(sharding=t)
+            for s, t in zip(self.shapes, self.typed, strict=True)
+        ]
+
+    @property
+    def traced_key(self) -> Hashable:
+        """What tells traces apart: `key`, the context of meshes, and the shardings given."""
+        return self.key, self.context, self.typed, self.asked
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh | None:
+        """The mesh that the caller has in mind: that of the context, or else of the arguments."""
+        given = (s.mesh for s in (*self.asked, *self.typed) if s is not None)
+        return self.context.mesh or next(given, None)
 
 
 def bind(
@@ -180,6 +211,7 @@ def bind(
         donated=tuple(k for k, path in enumerate(paths) if _is_donated(path, options)),
         given_shardings={k: s for k, s in enumerate(given) if s is not None},
         function=flat_function,
+        context=MeshContext.current(),
         name=_name(fun),
         options=options,
     )
@@ -218,6 +250,27 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
         ) from error
 
 
+def _explicit_sharding(leaf: Any) -> NamedSharding | None:
+    """The sharding in the type of an argument, if its mesh has Explicit axes."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        found = leaf.sharding
+    else:
+        found = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
+    if not isinstance(found, NamedSharding) or not has_explicit_axes(found.mesh):
+        return None
+    return NamedSharding(found.mesh, found.spec)
+
+
+def _asked_sharding(leaf: Any, typed: NamedSharding | None) -> NamedSharding | None:
+    """The sharding that an argument asks for."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
+    if typed is None or all(entry is None for entry in typed.spec):
+        return None
+    spec = constrained_spec(typed, len(leaf.shape))
+    return None if spec is None else NamedSharding(typed.mesh, spec)
+
+
 def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:
     head = path[1]
     if isinstance(head, jax.tree_util.SequenceKey):
@@ -245,7 +298,7 @@ def result_shardings(options: JitOptions, out_tree: Any) -> list[Any]:
 
 
 def _is_sharding_leaf(node: Any) -> bool:
-    return node is None or isinstance(node, jax.sharding.PartitionSpec | jax.sharding.Sharding)
+    return node is None or isinstance(node, PartitionSpec | jax.sharding.Sharding)
 
 
 def to_tensor_sharding(
@@ -275,6 +328,24 @@ def to_tensor_sharding(
         what = f"The sharding {spec} given for {what} of shape {shape} does not fit: {error.what}"
         raise error.changed(what=what) from error
     return sharding.without_trivial_axes(mesh.shape)
+
+
+def on_plan_mesh(given: Any, mesh: DeviceMesh) -> Any:
+    """A sharding on another mesh of as many devices as a `PartitionSpec` over the plan's axes, see
+    `kiwi.mesh.axes_of_mesh`; as given if it names no such mesh."""
+    if not isinstance(given, NamedSharding):
+        return given
+    axes = axes_of_mesh(mesh, given.mesh)
+    if axes is None:
+        return given
+
+    def entry(names: Any) -> Any:
+        if names is None or names is PartitionSpec.UNCONSTRAINED:
+            return names
+        own = names if isinstance(names, tuple) else (names,)
+        return tuple(mesh.axis_names[axis] for name in own for axis in axes[name]) or None
+
+    return PartitionSpec(*map(entry, given.spec))
 
 
 def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:

@@ -345,7 +345,7 @@ class ClosedLoop(Generic[P]):
 
     def _with_rounds(self, plan: Plan) -> Plan:
         plan = replace(plan, rounds=tuple(self._rounds))
-        return replace(plan, notes=notes(plan, self._planner))
+        return replace(plan, notes=notes(plan, self._planner, self._tools.settings))
 
     def _not_met(self, nearest: Plan) -> BudgetNotMetError:
         peak_bytes, budget = nearest.peak_bytes, format_bytes(self._budget_bytes)

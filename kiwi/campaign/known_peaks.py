@@ -54,6 +54,8 @@ def _key(step: StepToPlan, settings: Settings) -> Hashable:
         (e.name, tuple((program.values[v].shape, str(program.values[v].dtype)) for v in e.outputs))
         for e in program.equations
     )
-    given = step.given_arguments(mesh), step.given_results(mesh), settings.constraints
+    followed = step.call.asked if settings.respect_user_shardings else None
+    given = step.given_arguments(mesh), step.given_results(mesh), settings.constraints, followed
     fixed = tuple(map(str, given)), step.units.donated_arguments, settings.dropped_pins
-    return hash(tuple(equations)), fixed, mesh.shape, mesh.hardware.name, settings.verify
+    pinned = tuple(program.constraints) if settings.respect_user_shardings else ()
+    return hash(tuple(equations)), pinned, fixed, mesh.shape, mesh.hardware.name, settings.verify

@@ -1,6 +1,6 @@
 """What the reader of a plan should know."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,10 +10,12 @@ from kiwi.campaign.tools import CLOCK_ENDED_SEARCH
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.regions import inner_jaxprs
+from kiwi.options import Settings
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
-from kiwi.problem.manual_computations import given_layouts
-from kiwi.problem.user_pins import constraint_pin
+from kiwi.problem.manual_computations import given_layouts, region_name
+from kiwi.problem.pins import Pin
+from kiwi.problem.user_pins import asked_pins, constraint_pin
 from kiwi.sizes import format_bytes, format_seconds
 
 NOTED_DIFFERENCE = 0.25
@@ -23,15 +25,16 @@ LONG_DIMENSION = 32
 """Elements on each device from which a dimension is long: padding is little of it."""
 
 
-def notes(plan: PlanRecord, planner: PlannerFacts) -> tuple[str, ...]:
-    """What the reader should know, one sentence each."""
+def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[str, ...]:
+    """What the reader of a plan for these settings should know, one sentence each."""
     return (
         *_undivided(plan),
         *_uneven(plan),
         *_unmeasured(plan),
         *_regions(plan),
         *_unread_hints(plan, planner),
-        *_unfollowed_constraints(plan),
+        *_pinned(plan, settings),
+        *_unfollowed_constraints(plan, settings),
         *_kept_copies(plan),
         *_solver(plan),
         *_compiled(plan),
@@ -122,11 +125,12 @@ def _regions(plan: PlanRecord) -> Iterator[str]:
     )
     found: dict[str, set[str]] = {whole: set(), given: set(), opaque: set()}
     for unit in units.units:
-        name = units.graph.program.equations[unit.root].name
+        equation = units.graph.program.equations[unit.root]
+        name = equation.name
         if given_layouts(units, unit, plan.mesh) is not None:
             found[given].add(name)
         elif units.graph.equations[unit.root].is_region:
-            found[whole].add(name)
+            found[whole].add(region_name(equation))
         elif is_opaque(units.graph, unit.root):
             found[opaque].add(name)
     return (text.format(", ".join(sorted(names))) for text, names in found.items() if names)
@@ -153,19 +157,43 @@ def _hints_inside(eqn: Any) -> int:
     return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
 
 
-def _unfollowed_constraints(plan: PlanRecord) -> Iterator[str]:
-    """The function's own constraints that the plan lays out otherwise."""
+def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]]:
+    """What the function and its arguments ask of shardings, and whether the plan follows it."""
     program, layouts = plan.execution.units.graph.program, plan.execution.layouts
-    labels = []
-    for value in program.constraints:
-        pin, lies = constraint_pin(program, value, plan.mesh), layouts.get(value)
-        if pin.layout is None or lies is None or not pin.allows(lies):
-            labels.append(pin.label)
-    if labels and plan.mesh.size > 1:
-        shown = ", ".join(list(dict.fromkeys(labels))[:3])
+    if plan.mesh.size == 1 or not settings.respect_user_shardings:
+        return
+    pins = [(v, constraint_pin(program, v, plan.mesh)) for v in program.constraints]
+    for value, pin in (*asked_pins(plan.traced, settings).items(), *pins):
+        lies = layouts.get(value)
+        yield pin, pin.layout is not None and lies is not None and pin.allows(lies)
+
+
+def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[str]:
+    """How many values lie as the function asks, and how many of these whole on every device."""
+    followed = [pin for pin, is_followed in _own_pins(plan, settings) if is_followed]
+    whole = [pin for pin in followed if not any(pin.layout or ((),))]
+    if followed:
+        replicated = f", {len(whole)} of them replicated ({_labels(whole)})" if whole else ""
+        are = "values are" if len(followed) > 1 else "value is"
         yield (
-            f"{len(labels)} values lie otherwise than the function constrains them ({shown}): the "
-            f"planner, the mesh {plan.mesh.shape} or the operators allow no such layout."
+            f"{len(followed)} {are} pinned by shardings of the function or its arguments"
+            f"{replicated}. respect_user_shardings=False plans without that, and "
+            "plan.without_user_shardings() says what it costs."
+        )
+
+
+def _labels(pins: Sequence[Pin]) -> str:
+    return ", ".join(list(dict.fromkeys(pin.label for pin in pins))[:3])
+
+
+def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[str]:
+    """What the function or its arguments ask of shardings and the plan lays out otherwise."""
+    missed = [pin for pin, is_followed in _own_pins(plan, settings) if not is_followed]
+    if missed:
+        yield (
+            f"{len(missed)} values lie otherwise than the function constrains them "
+            f"({_labels(missed)}): the planner, the mesh {plan.mesh.shape} or the operators allow "
+            "no such layout."
         )
 
 

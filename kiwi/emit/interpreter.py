@@ -39,6 +39,8 @@ from kiwi.emit.host_buffers import (
     written,
 )
 from kiwi.emit.values import Final, Values
+from kiwi.hlo import jax_internals
+from kiwi.hlo.explicit_axes import over_auto_axes
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
@@ -433,11 +435,14 @@ def emit(execution: Execution) -> Callable[..., list[Any]]:
     """A function of the flat arguments that returns the flat results.
 
     Its sharding constraints name the axes of the mesh that the arguments' types name, or of an
-    abstract mesh, so it can be traced without devices.
+    abstract mesh, so it can be traced without devices. It may be traced in any context of a mesh,
+    and its arguments may have Explicit axes: the types of its results have none.
     """
     program = execution.units.graph.program
 
+    @jax_internals.without_mesh()
     def planned_step(*arguments: Any) -> list[Any]:
+        arguments = tuple(map(over_auto_axes, arguments))
         context = Context.of(execution, arguments)
         interpreter = Interpreter(context, context.root)
         interpreter.env.update(zip(program.arguments, arguments, strict=True))

@@ -16,6 +16,7 @@ from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.program import Equation, Literal, Value
+from kiwi.hlo.sharding_constraints import is_constraint
 from kiwi.hlo.units import Unit
 from kiwi.memory.loop_bodies import LoopBody, OperandRead
 from kiwi.mesh import TensorSharding
@@ -124,6 +125,9 @@ class Values:
                 continue
             if equation.is_unlowered and equation.name != "shard_map":
                 outputs = self._unlowered(unit, equation, local)
+            elif is_constraint(equation.jaxpr_eqn):
+                # The plan lays out the result, as the constraint says where it can be followed.
+                outputs = equation.operands(local.__getitem__)
             elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
             else:

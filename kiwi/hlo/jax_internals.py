@@ -5,23 +5,30 @@ here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 """
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Hashable, Iterator, Sequence
+import re
+import traceback
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax._src import compiler, dispatch, source_info_util
+from jax._src import compiler, config, core, dispatch, literals, source_info_util
+from jax._src import mesh as mesh_contexts
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
     sdy_sharding_rule_to_mlir,
     str_to_sdy_sharding_rule,
 )
 from jax._src.lax import windowed_reductions
-from jax._src.mesh import thread_resources
 from jax.interpreters import mlir
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jaxlib import xla_client
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
@@ -34,8 +41,154 @@ _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _CUDNN_VERSION = 90800
 """The least that the CUDA wheels of jax 0.10 ask for."""
 
+_MISSES_MESH = (
+    "requires a non-empty mesh in context",
+    "when you are not under a mesh context",
+    "context mesh cannot be empty",
+)
+_UNKNOWN_AXIS = re.compile(r"Resource axis: (?P<axis>\S+) of .* is not found in mesh", re.DOTALL)
+_UNBOUND_AXIS = re.compile(r"[Uu]nbound axis name: (?P<axis>\w+)")
+
+_NO_MESH = AbstractMesh((), ())
+
+# jax 0.10 keeps the mesh of `jax.set_mesh` in its configuration, jax 0.11 beside the meshes.
+_concrete_mesh = getattr(mesh_contexts, "device_context", None) or config.device_context
+
 Placed = Sequence[tuple[Any, int]]
 """Types, each with XLA's color of the memory in which it lies; 0: the device's."""
+
+
+@dataclass(frozen=True)
+class MeshContext:
+    """What `jax.set_mesh` and its like have put into the context of a thread.
+
+    - `abstract`: the mesh that code is traced under; `concrete`: that of `jax.set_mesh`.
+    - `mesh`: the user's mesh, of whichever of them or of `with mesh:`; None outside of all.
+    """
+
+    abstract: AbstractMesh
+    concrete: Mesh
+    mesh: Mesh | AbstractMesh | None
+
+    @classmethod
+    def current(cls) -> "MeshContext":
+        """The context of this thread."""
+        concrete = mesh_contexts.get_concrete_mesh()
+        return cls(mesh_contexts.get_abstract_mesh(), concrete, context_mesh())
+
+    @classmethod
+    def under(cls, mesh: AbstractMesh) -> "MeshContext":
+        """The context of code that is traced under a mesh."""
+        return cls(mesh, mesh_contexts.empty_concrete_mesh, mesh)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Inside, this is the context."""
+        with without_mesh(), mesh_contexts.use_abstract_mesh(self.abstract):
+            before = _concrete_mesh.swap_local(self.concrete)
+            try:
+                yield
+            finally:
+                _concrete_mesh.set_local(before)
+
+
+def context_mesh() -> Mesh | AbstractMesh | None:
+    """The mesh of the context: of `jax.set_mesh`, of `with mesh:` or of
+    `jax.sharding.use_abstract_mesh`; None outside of all of them."""
+    abstract = mesh_contexts.get_abstract_mesh()
+    found = (
+        mesh_contexts.get_concrete_mesh(),
+        abstract,
+        mesh_contexts.thread_resources.env.physical_mesh,
+    )
+    return next((mesh for mesh in found if not mesh.empty), None)
+
+
+@contextlib.contextmanager
+def without_mesh() -> Iterator[None]:
+    """Inside, no mesh is in the context, whatever `jax.set_mesh` has put there.
+
+    Other than `jax.set_mesh(None)` it may be entered while jax traces.
+    """
+    before = _concrete_mesh.swap_local(mesh_contexts.empty_concrete_mesh)
+    try:
+        with mesh_contexts.use_abstract_mesh(_NO_MESH):
+            yield
+    finally:
+        _concrete_mesh.set_local(before)
+
+
+@functools.lru_cache(maxsize=1024)
+def equation_context(context: Any, mesh: AbstractMesh) -> Any:
+    """The context in which an equation was traced (`JaxprEqn.ctx`), with another mesh."""
+    if context.cur_abstract_mesh == mesh:
+        return context
+    with context.manager, without_mesh(), mesh_contexts.use_abstract_mesh(mesh):
+        return core.JaxprEqnContext()
+
+
+def equation_mesh(eqn: Any) -> AbstractMesh:
+    """The mesh of the context in which an equation was traced; empty where there was none."""
+    return eqn.ctx.cur_abstract_mesh
+
+
+def with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
+    """A type of a jaxpr over another mesh, of whose axes it says nothing."""
+    if isinstance(aval, core.ShapedArray):
+        spec = jax.sharding.PartitionSpec(*[None] * len(aval.shape))
+        return aval.update(sharding=NamedSharding(mesh, spec))
+    inner = getattr(aval, "inner_aval", None)
+    if isinstance(inner, core.ShapedArray):
+        return aval.update(inner_aval=with_mesh(inner, mesh))
+    return aval
+
+
+def literal_of_type(literal: Any, aval: Any) -> Any:
+    """A literal of a jaxpr with another type, which its value may know as well."""
+    value = literal.val
+    if isinstance(value, literals.TypedNdArray):
+        value = literals.TypedNdArray(np.asarray(value), aval)
+    return core.Literal(value, aval)
+
+
+def misses_mesh(error: Exception) -> bool:
+    """Whether jax refuses a bare `PartitionSpec`, or a `shard_map` without a mesh, because no mesh
+    is in the context."""
+    return any(words in str(error) for words in _MISSES_MESH)
+
+
+def misses_explicit_axes(error: Exception) -> bool:
+    """Whether jax refuses a `PartitionSpec` because its axes are not `AxisType.Explicit`."""
+    return "names that are of type Auto or Manual" in str(error)
+
+
+def may_be_of_pmap(error: Exception) -> bool:
+    """Whether jax raises this where `jax.pmap` maps an axis of another size than the number of
+    devices; other code may raise it as well."""
+    return "squeeze out which has size not equal to one" in str(error)
+
+
+def is_raised_in_pmap(run: Callable[[], Any]) -> bool:
+    """Whether running something raises an error in a function of `jax.pmap`."""
+    with config.traceback_filtering("off"):
+        try:
+            run()
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            return any(Path(frame.filename).parts[-2:] == ("_src", "pmap.py") for frame in frames)
+    return False
+
+
+def unknown_axis(error: Exception) -> str | None:
+    """The axis of a `PartitionSpec` that the mesh of the context lacks, if jax says so."""
+    found = _UNKNOWN_AXIS.search(str(error))
+    return None if found is None else found["axis"]
+
+
+def unbound_axis(error: Exception) -> str | None:
+    """The axis of a collective that no `shard_map`, `vmap` or `pmap` binds, if jax says so."""
+    found = _UNBOUND_AXIS.search(str(error))
+    return None if found is None else found["axis"]
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:
@@ -247,7 +400,9 @@ def partitioned_function_rule(eqn: Any) -> ShardingRule | None:
     with mlir.make_ir_context(), ir.Location.unknown():
         types = [[_tensor_type(v.aval) for v in side] for side in (eqn.invars, eqn.outvars)]
         if callable(rule):
-            rule = rule(*eqn.params["static_args"], thread_resources.env.physical_mesh, *types)
+            rule = rule(
+                *eqn.params["static_args"], mesh_contexts.thread_resources.env.physical_mesh, *types
+            )
         text, sizes = rule if isinstance(rule, tuple | list) else (rule, {})
         read: Any = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
         found = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(read, *types))

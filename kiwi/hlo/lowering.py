@@ -22,6 +22,7 @@ from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, indepen
 
 
 @without_collection()
+@jax_internals.without_mesh()
 def lower(program: Program) -> HloGraph:
     """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
     module = _lower_all_values(program)

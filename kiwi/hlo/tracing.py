@@ -1,6 +1,7 @@
 """From a JAX function to its `Program`: calls inlined, scans opened, equal equations merged."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from jax import lax
 from jax.extend import core as jex
 
 from kiwi.hlo import jax_internals, loops
+from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry
@@ -50,6 +52,8 @@ def trace(
     while_trips: WhileTrips = DEFAULT_TRIPS,
     as_traced: Collection[str] = (),
     fetches_elements: bool = False,
+    follows_shardings: bool = True,
+    context: AbstractContextManager[Any] | None = None,
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -63,13 +67,20 @@ def trace(
     - `as_traced`: what is left so, see `kiwi.hlo.simplifications`.
     - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
       host memory.
+    - `follows_shardings`: False leaves out what the function asks of shardings, see
+      `kiwi.hlo.explicit_axes`.
+    - `context`: the context of meshes that the function is traced in, by default the caller's. The
+      program is without any.
     """
-    with jax_internals.assumed_cudnn():
+    with context or nullcontext(), jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
-    program = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements).build(closed)
-    while (simplified := simplified_once(program, as_traced)) is not program:
-        # What was transposed twice is transposed once then.
-        program = _without_dead_code(simplified)
+    with jax_internals.without_mesh():
+        closed = without_meshes(closed, follows=follows_shardings)
+        builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements)
+        program = builder.build(closed)
+        while (simplified := simplified_once(program, as_traced)) is not program:
+            # What was transposed twice is transposed once then.
+            program = _without_dead_code(simplified)
     return program
 
 

@@ -10,6 +10,7 @@ from kiwi.mesh.collectives import LinearCost as LinearCost
 from kiwi.mesh.collectives import collective as collective
 from kiwi.mesh.collectives import linear_costs as linear_costs
 from kiwi.mesh.device_mesh import DeviceMesh as DeviceMesh
+from kiwi.mesh.device_mesh import axes_of_mesh as axes_of_mesh
 from kiwi.mesh.hardware import CATALOGUE as CATALOGUE
 from kiwi.mesh.hardware import Hardware as Hardware
 from kiwi.mesh.hardware import Link as Link

@@ -226,6 +226,39 @@ class DeviceMesh:
         return Mesh(grid, self.axis_names, axis_types=(AxisType.Auto,) * len(self.shape))
 
 
+def axes_of_mesh(
+    mesh: DeviceMesh, other: "Mesh | AbstractMesh"
+) -> dict[Hashable, tuple[int, ...]] | None:
+    """By name of an axis of another mesh, the axes of a mesh whose product it is.
+
+    Both meshes number the same devices, the last axis fastest: an axis of 8 is then two
+    neighbouring axes of 2 and 4. None if an axis of the other mesh is no such product, if the
+    meshes have other sizes, or if it is known that their devices are in another order.
+    """
+    if prod(other.axis_sizes) != mesh.size or not _is_in_order_of(mesh, other):
+        return None
+    left = list(mesh.nontrivial_axes)
+    found: dict[Hashable, tuple[int, ...]] = {}
+    for name, size in zip(other.axis_names, other.axis_sizes, strict=True):
+        taken: list[int] = []
+        while prod(mesh.shape[axis] for axis in taken) < size and left:
+            taken.append(left.pop(0))
+        if prod(mesh.shape[axis] for axis in taken) != size:
+            return None
+        found[name] = tuple(taken)
+    return found
+
+
+def _is_in_order_of(mesh: DeviceMesh, other: "Mesh | AbstractMesh") -> bool:
+    """Whether another mesh may hold its devices in the order of this one's positions: one without
+    devices gets those of the program in which it occurs."""
+    from jax.sharding import AbstractMesh
+
+    own = tuple(zip(mesh.axis_names, mesh.shape, strict=True))
+    is_same = own == tuple(zip(other.axis_names, other.axis_sizes, strict=True))
+    return is_same or isinstance(other, AbstractMesh) or mesh.device_order is None
+
+
 def _check_no_topology(hardware: Hardware, text: str | None, slices: int | None) -> None:
     for option, value in (("topology", text), ("num_slices", slices)):
         if value is not None:

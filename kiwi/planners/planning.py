@@ -11,6 +11,7 @@ planners then begin with what another planner recomputes (`kiwi.planners.joint`)
 selection of residencies, and no solution of this problem.
 """
 
+import functools
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,15 +23,18 @@ from kiwi.calls.signature import Call
 from kiwi.campaign import shares
 from kiwi.campaign.equal_layers import EqualLayers
 from kiwi.campaign.known_peaks import note_peak
-from kiwi.campaign.refusals import infeasible_budget
+from kiwi.campaign.refusals import infeasible_budget, naming_whole_regions
 from kiwi.campaign.tools import Tools, check_search
+from kiwi.errors import InfeasibleBudgetError
 from kiwi.hlo.chains import NO_FUSION, Fusion
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.hlo.tracing import trace
+from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.registry import planner_named
+from kiwi.planners.tracing_context import under_some_mesh
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
@@ -51,9 +55,15 @@ def check_settings(settings: Settings) -> None:
 def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = None) -> Plan:
     """Plans a traced call, or takes the plan from a cache; raises as `kiwi.plan`."""
     planner = planner_named(settings.planner)
-    if cache is None:
-        return planner.make(step, settings)
-    found = cache.plan(step, settings, planner)
+    try:
+        found = (
+            planner.make(step, settings) if cache is None else cache.plan(step, settings, planner)
+        )
+    except InfeasibleBudgetError as error:
+        named = naming_whole_regions(error, step.program, settings.mesh)
+        if named is error:
+            raise
+        raise named from error
     note_peak(step, settings, found.peak_bytes)
     return found
 
@@ -62,17 +72,20 @@ def trace_call(
     call: Call,
     on_host: OnHost | None = None,
     fusion: Fusion = NO_FUSION,
+    mesh: DeviceMesh | None = None,
     **kept: Any,
 ) -> StepToPlan:
     """Traces and lowers a call. Which results lie in host memory is known from the program, which
     is then traced again.
 
     - `fusion`: what the target computes inside of other kernels. `kept`: options of `trace`.
+    - `mesh`: the plan's, for bare `PartitionSpec`s of a function that is traced without one; see
+      `kiwi.planners.tracing_context`.
     """
     on_host = on_host or OnHost()
 
     def traced(arguments: frozenset[int], results: frozenset[int]) -> StepToPlan:
-        return grouped(call, lowered_call(call, arguments, results, **kept), fusion)
+        return grouped(lowered_call(call, arguments, results, mesh, **kept), fusion)
 
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
@@ -85,10 +98,12 @@ def trace_call(
 class Lowered:
     """A traced call in StableHLO, not yet grouped into units.
 
+    - `call`: in the context in which it was traced.
     - `out_tree`: the structure of its result. `donated`: value indices of donated arguments.
     - `seconds`: what tracing and lowering took.
     """
 
+    call: Call
     graph: HloGraph
     out_tree: Any
     donated: frozenset[int]
@@ -99,13 +114,18 @@ def lowered_call(
     call: Call,
     on_host: frozenset[int] = frozenset(),
     to_host: frozenset[int] = frozenset(),
+    mesh: DeviceMesh | None = None,
     **kept: Any,
 ) -> Lowered:
     """Traces and lowers a call.
 
     - `on_host`, `to_host`: positions of the arguments and results that lie in host memory.
-    - `kept`: options of `kiwi.hlo.tracing.trace`.
+    - `mesh`: as of `trace_call`. `kept`: options of `kiwi.hlo.tracing.trace`.
     """
+    return under_some_mesh(call, mesh, functools.partial(_lowered, on_host, to_host, **kept))
+
+
+def _lowered(on_host: frozenset[int], to_host: frozenset[int], call: Call, **kept: Any) -> Lowered:
     started = time.monotonic()
     out_tree: list[Any] = []
 
@@ -114,17 +134,18 @@ def lowered_call(
         out_tree.append(tree)
         return results
 
-    program = trace(moving(flat, on_host, to_host), call.shapes, **kept)
+    moved = moving(flat, on_host, to_host)
+    program = trace(moved, call.traced_types, context=call.context.entered(), **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    return Lowered(lower(program), out_tree[0], donated, time.monotonic() - started)
+    return Lowered(call, lower(program), out_tree[0], donated, time.monotonic() - started)
 
 
-def grouped(call: Call, lowered: Lowered, fusion: Fusion) -> StepToPlan:
+def grouped(lowered: Lowered, fusion: Fusion) -> StepToPlan:
     """A lowered call with its units; `fusion`: what the target computes inside of other kernels."""
     started = time.monotonic()
     units = build_units(lowered.graph, lowered.donated, fusion)
     seconds = lowered.seconds + time.monotonic() - started
-    return StepToPlan(call, lowered.out_tree, units, seconds)
+    return StepToPlan(lowered.call, lowered.out_tree, units, seconds)
 
 
 def quick_bound(step: StepToPlan, settings: Settings) -> float:

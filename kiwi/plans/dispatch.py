@@ -24,6 +24,8 @@ from jax.experimental import multihost_utils
 
 from kiwi.calls.signature import Arguments, Call
 from kiwi.errors import PlanMismatchError
+from kiwi.hlo import jax_internals
+from kiwi.mesh import DeviceMesh
 from kiwi.plans.fingerprint import fingerprint
 from kiwi.plans.record import PlanRecord, place_leaves
 from kiwi.xla.compilers import of_devices
@@ -45,9 +47,21 @@ class Dispatched:
 
     Keyword arguments are passed by position, behind the positional ones: `jax.jit` takes no
     shardings of others.
+
+    The jitted function runs in no context of a mesh, whatever the caller's is. Its arguments and
+    results lie on `mesh`, whose axes may be Explicit: then they are so in the results' types.
+
+    - `context`: the mesh that the caller worked under when the plan was made for it.
     """
 
-    def __init__(self, plan: PlanRecord, call: Call, mesh: jax.sharding.Mesh) -> None:
+    def __init__(
+        self,
+        plan: PlanRecord,
+        call: Call,
+        mesh: jax.sharding.Mesh,
+        context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
+    ) -> None:
+        self._context, self._call = context, call
         self._shardings = plan.leaf_shardings(mesh)
         in_shardings, named = call.put_together(self._shardings)
         self._names = tuple(named)
@@ -78,6 +92,27 @@ class Dispatched:
         self._jitted = self._jit(compiler_options=own)
         self._other_options = [] if waiting == own else [waiting]
 
+    def is_under(self, context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> bool:
+        """Whether the plan was made under this mesh."""
+        return self._context is context or self._context == context
+
+    def is_for(self, arguments: Arguments) -> bool:
+        """Whether arguments of the planned signature have the types over Explicit axes that the
+        plan was made for, or lie as the plan wants them: results of the plan do, whose types are
+        not those of the first arguments."""
+        return all(
+            (typed, asked) == planned or _lies_as(leaf, sharding)
+            for leaf, sharding, typed, asked, planned in zip(
+                arguments.leaves,
+                self._shardings,
+                arguments.typed,
+                arguments.asked,
+                zip(self._call.typed, self._call.asked, strict=True),
+                strict=True,
+            )
+        )
+
+    @jax_internals.without_mesh()
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the plan. **Raises:** one of `REFUSED` if it is not for these arguments."""
         if not self._names and not kwargs:
@@ -97,6 +132,7 @@ class Dispatched:
             self._jitted = self._jit(compiler_options=self._other_options.pop())
         return self._jitted(*args)
 
+    @jax_internals.without_mesh()
     def move_and_run(self, arguments: Arguments) -> Any:
         """Moves arguments of the planned signature to where the plan wants them, and runs it."""
         args, kwargs = arguments.put_together(place_leaves(arguments.leaves, self._shardings))
@@ -108,6 +144,30 @@ class Dispatched:
         """Positions of arguments that are given by number or by name."""
         named = (first + k for k, name in enumerate(self._names) if name in names)
         return (*(n for n in numbers if n < first), *named)
+
+
+def _lies_as(leaf: Any, sharding: jax.sharding.Sharding) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+
+
+def users_mesh(planned: DeviceMesh, given: Any, context: Any) -> jax.sharding.Mesh:
+    """The devices that a plan runs on: a mesh of the user's that has the plan's axes, so that its
+    results can be mixed with the user's arrays, else one of the plan's own.
+
+    - `given`: the mesh that the user gave Kiwi, whose devices are taken; `context`: the mesh that
+      the user works under. They count where they are `jax.sharding.Mesh`es.
+
+    **Raises:** `NotEnoughDevicesError`.
+    """
+    meshes = [mesh for mesh in (given, context) if isinstance(mesh, jax.sharding.Mesh)]
+    large = [mesh for mesh in meshes if mesh is given or mesh.size >= planned.size]
+    own = planned.jax_mesh(list(large[0].devices.flat) if large else None)
+    return next((mesh for mesh in reversed(meshes) if _has_axes_of(mesh, own)), own)
+
+
+def _has_axes_of(mesh: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
+    is_named_alike = mesh.axis_names == other.axis_names
+    return is_named_alike and np.array_equal(mesh.devices, other.devices)
 
 
 def plan_digest(plan: PlanRecord) -> bytes:

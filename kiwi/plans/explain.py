@@ -178,6 +178,18 @@ def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> Plannin
     return replace(planning, problem=replace(planning.problem, nodes=tuple(nodes)))
 
 
+def origin_of(plan: PlanRecord) -> Origin:
+    """What a plan was made from; raises `InvalidArgumentError` if that is not known."""
+    if plan.origin is None:
+        raise InvalidArgumentError(
+            "The problem that this plan solves cannot be formulated.",
+            cause="It was made by another version of Kiwi, or from a profile table that is not "
+            "where it was, or was changed.",
+            suggestion="Plan again.",
+        )
+    return plan.origin
+
+
 def what_if(
     plan: _Plan,
     operator: int | str,
@@ -198,28 +210,22 @@ def what_if(
     **Raises:** `InvalidArgumentError` if that is none of the operator's options;
     `InfeasibleBudgetError`, `NoPlanFoundError` as `kiwi.plan`.
     """
-    if plan.origin is None:
-        raise InvalidArgumentError(
-            "The problem that this plan solves cannot be formulated.",
-            cause="It was made by another version of Kiwi, or from a profile table that is not "
-            "where it was, or was changed.",
-            suggestion="Plan again.",
-        )
+    origin = origin_of(plan)
     if residency is not None:
         check_known(residency, RESIDENCIES, "residency")
-    planning = plan.origin.planning
+    planning = origin.planning
     unit = find_operator(plan, operator)
     allowed = _allowed(plan, planning, unit, sharding, residency)
     pinned = pin(planning, unit, allowed)
     start = follow(pinned, plan.breakdown.solution_of(planning), unit, allowed)
     settings = replace(
-        plan.origin.settings,
-        verify=verify or plan.origin.settings.verify,
-        time_limit_seconds=time_limit_seconds or plan.origin.settings.time_limit_seconds,
+        origin.settings,
+        verify=verify or origin.settings.verify,
+        time_limit_seconds=time_limit_seconds or origin.settings.time_limit_seconds,
     )
     try:
-        return plan.origin.planner.make(
-            plan.origin.step, settings, Start(pinned, start), is_checked=verify is not None
+        return origin.planner.make(
+            origin.step, settings, Start(pinned, start), is_checked=verify is not None
         )
     except InfeasibleBudgetError as error:
         raise InfeasibleBudgetError(

@@ -14,6 +14,7 @@ from kiwi.plans.file import write
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.report_data import report_data
 from kiwi.plans.summary import summary
+from kiwi.plans.user_shardings import without_user_shardings
 from kiwi.report import write_report
 from kiwi.report.notebook import fragment, plot_memory
 
@@ -52,6 +53,7 @@ class Plan(PlanRecord):
 
     explain = explain
     what_if = what_if
+    without_user_shardings = without_user_shardings
     partition_specs = partition_specs
     logical_rules = logical_rules
     checkpoint_policy = checkpoint_policy

@@ -225,6 +225,7 @@ def _call(step: StepToPlan) -> list[Any]:
         [shape.weak_type for shape in call.shapes],
         list(call.donated),
         given,
+        [canonical(asked) for asked in call.asked],
         canonical(call.tree),
         canonical(step.out_tree),
         [canonical(sharding) for sharding in results],

@@ -1,20 +1,21 @@
 """Manual computations: `shard_map` says itself how what it reads and yields is laid out.
 
-Such a unit has one strategy, between the layouts of its `in_specs` and `out_specs`. What it
-computes is written for one device; the collectives inside are priced as any.
+Such a unit has one strategy, between the layouts of its `in_specs` and `out_specs`. Its mesh may
+have other axes than the plan's, see `kiwi.mesh.axes_of_mesh`. What it computes is written for one
+device; the collectives inside are priced as any.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from jax.extend import core as jex
 
-from kiwi.hlo.program import Equation
+from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.regions import inner_jaxprs, trips
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.mesh import Collective, DeviceMesh, TensorSharding
+from kiwi.mesh import Collective, DeviceMesh, TensorSharding, axes_of_mesh
 from kiwi.mesh.collective_kinds import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -23,6 +24,9 @@ from kiwi.mesh.collective_kinds import (
     REDUCE_SCATTER,
 )
 from kiwi.mesh.collectives import collective
+
+Axes = Mapping[Hashable, tuple[int, ...]]
+"""By name of an axis of a `shard_map`'s mesh, the axes of the plan's mesh that it is made of."""
 
 _KINDS = {
     "all_gather": ALL_GATHER,
@@ -53,15 +57,15 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
     equation = units.graph.program.equations[unit.root]
     if equation.name != "shard_map":
         return None
-    own = equation.jaxpr_eqn.params["mesh"]
-    if dict(own.shape) != dict(zip(mesh.axis_names, mesh.shape, strict=True)):
+    axes = axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"])
+    if axes is None:
         return None
-    layouts = _layouts(units, equation, mesh)
+    layouts = _layouts(units, equation, mesh, axes)
     repeated = units.trips(unit)
     found = (
         replace(c, seconds=repeated * c.seconds)
         for region in inner_jaxprs(equation.jaxpr_eqn)
-        for c in _collectives(region, mesh, 1)
+        for c in _collectives(region, mesh, axes, 1)
     )
     return GivenLayouts(
         tuple(layouts[value] for value, _ in unit.rule.reads),
@@ -70,7 +74,34 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
     )
 
 
-def _layouts(units: UnitGraph, equation: Equation, mesh: DeviceMesh) -> dict[int, TensorSharding]:
+def region_name(equation: Equation) -> str:
+    """A region in words; of a `shard_map` also its line and its mesh."""
+    if equation.name != "shard_map":
+        return equation.name
+    line = f" at {equation.source_line}" if equation.source_line else ""
+    return f"shard_map{line} over the mesh {mesh_text(equation.jaxpr_eqn.params['mesh'])}"
+
+
+def mesh_text(mesh: Any) -> str:
+    """A mesh of jax in words: its axes and their sizes."""
+    axes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
+    return ", ".join(f"{name}={size}" for name, size in axes)
+
+
+def whole_computations(program: Program, mesh: DeviceMesh) -> list[Equation]:
+    """The `shard_map`s whose meshes are not made of the plan's axes: every device runs them
+    whole."""
+    return [
+        equation
+        for equation in program.equations
+        if equation.name == "shard_map"
+        and axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"]) is None
+    ]
+
+
+def _layouts(
+    units: UnitGraph, equation: Equation, mesh: DeviceMesh, axes: Axes
+) -> dict[int, TensorSharding]:
     """By value; one that is read in several layouts is wanted in the first."""
     eqn = equation.jaxpr_eqn
     kept = [
@@ -87,27 +118,32 @@ def _layouts(units: UnitGraph, equation: Equation, mesh: DeviceMesh) -> dict[int
         if not isinstance(value, int) or value in found:
             continue
         info = units.graph.program.values[value]
-        layout = TensorSharding.from_partition_spec(spec, len(info.shape), mesh.axis_names)
         whole = TensorSharding.replicated(len(info.shape))
-        found[value] = whole if info.is_extended else layout.without_trivial_axes(mesh.shape)
+        found[value] = whole if info.is_extended else _layout(spec, len(info.shape), axes)
     return found
 
 
-def _collectives(jaxpr: Any, mesh: DeviceMesh, repeated: int) -> Iterator[Collective]:
+def _layout(spec: Any, rank: int, axes: Axes) -> TensorSharding:
+    """What a `PartitionSpec` over the axes of the region's mesh is over the plan's."""
+    entries = [*spec, *[None] * (rank - len(spec))]
+    return TensorSharding(tuple(_plan_axes(entry, axes) for entry in entries))
+
+
+def _plan_axes(entry: Any, axes: Axes) -> tuple[int, ...]:
+    names = entry if isinstance(entry, tuple | list) else (entry,)
+    return tuple(axis for name in names if name in axes for axis in axes[name])
+
+
+def _collectives(jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: int) -> Iterator[Collective]:
     for eqn in jaxpr.eqns:
         for region in inner_jaxprs(eqn):
-            yield from _collectives(region, mesh, repeated * trips(eqn))
+            yield from _collectives(region, mesh, axes, repeated * trips(eqn))
         kind = _KINDS.get(eqn.primitive.name)
         if kind is None:
             continue
         sides = ([v.aval for v in side] for side in (eqn.invars, eqn.outvars))
         size_bytes = max(sum(prod(a.shape) * a.dtype.itemsize for a in side) for side in sides)
-        once = collective(kind, mesh, _axes(eqn, mesh), size_bytes)
+        names = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
+        once = collective(kind, mesh, _plan_axes(names, axes), size_bytes)
         if once.axes:
             yield replace(once, seconds=repeated * once.seconds)
-
-
-def _axes(eqn: Any, mesh: DeviceMesh) -> tuple[int, ...]:
-    names = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
-    names = names if isinstance(names, tuple | list) else (names,)
-    return tuple(mesh.axis_names.index(name) for name in names if isinstance(name, str))

@@ -5,19 +5,21 @@ another pin of the same value, or (3) no sharding strategy of the operator yield
 pin is refused if the operator is offered no such residency. Pins that are possible one by one can
 still be too much together for a budget: `kiwi.planners.problem_planner` says which.
 
-The function's own `with_sharding_constraint`s are pins as well, but those that are impossible are
-left out: a note says so.
+What the function asks of shardings by itself is a pin as well, and so are the shardings of its
+arguments: of `jax.ShapeDtypeStruct`s, and of arrays over Explicit axes. Those that are impossible
+are left out, and a note says so. A mesh that such a sharding names may have other axes than the
+plan's if each of them is a product of the plan's axes, in their order (`kiwi.mesh.axes_of_mesh`).
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.calls.constraints import Constraints, matched, slash_path
-from kiwi.calls.signature import to_tensor_sharding
+from kiwi.calls.signature import on_plan_mesh, to_tensor_sharding
 from kiwi.errors import InvalidArgumentError, KiwiError, ShardingConflictError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.program import Program
@@ -68,7 +70,25 @@ def resolve_pins(
             found[value] = (*known, pin)
     check = _Check(step.units, mesh, kernels, Pins(found), offloads)
     check.run()
-    return Pins(found | check.possible_constraints(dropped)) if heeds_hints else check.pins
+    found |= check.possible_arguments(asked_pins(step, settings), dropped)
+    if heeds_hints and settings.respect_user_shardings:
+        found |= check.possible_constraints(dropped)
+    return Pins(found)
+
+
+def asked_pins(step: StepToPlan, settings: Settings) -> dict[int, Pin]:
+    """By value, what the arguments of a call ask by their own shardings; none where
+    `in_shardings` decides, and no layout where the mesh lacks an axis."""
+    if not settings.respect_user_shardings:
+        return {}
+    call, mesh = step.call, settings.mesh
+    return {
+        step.program.arguments[k]: _soft_pin(
+            f"the sharding of argument {call.paths[k]}", asked, call.shapes[k].shape, mesh
+        )
+        for k, asked in enumerate(call.asked)
+        if asked is not None and k not in call.given_shardings and call.shapes[k].shape
+    }
 
 
 def _argument_pins(
@@ -124,8 +144,14 @@ def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
     """What a constraint of the function says of a value; no layout where the mesh lacks an axis."""
     eqn, shape = program.constraints[value], program.values[value].shape
     label = f"with_sharding_constraint at {jax_internals.source_line(eqn.source_info)}"
+    return _soft_pin(label, constraint_spec(eqn), shape, mesh)
+
+
+def _soft_pin(label: str, asked: Any, shape: tuple[int, ...], mesh: DeviceMesh) -> Pin:
+    """The pin of a sharding that may name another mesh than the plan's; no layout where its axes
+    are none of the plan's."""
     try:
-        return Pin(label, _layout(constraint_spec(eqn), shape, mesh, label))
+        return Pin(label, _layout(on_plan_mesh(asked, mesh), shape, mesh, label))
     except KiwiError:
         return Pin(label)
 
@@ -195,6 +221,23 @@ class _Check:
             trial, unit = Pins({value: (*known, pin)}), self.units.units[producer]
             if all(_agree(other, pin) for other in known) and trial.strategies(self._table, unit):
                 found |= trial.values
+        return found
+
+    def possible_arguments(
+        self, asked: Mapping[int, Pin], dropped: frozenset[str]
+    ) -> dict[int, tuple[Pin, ...]]:
+        """What arguments ask by their shardings, with the pins of their values, but what the mesh
+        lacks or other pins contradict."""
+        found: dict[int, tuple[Pin, ...]] = {}
+        for value, pin in asked.items():
+            known = self.pins.values.get(value, ())
+            if pin.layout is None or pin.label in dropped:
+                continue
+            if all(_agree(other, pin) for other in known):
+                shape = self.units.graph.program.values[value].shape
+                trial = Pins({value: (*known, pin)})
+                if trial.of_source(value, enumerate_shardings(shape, self.mesh)):
+                    found |= trial.values
         return found
 
     def _check_source(self, value: int) -> None:

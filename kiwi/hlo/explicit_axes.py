@@ -1,0 +1,364 @@
+"""A function traced under a mesh, as it would have been traced without one.
+
+jax keeps the mesh of the context (`jax.set_mesh`) in what it traces: in the context of every
+equation, and in the types of values, whose shardings name the `AxisType.Explicit` axes that cut
+them. Equations over different meshes cannot be mixed, and Kiwi's own program is over the plan's
+mesh. So Kiwi takes the meshes out, and keeps what the user asked for as `sharding_constraint`s:
+
+1. `out_sharding` of a matmul, a reshape, a sum, … constrains the result. One that jax adds by
+   itself while it differentiates does not: it repeats the type of an operand.
+2. `jax.sharding.reshard`, and `auto_axes` and `explicit_axes`, which are made of it, constrain what
+   they return; the reshard of a cotangent constrains the cotangent that comes in, as the gradient
+   of `with_sharding_constraint` does.
+3. `in_shardings` and `out_shardings` of a `jax.jit` inside of the function constrain its operands
+   and results.
+4. A dimension that the type of an array cuts along no axis is whole if all axes of the mesh are
+   Explicit; otherwise XLA may cut it along the other axes, and it is left open.
+
+In the body of a `shard_map` the axes that it makes manual stay.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from kiwi.hlo import jax_internals
+from kiwi.hlo.program import join_scopes
+from kiwi.hlo.sharding_constraints import CONSTRAINT_PRIMITIVE, is_constraint
+
+_RESHARD = "reshard"
+
+_ASKED = ("out_sharding", "sharding")
+"""Parameters that say how the result of an equation lies."""
+
+_JIT = frozenset({"jit", "pjit"})
+
+
+def without_meshes(closed: jex.ClosedJaxpr, *, follows: bool = True) -> jex.ClosedJaxpr:
+    """A traced function without the meshes that it was traced under.
+
+    - `follows`: whether what the user asks of shardings becomes a constraint. False leaves out
+      all of it, the function's own `with_sharding_constraint`s included.
+    """
+    with jax_internals.without_mesh():
+        return _Rewriter(follows).closed(closed, "")
+
+
+def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:
+    """Whether an axis of a mesh belongs to the types of arrays."""
+    return AxisType.Explicit in mesh.axis_types
+
+
+def with_auto_axes(mesh: Any) -> Any:
+    """The same mesh, its Explicit axes left to the compiler."""
+    if not has_explicit_axes(mesh):
+        return mesh
+    types = [AxisType.Auto if t is AxisType.Explicit else t for t in mesh.axis_types]
+    return mesh.update(axis_types=tuple(types))
+
+
+def over_auto_axes(array: Any) -> Any:
+    """An array, or a tracer, whose type has no Explicit axes: the program is the same."""
+    sharding = jax.typeof(array).sharding
+    if not has_explicit_axes(sharding.mesh):
+        return array
+    mesh = with_auto_axes(sharding.mesh)
+    with jax.sharding.use_abstract_mesh(mesh):
+        whole = PartitionSpec(*[None] * len(array.shape))
+        return jax.sharding.reshard(array, NamedSharding(mesh, whole))
+
+
+def constrained_spec(sharding: NamedSharding, rank: int) -> PartitionSpec | None:
+    """What a sharding in Explicit axes asks of an array; None if it asks nothing."""
+    entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
+    if AxisType.Auto in sharding.mesh.axis_types:
+        entries = [PartitionSpec.UNCONSTRAINED if e is None else e for e in entries]
+    if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
+        return None
+    return PartitionSpec(*entries)
+
+
+class _Rewriter:
+    """Rewrites jaxprs from the outermost one on; what has no mesh stays the same object."""
+
+    def __init__(self, follows: bool) -> None:
+        self._follows = follows
+        # The key holds the jaxpr, so that its id is not given to another one.
+        self._known: dict[tuple[int, bool, bool], tuple[jex.Jaxpr, jex.Jaxpr]] = {}
+
+    def closed(self, closed: jex.ClosedJaxpr, scope: str) -> jex.ClosedJaxpr:
+        """A jaxpr with its constants; `scope`: the name scopes of the calls around."""
+        jaxpr = self.jaxpr(closed.jaxpr, scope)
+        constants = [_over_auto_axes(constant) for constant in closed.consts]
+        changed = any(a is not b for a, b in zip(constants, closed.consts, strict=True))
+        return jex.ClosedJaxpr(jaxpr, constants) if changed or jaxpr is not closed.jaxpr else closed
+
+    def jaxpr(self, jaxpr: jex.Jaxpr, scope: str) -> jex.Jaxpr:
+        """A jaxpr; its backward pass is told from its forward pass by the scope."""
+        key = (id(jaxpr), _is_transposed(scope), "rematted" in scope)
+        if key not in self._known:
+            self._known[key] = (jaxpr, _OneJaxpr(self, jaxpr, scope).rewritten())
+        return self._known[key][1]
+
+    @property
+    def follows(self) -> bool:
+        """Whether shardings that the user asks for become constraints."""
+        return self._follows
+
+
+class _OneJaxpr:
+    """One jaxpr on its way to the same one without meshes.
+
+    `_atoms`: the variable, or the literal, that stands for a variable of the old jaxpr.
+    """
+
+    def __init__(self, rewriter: _Rewriter, jaxpr: jex.Jaxpr, scope: str) -> None:
+        self._rewriter = rewriter
+        self._jaxpr = jaxpr
+        self._scope = scope
+        self._atoms: dict[Any, Any] = {}
+
+    def rewritten(self) -> jex.Jaxpr:
+        old = self._jaxpr
+        constvars = [self._bound(v) for v in old.constvars]
+        invars = [self._bound(v) for v in old.invars]
+        eqns = [new for eqn in old.eqns for new in self._equations(eqn)]
+        outvars = [self._read(v) for v in old.outvars]
+        lists = (constvars, invars, eqns, outvars)
+        before = (old.constvars, old.invars, old.eqns, old.outvars)
+        if all(_same(new, was) for new, was in zip(lists, before, strict=True)):
+            return old
+        return old.replace(constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
+
+    def _bound(self, variable: Any) -> Any:
+        """The new variable of one that the jaxpr binds."""
+        aval = _without_axes(variable.aval)
+        new = variable if aval is variable.aval else type(variable)(aval)
+        if not isinstance(variable, jex.DropVar):
+            self._atoms[variable] = new
+        return new
+
+    def _read(self, atom: Any) -> Any:
+        if not isinstance(atom, jex.Literal):
+            return self._atoms[atom]
+        aval = _without_axes(atom.aval)
+        return atom if aval is atom.aval else jax_internals.literal_of_type(atom, aval)
+
+    def _equations(self, eqn: Any) -> Iterator[Any]:
+        """What stands for one equation of the old jaxpr."""
+        stack = join_scopes(self._scope, str(eqn.source_info.name_stack))
+        name = eqn.primitive.name
+        if name == _RESHARD:
+            typed = eqn.invars[0].aval.sharding if _is_transposed(stack) else eqn.params[_DST]
+            yield from self._constrained(eqn, _typed(typed, eqn.invars[0]))
+        elif name == CONSTRAINT_PRIMITIVE and is_constraint(eqn) and not self._rewriter.follows:
+            self._alias(eqn)
+        elif name == CONSTRAINT_PRIMITIVE and is_constraint(eqn) and _is_explicit(eqn.invars[0]):
+            yield from self._constrained(eqn, _merged(eqn))
+        else:
+            yield from self._plain(eqn, name, stack)
+
+    def _plain(self, eqn: Any, name: str, stack: str) -> Iterator[Any]:
+        """The equation itself, and constraints of what goes in and comes out."""
+        operands, results = _asked_of(eqn, name, stack) if self._rewriter.follows else ({}, {})
+        invars = [self._read(v) for v in eqn.invars]
+        for position, asked in operands.items():
+            constraint = _constraint(eqn, invars[position], asked)
+            if constraint is not None:
+                invars[position] = constraint.outvars[0]
+                yield constraint
+        outvars = [self._bound(v) for v in eqn.outvars]
+        behind = []
+        for position, asked in results.items():
+            inner = jex.Var(outvars[position].aval)
+            constraint = _constraint(eqn, inner, asked, outvars[position])
+            if constraint is not None:
+                outvars[position] = inner
+                behind.append(constraint)
+        params = self._params(eqn.params, name, stack)
+        mesh = jax_internals.equation_mesh(eqn)
+        context = jax_internals.equation_context(eqn.ctx, _target(mesh))
+        kept = _same(invars, eqn.invars) and _same(outvars, eqn.outvars)
+        if kept and params is eqn.params and context is eqn.ctx:
+            yield eqn
+        else:
+            yield eqn.replace(invars=invars, outvars=outvars, params=params, ctx=context)
+        yield from behind
+
+    def _constrained(self, eqn: Any, asked: NamedSharding | None) -> Iterator[Any]:
+        """A constraint of an equation's only operand, whose result it yields."""
+        (result,) = eqn.outvars
+        operand = self._read(eqn.invars[0])
+        constraint = None
+        if self._rewriter.follows and not isinstance(result, jex.DropVar):
+            outvar = jex.Var(_without_axes(result.aval))
+            constraint = _constraint(eqn, operand, asked, outvar)
+        if constraint is None:
+            self._alias(eqn)
+            return
+        self._atoms[result] = constraint.outvars[0]
+        yield constraint
+
+    def _alias(self, eqn: Any) -> None:
+        """The equation's result is its operand."""
+        self._atoms[eqn.outvars[0]] = self._read(eqn.invars[0])
+
+    def _params(self, params: Mapping[str, Any], name: str, stack: str) -> Mapping[str, Any]:
+        found = {key: self._param(value, stack) for key, value in params.items()}
+        for key in _ASKED if name != CONSTRAINT_PRIMITIVE else ():
+            if isinstance(found.get(key), NamedSharding):
+                found[key] = None
+        if name == "shard_map":
+            found["mesh"] = _of_no_devices(params["mesh"])
+        return params if all(found[key] is params[key] for key in params) else found
+
+    def _param(self, value: Any, stack: str) -> Any:
+        if isinstance(value, jex.ClosedJaxpr):
+            return self._rewriter.closed(value, stack)
+        if isinstance(value, jex.Jaxpr):
+            return self._rewriter.jaxpr(value, stack)
+        if isinstance(value, NamedSharding):
+            return _with_plain_mesh(value)
+        if isinstance(value, tuple | list):
+            parts = [self._param(part, stack) for part in value]
+            if _same(parts, value):
+                return value
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return _without_axes(value)
+
+
+_DST = "dst_sharding"
+
+
+def _same(new: Sequence[Any], old: Sequence[Any]) -> bool:
+    return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
+
+
+def _is_transposed(stack: str) -> bool:
+    """Whether an equation belongs to the backward pass, and does not repeat the forward pass."""
+    return "transpose(" in stack and "rematted_computation" not in stack
+
+
+def _is_explicit(atom: Any) -> bool:
+    """Whether the type of an operand names axes that cut it."""
+    sharding = getattr(atom.aval, "sharding", None)
+    return sharding is not None and any(entry is not None for entry in sharding.spec)
+
+
+def _merged(eqn: Any) -> NamedSharding:
+    """What a constraint on a mesh with Auto and Explicit axes asks: it names the former, the type
+    of its operand the latter."""
+    asked, typed = eqn.params["sharding"], eqn.invars[0].aval.sharding.spec
+    own = [*asked.spec, *[None] * (len(typed) - len(asked.spec))]
+    entries = []
+    for mine, given in zip(own, typed, strict=True):
+        named = (*_names(given), *_names(mine))
+        entries.append(named or mine)
+    return NamedSharding(with_auto_axes(asked.mesh.abstract_mesh), PartitionSpec(*entries))
+
+
+def _typed(given: NamedSharding, atom: Any) -> NamedSharding | None:
+    """What a sharding of the type of an array asks, as a constraint would say it."""
+    spec = constrained_spec(given, len(atom.aval.shape))
+    # UNCONSTRAINED exists on meshes with Auto axes only.
+    return None if spec is None else NamedSharding(with_auto_axes(given.mesh), spec)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    if entry is None or entry is PartitionSpec.UNCONSTRAINED:
+        return ()
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
+def _asked_of(
+    eqn: Any, name: str, stack: str
+) -> tuple[dict[int, NamedSharding], dict[int, NamedSharding]]:
+    """By position the shardings that an equation asks of its operands and results."""
+    if name in _JIT:
+        sides = (eqn.params.get("in_shardings", ()), eqn.params.get("out_shardings", ()))
+        operands, results = (
+            {k: s for k, s in enumerate(side) if isinstance(s, NamedSharding)} for side in sides
+        )
+        return operands, results
+    given = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
+    # What is made of scalars lies as its readers want it.
+    reads_array = any(getattr(v.aval, "shape", ()) for v in eqn.invars)
+    is_asked = isinstance(given, NamedSharding) and name != CONSTRAINT_PRIMITIVE
+    if not is_asked or not reads_array or _is_transposed(stack):
+        return {}, {}
+    typed = _typed(given, eqn.outvars[0])
+    return {}, {} if typed is None else {0: typed}
+
+
+def _constraint(
+    eqn: Any, operand: Any, asked: NamedSharding | None, result: Any | None = None
+) -> Any | None:
+    """A `sharding_constraint` at the line of an equation; None where nothing is asked."""
+    inside = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
+    is_nothing = asked is None or inside or not operand.aval.shape
+    if is_nothing or isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
+        return None
+    template = _constraint_of(operand.aval, NamedSharding(_of_no_devices(asked.mesh), asked.spec))
+    outvar = jex.Var(operand.aval) if result is None else result
+    return template.replace(invars=[operand], outvars=[outvar], source_info=eqn.source_info)
+
+
+@functools.lru_cache(maxsize=256)
+def _constraint_of(aval: Any, sharding: NamedSharding) -> Any:
+    def constrained(x: Any) -> Any:
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    (eqn,) = jax.make_jaxpr(constrained)(shape).eqns
+    return eqn
+
+
+def _with_plain_mesh(sharding: NamedSharding) -> NamedSharding:
+    """The same sharding, its Explicit axes left to the compiler."""
+    if isinstance(sharding.mesh, Mesh) and not has_explicit_axes(sharding.mesh):
+        return sharding
+    mesh = _of_no_devices(sharding.mesh)
+    if mesh is sharding.mesh:
+        return sharding
+    return NamedSharding(mesh, sharding.spec, memory_kind=sharding.memory_kind)
+
+
+def _target(mesh: AbstractMesh) -> AbstractMesh:
+    """The mesh that stays of one: its manual axes, with the others left to the compiler."""
+    if AxisType.Manual not in mesh.axis_types:
+        return mesh if mesh.empty else _NO_MESH
+    return _of_no_devices(with_auto_axes(mesh))
+
+
+_NO_MESH = AbstractMesh((), ())
+
+
+def _of_no_devices(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """A mesh with Auto axes and without devices, or their kind: the program that names it may be
+    planned for other ones."""
+    auto = with_auto_axes(mesh)
+    if isinstance(auto, AbstractMesh) and auto.abstract_device is None:
+        return auto
+    return AbstractMesh(auto.axis_sizes, auto.axis_names, axis_types=auto.axis_types)
+
+
+def _without_axes(aval: Any) -> Any:
+    """A type without the mesh that it was traced under; anything else as it is."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    if mesh is None or mesh.empty:
+        return aval
+    target = _target(mesh)
+    has_axes = any(entry is not None for entry in aval.sharding.spec)
+    return aval if target == mesh and not has_axes else jax_internals.with_mesh(aval, target)
+
+
+def _over_auto_axes(constant: Any) -> Any:
+    """A captured array whose type has no Explicit axes; it stays on its devices."""
+    sharding = getattr(constant, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or not has_explicit_axes(sharding.mesh):
+        return constant
+    return jax.device_put(constant, NamedSharding(with_auto_axes(sharding.mesh), sharding.spec))
