@@ -342,5 +342,3 @@ def _least_by_line(values: np.ndarray, lines: np.ndarray, axis: int) -> np.ndarr
     if len(first) == len(lines):
         return values.take(order, axis=axis)
     return np.minimum.reduceat(values.take(order, axis=axis), first, axis=axis)
-
-

@@ -61,7 +61,9 @@ def ladder(layers: int, options: int, seed: int, *, limit_bytes: int | None = No
     random = np.random.default_rng(seed)
     count = 2 * layers
     nodes = [
-        Node(f"n{k}", random.random(options), tuple((Interval(0, count, o),) for o in range(options)))
+        Node(
+            f"n{k}", random.random(options), tuple((Interval(0, count, o),) for o in range(options))
+        )
         for k in range(count)
     ]
     pairs = [(k, k + 2) for k in range(count - 2)] + [(2 * k, 2 * k + 1) for k in range(layers)]
