@@ -29,6 +29,7 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
 from kiwi.solver.warm_up import compile_loops
+from kiwi.timings import measured
 from kiwi.xla.compilers import predicted_compiler, prepared, resolved
 
 
@@ -132,7 +133,7 @@ class PlannedFunction:
     def _plan_of(self, call: Call) -> Plan:
         if call.key not in self._plans:
             compile_loops((HEAP_LOOPS,), (ORDER_LOOPS,))
-            with prepared(self.settings.verify, self.settings.mesh):
+            with measured(), prepared(self.settings.verify, self.settings.mesh):
                 self._plans[call.key] = self._made(call)
         return self._plans[call.key]
 

@@ -11,6 +11,7 @@ from kiwi.problem.build import NONE_KEPT, KeptCopies, PlanningProblem
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
+from kiwi.timings import timed
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.step import XLAS_OWN, Arrangement
 
@@ -84,6 +85,7 @@ class Execution:
         return resharding_table(self.mesh, self.compiler.rules, moved)
 
 
+@timed("emit")
 def build_execution(solved: Solved) -> Execution:
     """Turns a solution of a problem into an execution."""
     planning, units, choices = solved.problem, solved.problem.units, solved.choices

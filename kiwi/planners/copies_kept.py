@@ -20,6 +20,7 @@ from kiwi.problem.solved import Solved
 from kiwi.solver import Problem, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
 from kiwi.solver.evaluate import fitting
+from kiwi.timings import timed
 
 MOST_OTHERS = 1
 """How many other shardings of the arguments are tried at most."""
@@ -41,6 +42,7 @@ class Keeping:
     took: Allowance
 
 
+@timed("copies")
 def fastest_keeping(
     planning: PlanningProblem,
     corrected: PlanningProblem,

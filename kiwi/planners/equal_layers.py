@@ -29,6 +29,7 @@ from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
+from kiwi.timings import timed
 
 LEAST_LAYERS = 4
 """With fewer, the whole problem is small, and layers differ for a reason more often."""
@@ -68,6 +69,7 @@ class EqualLayers:
             if count >= LEAST_SHARE * len(planning.problem.nodes):
                 self._equal = equal
 
+    @timed("solve")
     def solve(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:

@@ -37,6 +37,7 @@ from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
+from kiwi.timings import measured
 from kiwi.xla.compilers import named, predicted_compiler
 
 _LOG = logging.getLogger(__name__)
@@ -103,6 +104,13 @@ class Planner(ABC):
 
         **Raises:** the errors of the checks and of `plan`; `LoopNotSupportedError`.
         """
+        with measured() as watch:
+            found = self._made(step, settings, start, is_checked=is_checked)
+            return replace(found, timings=watch.timings())
+
+    def _made(
+        self, step: StepToPlan, settings: Settings, start: Start | None, *, is_checked: bool
+    ) -> Plan:
         started = time.monotonic()
         check_search(settings)
         self.check(settings.mesh)
@@ -119,7 +127,7 @@ class Planner(ABC):
             raise lowered from error
         note_peak(step, known, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
-        if not plan.solve_result.deterministic:
+        if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
         return replace(plan, planning_seconds=seconds, notes=notes)

@@ -38,6 +38,7 @@ from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
+from kiwi.timings import stage
 
 SHARE = 0.1
 """Of the work for a plan. More hardly raises the bound: what is left is mostly rounding."""
@@ -90,9 +91,13 @@ def _traced(
         return found
 
     moved = moving(flat, on_host, to_host)
-    program = trace(moved, call.shapes, **kept)
+    with stage("trace"):
+        program = trace(moved, call.shapes, **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    units = build_units(lower(program), donated, fused)
+    with stage("lower"):
+        lowered = lower(program)
+    with stage("units"):
+        units = build_units(lowered, donated, fused)
     return StepToPlan(call, out_tree[0], units, time.monotonic() - started)
 
 

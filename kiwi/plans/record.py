@@ -23,6 +23,7 @@ from kiwi.problem.build import PlanningProblem
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
+from kiwi.timings import StageTime
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import of_platform
 from kiwi.xla.read.collectives import AxisUse
@@ -107,6 +108,7 @@ class PlanRecord:
     - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
     - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
       offloaded.
+    - `timings`: where the time of planning went, from tracing on; empty in plans from files.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
       times are those of then; "" for a new one.
     """
@@ -130,6 +132,7 @@ class PlanRecord:
     as_written: Estimate | None = None
     host_limit_bytes: int | None = None
     cached_on: str = ""
+    timings: tuple[StageTime, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:

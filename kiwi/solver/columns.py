@@ -30,7 +30,7 @@ class Stack:
 
     @classmethod
     def of(cls, arrays: Iterable[np.ndarray], dtype: type) -> "Stack":
-        """Arrays that are one and the same memory, as the tables of equal layers are, stand once."""
+        """Arrays that share their memory, as the tables of equal layers do, stand once."""
         places: dict[tuple[object, ...], int] = {}
         pieces: list[np.ndarray] = []
         first: list[int] = []
@@ -62,6 +62,7 @@ class Loads:
 
     @classmethod
     def of(cls, parts: Sequence[Node | Edge]) -> "Loads":
+        """Those of the nodes, and then of the edges."""
         keys: dict[tuple[int, int], int] = {}
         part: list[int] = []
         key: list[int] = []
