@@ -30,6 +30,7 @@ from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
 from kiwi.solver.warm_up import compile_loops
 from kiwi.targets.registry import predicted_target
+from kiwi.timings import measured
 from kiwi.xla.compilers import prepared, resolved
 
 
@@ -148,7 +149,7 @@ class PlannedFunction:
         if call.traced_key not in self._plans:
             settings = self._settings_under(call.mesh)
             compile_loops((HEAP_LOOPS,), (ORDER_LOOPS,))
-            with prepared(settings.verify, settings.mesh):
+            with measured(), prepared(settings.verify, settings.mesh):
                 self._plans[call.traced_key] = self._made(call, settings)
         return self._plans[call.traced_key]
 

@@ -228,6 +228,8 @@ class SearchOptions:
       than 0.5 % of the step time. False lets each differ.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
       its bound.
+    - `any_time`: the first Ctrl-C ends the search, and the best plan so far is returned, where
+      there is one, instead of raising `KeyboardInterrupt`. The command `kiwi plan` sets it.
     """
 
     planner: str | PlannerObject = _option(  # noqa: RUF009
@@ -269,6 +271,7 @@ class SearchOptions:
         True, "--equal-layers", "plan repeated layers alike: yes or no (yes)", parse=_is_yes
     )
     on_progress: OnProgress | None = field(default=None, metadata={"in_files": False})
+    any_time: bool = field(default=False, metadata={"in_files": False})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time_limit_seconds", float(self.time_limit_seconds))
@@ -399,6 +402,7 @@ class OptionTypes(TypedDict, total=False):
     while_trips: WhileTrips
     equal_layers: bool
     on_progress: OnProgress | None
+    any_time: bool
     open_loops: bool
     offload_arguments: bool
     plan_cache: bool

@@ -48,12 +48,13 @@ from kiwi.campaign.barrier_levels import (
 from kiwi.campaign.notes import notes
 from kiwi.campaign.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
 from kiwi.campaign.planner_facts import PlannerFacts
-from kiwi.campaign.tools import Tools
+from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, INTERRUPTED_PLAN, Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
+from kiwi.timings import begin_round
 from kiwi.xla.step import Arrangement
 
 Refusal = InfeasibleBudgetError | NoPlanFoundError
@@ -153,6 +154,23 @@ class ClosedLoop(Generic[P]):
     def run(self) -> Plan:
         """The fastest plan that fits; raises what `propose` raises if there is no plan to compile;
         `BudgetNotMetError` if none fits."""
+        try:
+            refusal = self._searched()
+            if self._best is not None:
+                return self._noted(self._overlapping(self._best))
+        except KeyboardInterrupt:
+            if self._best is None or not self._tools.settings.any_time:
+                raise
+            self._tools.interruption.has_come = True
+            waiting = self._best.plan.estimate.without_overlap
+            return self._noted(self._with_rounds(replace(self._best.plan, estimate=waiting)))
+        if self._nearest is None:
+            assert refusal is not None
+            raise refusal
+        raise self._not_met(self._with_rounds(self._nearest))
+
+    def _searched(self) -> Refusal | None:
+        """All rounds, and what was known before; returns the last refusal."""
         refusal = self._run_rounds()
         if self._best is None and not all(each.is_tied for each in self._rounds):
             self._ties_all = True
@@ -160,19 +178,24 @@ class ClosedLoop(Generic[P]):
         for other in islice(self._proposer.known(self._best_seconds), 1):
             with self._tools.history.within(KNOWN_START):
                 self._tried(other)
-        if self._best is not None:
-            return self._overlapping(self._best)
-        if self._nearest is None:
-            assert refusal is not None
-            raise refusal
-        raise self._not_met(self._with_rounds(self._nearest))
+        return refusal
+
+    def _noted(self, plan: Plan) -> Plan:
+        """The plan, which says so if it is the best by the time of Ctrl-C."""
+        if not self._tools.interruption.has_come:
+            return plan
+        result = replace(plan.solve_result, deterministic=False)
+        others = tuple(note for note in plan.notes if note != CLOCK_ENDED_SEARCH)
+        return replace(plan, solve_result=result, notes=(*others, INTERRUPTED_PLAN))
 
     def _run_rounds(self) -> Refusal | None:
         """The rounds; returns the last refusal."""
         limit_bytes: int | None = self._proposer.first_limit_bytes
         refusal: Refusal | None = None
         for _ in range(self._proposer.most_rounds):
-            if limit_bytes is None:
+            if limit_bytes is None or (
+                self._tools.interruption.has_come and self._best is not None
+            ):
                 break
             try:
                 proposal = self._proposer.propose(limit_bytes)
@@ -321,6 +344,7 @@ class ClosedLoop(Generic[P]):
     def _compiled(self, proposal: P, attempt: Attempt) -> P:
         """The proposal with its compiled program, on record."""
         compile, plan = self._tools.compile, proposal.plan
+        begin_round()
         compiled = None if compile is None else compile(plan.step)
         self._rounds.append(
             Round(

@@ -21,6 +21,7 @@ from kiwi.problem.solved import Solved
 from kiwi.solver import Problem, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
 from kiwi.solver.evaluate import fitting
+from kiwi.timings import timed
 
 Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
 """Solves a problem from a start."""
@@ -36,6 +37,7 @@ class Keeping:
     took: Allowance
 
 
+@timed("copies")
 def fastest_keeping(
     planning: PlanningProblem,
     corrected: PlanningProblem,

@@ -37,6 +37,7 @@ from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
+from kiwi.timings import timed
 
 Solution = tuple[int, ...]
 
@@ -59,6 +60,7 @@ class EqualLayers:
             if count >= shares.LEAST_EQUAL_SHARE * len(planning.problem.nodes):
                 self._equal = equal
 
+    @timed("solve")
     def solve(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:

@@ -34,6 +34,7 @@ from kiwi.problem.translation import Choices, copies_that_follow
 from kiwi.solver import Problem, SolveResult, SolveStatus, evaluate
 from kiwi.solver.evaluate import fitting
 from kiwi.solver.problem import Edge
+from kiwi.timings import timed
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Pattern:
     recomputes: bool
 
 
+@timed("starts")
 def obvious_starts(planning: PlanningProblem) -> tuple[tuple[int, ...], ...]:
     """A solution for each pattern, without regard to memory; the different ones."""
     greedy, batch = _Greedy(planning), _batch(planning)

@@ -12,7 +12,7 @@ from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
-from kiwi.solver.result import Balances, OnProgress
+from kiwi.solver.result import INTERRUPTED, Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
 from kiwi.targets.registry import predicted_target
 from kiwi.xla.compilers import Begin, compile_for, overlapping_compiles
@@ -23,8 +23,17 @@ Compile = Callable[[Step], CompiledProgram]
 
 CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
 
+INTERRUPTED_PLAN = "Ctrl-C ended the search: this is the best plan that was found by then."
+
 MOST_ENTRIES = 2000
 """From here on only improvements of the solution are kept."""
+
+
+class Interruption:
+    """Whether Ctrl-C has asked for the best plan so far."""
+
+    def __init__(self) -> None:
+        self.has_come = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +45,8 @@ class Tools:
       the ways in which that may take more memory, the best one first.
     - `share`: of what the settings allow searches to take.
     - `history`: the log of all attempts of one planning; tools made from others share it.
+    - `interruption`: shared by all tools made of these. Once it has come, searches end after their
+      first rounds, so that what is at hand becomes a plan.
     """
 
     settings: Settings
@@ -43,6 +54,7 @@ class Tools:
     compiles_overlapping: tuple[Begin, ...] = ()
     share: float = 1.0
     history: History = field(default_factory=History)
+    interruption: Interruption = field(default_factory=Interruption)
 
     @staticmethod
     def of(settings: Settings) -> "Tools":
@@ -82,8 +94,10 @@ class Tools:
     ) -> SolveResult:
         """Solves a problem with the solver, the seed and the gap of the settings."""
         counts_work = self.settings.solver in COUNT_WORK
+        if self.interruption.has_come:
+            allowed = allowed.part(0.0)
         seconds = allowed.seconds if counts_work else allowed.planned_seconds
-        return solve(
+        found = solve(
             problem,
             solver=self.settings.solver,
             time_limit_seconds=max(seconds, shares.LEAST_SECONDS),
@@ -94,7 +108,13 @@ class Tools:
             on_progress=self.settings.on_progress,
             round_limit=round_limit,
             balances=balances,
+            any_time=self.settings.any_time and not self.interruption.has_come,
         )
+        if found.message == INTERRUPTED:
+            self.interruption.has_come = True
+            if found.solution is None:
+                raise KeyboardInterrupt
+        return found if not self.interruption.has_come else replace(found, deterministic=False)
 
 
 def spent(result: SolveResult) -> Allowance:

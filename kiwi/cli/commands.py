@@ -35,6 +35,7 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
 from kiwi.sweep import sweep as run_sweep
+from kiwi.timings import Stopwatch, measured
 from kiwi.xla.compilers import compile_for, named, resolved
 
 
@@ -43,9 +44,11 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     if "mesh_shape" in arguments:
         use_cpu_devices(math.prod(arguments.mesh_shape))
     user = load(arguments.function, arguments.args)
-    with output.progress() as show:
+    with output.progress() as show, measured() as watch:
         show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
-        changes = {**split(vars(arguments))[0], "on_progress": _reporter(show)}
+        reporter = _Reporter(show, watch)
+        watch.on_change = reporter.show
+        changes = {**split(vars(arguments))[0], "on_progress": reporter, "any_time": True}
         if "mesh_shape" in changes:
             changes["mesh"] = None
         given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
@@ -59,13 +62,28 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     return found.fits
 
 
-def _reporter(show: Show) -> Any:
-    def report(progress: Progress) -> None:
+class _Reporter:
+    """Shows the stage, the round, the best step time and the gap; the seconds stand beside them.
+
+    A search tells of its own best solution. Each further search begins anew with what it finds: the
+    best step is that of the last one that told.
+    """
+
+    def __init__(self, show: Show, watch: Stopwatch) -> None:
+        self._show, self._watch = show, watch
+        self._found = ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Takes a state of the solver."""
         best = "none yet" if progress.objective is None else format_seconds(progress.objective)
         gap = "" if progress.gap is None else f", gap {progress.gap:.1%}"
-        show(description=f"solving: best step {best}{gap}")
+        self._found = f": best step {best}{gap}"
+        self.show()
 
-    return report
+    def show(self) -> None:
+        """Shows where planning is."""
+        round = f", round {self._watch.round}" if self._watch.round else ""
+        self._show(description=f"{self._watch.stage}{round}{self._found}")
 
 
 def explain(arguments: argparse.Namespace, output: Output) -> bool:

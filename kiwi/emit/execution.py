@@ -14,6 +14,7 @@ from kiwi.problem.edges import resharding_table
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.targets.registry import TARGETS
+from kiwi.timings import timed
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.step import XLAS_OWN, Arrangement
 
@@ -102,6 +103,7 @@ class Execution:
         return resharding_table(self.mesh, self.facts, moved)
 
 
+@timed("emit")
 def build_execution(solved: Solved) -> Execution:
     """Turns a solution of a problem into an execution."""
     planning, units, choices = solved.problem, solved.problem.units, solved.choices

@@ -38,6 +38,7 @@ from kiwi.problem.user_pins import resolve_pins
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
 from kiwi.targets.registry import predicted_target
+from kiwi.timings import measured
 from kiwi.xla.compilers import named
 
 _LOG = logging.getLogger(__name__)
@@ -122,6 +123,13 @@ class Planner(ABC):
 
         **Raises:** the errors of the checks and of `plan`; `LoopNotSupportedError`.
         """
+        with measured() as watch:
+            found = self._made(step, settings, start, is_checked=is_checked)
+            return replace(found, timings=watch.timings())
+
+    def _made(
+        self, step: StepToPlan, settings: Settings, start: Start | None, *, is_checked: bool
+    ) -> Plan:
         started = time.monotonic()
         check_search(settings)
         self.check(settings.mesh)
@@ -140,7 +148,7 @@ class Planner(ABC):
             raise lowered from error
         note_peak(step, known, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
-        if not plan.solve_result.deterministic:
+        if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
         return replace(

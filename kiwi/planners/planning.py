@@ -43,6 +43,7 @@ from kiwi.problem.kept_copies import KEPT_SHARE, kept_copies
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult, SolveStatus
+from kiwi.timings import stage
 
 
 def check_settings(settings: Settings) -> None:
@@ -135,15 +136,19 @@ def _lowered(on_host: frozenset[int], to_host: frozenset[int], call: Call, **kep
         return results
 
     moved = moving(flat, on_host, to_host)
-    program = trace(moved, call.traced_types, context=call.context.entered(), **kept)
+    with stage("trace"):
+        program = trace(moved, call.traced_types, context=call.context.entered(), **kept)
     donated = frozenset(program.arguments[k] for k in call.donated)
-    return Lowered(call, lower(program), out_tree[0], donated, time.monotonic() - started)
+    with stage("lower"):
+        graph = lower(program)
+    return Lowered(call, graph, out_tree[0], donated, time.monotonic() - started)
 
 
 def grouped(lowered: Lowered, fusion: Fusion) -> StepToPlan:
     """A lowered call with its units; `fusion`: what the target computes inside of other kernels."""
     started = time.monotonic()
-    units = build_units(lowered.graph, lowered.donated, fusion)
+    with stage("units"):
+        units = build_units(lowered.graph, lowered.donated, fusion)
     seconds = lowered.seconds + time.monotonic() - started
     return StepToPlan(lowered.call, lowered.out_tree, units, seconds)
 

@@ -21,6 +21,7 @@ from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.exclusions import exclusions
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices, UnitChoice
+from kiwi.timings import timed
 
 PARTS = ("compute", "communication", "resharding", "recompute")
 """The kinds of time, as in `Estimate`."""
@@ -124,6 +125,7 @@ class CostBreakdown:
         return found
 
 
+@timed("breakdown")
 def build_breakdown(solved: Solved) -> CostBreakdown:
     """Splits the seconds and the memory of a solution by operator."""
     planning, restricted = solved.problem, solved.restricted

@@ -7,6 +7,7 @@ equal plans have equal documents.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +25,7 @@ from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_type
 from kiwi.plans.plan_codec import plan_converter
 from kiwi.plans.record import PlanRecord
+from kiwi.timings import StageTime
 from kiwi.version import VERSION
 from kiwi.xla.step import XLAS_OWN
 
@@ -64,6 +66,17 @@ def document(plan: PlanRecord) -> Document:
         "checks": to_plain(plan.compiled, by),
         "notes": list(plan.notes),
         "history": to_plain(plan.history, by),
+    }
+
+
+def timings_document(timings: Sequence[StageTime]) -> Document:
+    """By stage of planning the seconds of the processor and of the wall's clock, rounded."""
+    return {
+        each.stage: {
+            "cpu_seconds": round(each.cpu_seconds, 3),
+            "seconds": round(each.seconds, 3),
+        }
+        for each in timings
     }
 
 

@@ -22,6 +22,7 @@ from kiwi.solver import Evaluation, evaluate
 from kiwi.solver.evaluate import hidden_amount
 from kiwi.solver.problem import Load
 from kiwi.solver.schedule import Schedule
+from kiwi.timings import timed
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 
 
@@ -101,6 +102,7 @@ class Estimate:
         return tuple(b for b in self.buffers if b.start <= time < b.end)
 
 
+@timed("estimate")
 def estimate_solution(solved: Solved) -> Estimate:
     """Prices a solution with `kiwi.solver.evaluate`."""
     chosen = solved.restricted
@@ -109,6 +111,7 @@ def estimate_solution(solved: Solved) -> Estimate:
     return _estimate(solved, evaluation, evaluation.parts.get("recompute", 0.0), found)
 
 
+@timed("estimate")
 def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Estimate:
     """Prices any schedule of units by the sizes and live ranges of the joint problem.
 

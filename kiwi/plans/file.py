@@ -1,14 +1,16 @@
 """Plan files: a document with a header, as JSON.
 
-    {"format": "kiwi-plan", "version": 4, "digest": "...", "plan": {...}}
+    {"format": "kiwi-plan", "version": 4, "digest": "...", "timings": {...}, "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`: a file that was cut off or altered is
-refused. Reading a file parses JSON and nothing else; no part of it is ever executed.
+refused. `timings` says where the time of planning went; it is no part of the plan, is missing where
+nothing is known of it, and is not read. Reading a file parses JSON and nothing else; no part of it
+is ever executed.
 """
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +62,28 @@ _OBJECTS = (
 _SECTIONS = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_LISTS, list) | dict.fromkeys(_OBJECTS, dict)
 
 
-def dump(document: Document) -> bytes:
-    """The bytes of a plan file; equal documents give equal bytes."""
-    header = {"format": FORMAT.name, "version": FORMAT.version, "digest": _digest(document)}
+Timings = Mapping[str, Mapping[str, float]]
+"""By stage of planning the seconds of the processor and of the wall's clock."""
+
+
+def dump(document: Document, timings: Timings | None = None) -> bytes:
+    """The bytes of a plan file; equal documents and timings give equal bytes."""
+    header: Document = {
+        "format": FORMAT.name,
+        "version": FORMAT.version,
+        "digest": _digest(document),
+    }
+    if timings:
+        header["timings"] = timings
     lines = [json.dumps(header, allow_nan=False)[:-1], ', "plan": ']
     body = json.dumps(document, allow_nan=False, indent=1, ensure_ascii=False)
     return ("".join(lines) + body + "}\n").encode()
 
 
-def write(document: Document, path: str | Path) -> None:
+def write(document: Document, path: str | Path, timings: Timings | None = None) -> None:
     """Writes a plan file; an existing one is replaced once the new one is complete. Raises
     `PlanFileError` if the file cannot be written."""
-    FORMAT.write(dump(document), path)
+    FORMAT.write(dump(document, timings), path)
 
 
 def read(path: str | Path) -> Document:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kiwi.plans.breakdown import CostBreakdown
-from kiwi.plans.document import document
+from kiwi.plans.document import document, timings_document
 from kiwi.plans.explain import explain, what_if
 from kiwi.plans.export.checkpoint_policy import checkpoint_policy
 from kiwi.plans.export.partition_specs import logical_rules, partition_specs
@@ -35,9 +35,10 @@ class Plan(PlanRecord):
         return self.breakdown
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan to a file that `kiwi.load_plan` reads; equal plans give equal bytes;
-        raises `PlanFileError` if the file cannot be written."""
-        write(document(self), path)
+        """Writes the plan to a file that `kiwi.load_plan` reads, with `timings` in its header.
+        Beside these, equal plans give equal bytes; raises `PlanFileError` if the file cannot be
+        written."""
+        write(document(self), path, timings_document(self.timings))
 
     def write_report(self, path: str | Path) -> None:
         """Writes the HTML report: one file, to be opened in a browser; raises

@@ -25,6 +25,7 @@ from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
 from kiwi.targets.registry import target_named
+from kiwi.timings import StageTime
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import of_devices
 from kiwi.xla.read.collectives import AxisUse
@@ -112,6 +113,7 @@ class PlanRecord:
       offloaded.
     - `history`: what the search tried (`kiwi.campaign.attempts`); `made_by`: the positions in it of
       the attempts that made the plan: that of its solution, then that of its program.
+    - `timings`: where the time of planning went, from tracing on; empty in plans from files.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
       times are those of then; "" for a new one.
     """
@@ -138,6 +140,7 @@ class PlanRecord:
     planner_parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     history: tuple[Trial, ...] = ()
     made_by: tuple[int, ...] = ()
+    timings: tuple[StageTime, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from kiwi.codec import from_plain
-from kiwi.plans.document import Document
+from kiwi.plans.document import Document, timings_document
 from kiwi.plans.plan_codec import mesh_of
 from kiwi.plans.record import PlanRecord
 from kiwi.xla.read.buffer_assignment import CompiledMemory, unit_curve
@@ -45,6 +45,7 @@ def report_data(
             for p in (() if plan is None else plan.progress)
         ],
         "seconds": None if plan is None else {"planning": plan.planning_seconds},
+        "timings": timings_document(() if plan is None else plan.timings),
         "sweep": sweep,
         "search": search,
     }

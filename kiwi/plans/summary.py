@@ -10,6 +10,8 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 
 _MOST_ROWS = 8
+_LEAST_SHARE = 0.01
+"""Stages that took less of the time are not shown."""
 _LONGEST_PATH = 44
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -34,7 +36,7 @@ def _head(plan: PlanRecord) -> str:
         f"{format_bytes(plan.memory_budget_bytes)} per device\n"
         + (f"{over}\n" if over else "")
         + f"planner {_planner(plan)}, {result.status.value} ({gap}, {result.solver} "
-        f"{result.seconds:.1f} s), {origin} in {plan.planning_seconds:.1f} s"
+        f"{result.seconds:.1f} s), {origin} in {plan.planning_seconds:.1f} s" + _timings(plan)
     )
 
 
@@ -42,6 +44,18 @@ def _planner(plan: PlanRecord) -> str:
     """Its name, with the parameters that are not at their defaults."""
     given = ", ".join(f"{name}={value!r}" for name, value in plan.planner_parameters.items())
     return f"{plan.planner}({given})" if given else plan.planner
+
+
+def _timings(plan: PlanRecord) -> str:
+    """The stages that took most of the processor's time, on a line of its own."""
+    total = sum(each.cpu_seconds for each in plan.timings)
+    if not total:
+        return ""
+    shown = [t for t in plan.timings if t.cpu_seconds >= _LEAST_SHARE * total]
+    rest = total - sum(each.cpu_seconds for each in shown)
+    parts = [f"{each.stage} {each.cpu_seconds:.1f}" for each in shown]
+    parts += [f"all else {rest:.1f}"] if rest >= _LEAST_SHARE * total else []
+    return f"\nprocessor {total:.1f} s: {', '.join(parts)}"
 
 
 def _time(plan: PlanRecord) -> str:

@@ -62,6 +62,7 @@ from kiwi.problem.strategies import ShardingStrategy
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.problem.unit_memory import lent_again, unit_memory
 from kiwi.solver.problem import Edge, Node, Problem
+from kiwi.timings import timed
 
 LEAST_OFFLOADED = 0.001
 """The part of the memory limit that a value has at least, on each device, to be offloaded."""
@@ -266,6 +267,11 @@ class OfferedOptions:
         return Operand(*read, overlap, self.overlap.overlapping_moves(unit, value))
 
 
+MOST_RESTRICTIONS = 4
+"""Restricted problems that a problem keeps: of the best solution and of the one it is compared
+with, each with and without the choice of copies."""
+
+
 @dataclass(frozen=True, eq=False)
 class PlanningProblem(OfferedOptions):
     """A `Problem` together with what its nodes and options mean. The problem's nodes are `sources`,
@@ -315,8 +321,23 @@ class PlanningProblem(OfferedOptions):
 
         Its only solution is all zeros; with None for `kept`, the copies that may be kept are what
         is left to choose, and the first options make them all. Splitting all edges of the whole
-        problem would triple its memory.
+        problem would triple its memory. The last few are kept: a solution is priced, estimated and
+        explained.
         """
+        key = tuple(solution), kept
+        if key not in self._restrictions:
+            while len(self._restrictions) >= MOST_RESTRICTIONS:
+                del self._restrictions[next(iter(self._restrictions))]
+            self._restrictions[key] = self._restricted(solution, kept)
+        return self._restrictions[key]
+
+    @functools.cached_property
+    def _restrictions(
+        self,
+    ) -> "dict[tuple[tuple[int, ...], KeptCopies | None], PlanningProblem]":
+        return {}
+
+    def _restricted(self, solution: Sequence[int], kept: KeptCopies | None) -> "PlanningProblem":
         layouts = self.source_shardings(solution).items()
         sources = tuple(SourceNode(value, (layout,)) for value, layout in layouts)
         choices = zip(self.unit_nodes, self.unit_choices(solution), strict=True)
@@ -337,6 +358,7 @@ class PlanningProblem(OfferedOptions):
         return _assemble(OfferedOptions(*given, crowded), self.problem.limit_bytes)
 
 
+@timed("problem")
 @without_collection()
 def build_problem(
     kernels: KernelGraph, mesh: DeviceMesh, fixed: Fixed, limit_bytes: int | None
@@ -397,6 +419,7 @@ def _moved_bytes(
     return operands > 0, operands + sum(c.bytes for c in strategy.collectives), operands
 
 
+@timed("problem")
 def _assemble(
     offered: OfferedOptions,
     limit_bytes: int | None,

@@ -26,6 +26,7 @@ import numpy as np
 
 from kiwi.solver.bundle import Bundle
 from kiwi.solver.compiled import inlined, inner, kernel
+from kiwi.solver.elimination import Elimination
 from kiwi.solver.network import Network, add_line, widest
 from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.relaxed import Relaxed, cost_of
@@ -179,16 +180,24 @@ _ROUNDING = 1e-10
 """Relative floating-point error granted to a bound before it counts as proven."""
 _CONVERGED = 1e-5
 _ROUNDED_PAIRS = 3
+_MARGINAL_PASSES = 3
+"""What the least costs with each option count as, in passes of an elimination."""
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float, int]]
 """An assignment (or None) and a proven bound of a network without memory, at costs of options; and
 the work that it took."""
+
+MOST_ELIMINATED_CELLS, MOST_CELLS_OF_ONE = 2e7, 1e8
+"""Cells of tables up to which a network's nodes are eliminated, once for each step of the prices or
+once for all where there are no times: a tenth of a second and half a second."""
 
 
 class Dual:
     """State of the relaxation. That forbidden is merely expensive keeps every bound valid.
 
     Messages bound the network by less than its least cost, and what they round to may be far from
-    it. Where that holds the prices back (`ask`), an oracle says what the network costs.
+    it. Where that holds the prices back (`ask`), nodes are eliminated, which costs more and is
+    exact (`kiwi.solver.elimination`); where tables would be too large for that, an oracle says
+    what the network costs.
 
     - `bound`: the best bound so far; `best_prices` (T): where it was found.
     - `choice`: the assignment that the last evaluation ended with.
@@ -204,10 +213,16 @@ class Dual:
         self.choice = np.zeros(net.node_count, dtype=np.int64)
         self._share, self._centre_share = np.zeros(len(net.line)), np.zeros(len(net.line))
         self.asking = self._has_asked = False
+        self._elimination: Elimination | None = None
         self._work = new_workspace(net)
         self._tables = tables_of(net)
         self._limit = relaxed.limit_bytes
         self.bundle = Bundle(len(net.times))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nodes are eliminated."""
+        return self._elimination is not None
 
     @property
     def work(self) -> int:
@@ -217,19 +232,31 @@ class Dual:
     def evaluate(self, prices: np.ndarray, most_pairs: int | None = None) -> float:
         """The bound at `prices`, by sweeps until they gain little; `choice` follows."""
         priced, rent = self.relaxed.priced(prices), self.relaxed.rent(prices)
+        if self._elimination is not None:
+            best = self._eliminated(self._elimination, priced, rent)
+        else:
+            best = self._swept(priced, rent, most_pairs or self._most_pairs)
+        if best > self.bound:
+            self.bound, self.best_prices = best, prices.copy()
+        return best
+
+    def _swept(self, priced: np.ndarray, rent: float, most_pairs: int) -> float:
+        """The bound of messages, or of the oracle where that is asked and better."""
         best = -np.inf
-        for _ in range(most_pairs or self._most_pairs):
+        for _ in range(most_pairs):
             before = best
             for forward in (True, False):
                 best = max(best, self._sweep(priced, forward, rent))
             if best - before <= _CONVERGED * abs(best):
                 break
         forest_descent(self.net, self._work, priced, self.choice, 2)
-        if self.asking:
-            best = max(best, self._asked(priced, rent))
-        if best > self.bound:
-            self.bound, self.best_prices = best, prices.copy()
-        return best
+        return max(best, self._asked(priced, rent)) if self.asking else best
+
+    def _eliminated(self, elimination: Elimination, priced: np.ndarray, rent: float) -> float:
+        """What the network costs at prices; `choice` is the assignment that costs so much."""
+        self._asked_work += elimination.cells
+        self.choice[:], value = elimination.solve(priced)
+        return value - rent - _ROUNDING * (abs(value) + rent)
 
     def _asked(self, priced: np.ndarray, rent: float) -> float:
         """The oracle's bound; `choice` follows where its assignment is better."""
@@ -262,6 +289,9 @@ class Dual:
 
     def rounded(self, priced: np.ndarray) -> np.ndarray:
         """What messages round to at other costs of options; bound and bundle do not hear of it."""
+        if self._elimination is not None:
+            self._eliminated(self._elimination, priced, 0.0)
+            return self.choice.copy()
         for _ in range(_ROUNDED_PAIRS):
             for forward in (True, False):
                 self._sweep(priced, forward, 0.0)
@@ -269,17 +299,40 @@ class Dual:
         return self.choice.copy()
 
     def ask(self) -> bool:
-        """Asks the oracle from now on; where it is asked already, no more but for visits. False
-        where it was or there is none."""
-        self.asking = not self._has_asked and self.oracle is not None and len(self.net.times) > 0
-        if not self.asking:
+        """Eliminates nodes from now on, or asks the oracle; where it is asked already, no more but
+        for visits. False where all of that was done or cannot be."""
+        if self._has_asked:
+            self.asking = False
             return False
         self._has_asked = True
+        if self.eliminate():
+            return True
+        self.asking = self.oracle is not None and len(self.net.times) > 0
+        if not self.asking:
+            return False
+        self._observe_anew()
+        return True
+
+    def eliminate(self) -> bool:
+        """Eliminates nodes from now on, where the tables are small enough; whether they are."""
+        if self._elimination is not None:
+            return False
+        most_cells = MOST_ELIMINATED_CELLS if len(self.net.times) else MOST_CELLS_OF_ONE
+        self._elimination = Elimination.of(self.net, most_cells)
+        if self._elimination is None:
+            return False
+        self._observe_anew()
+        return True
+
+    def _observe_anew(self) -> None:
+        """The value at the bundle's centre, which is higher than before."""
+        if not len(self.net.times):
+            self.evaluate(self.best_prices)
+            return
         value = self.evaluate(self.bundle.centre / self._limit)
         self.bundle.observe(self.bundle.centre, value)
         self.learn(self.choice, (self.bundle.centre, value))
         self.relaxed.begin(self.bundle, self.choice, self.bound)
-        return True
 
     def improve(self, steps: int, is_late: Callable[[], bool] = lambda: False) -> None:
         """`steps` evaluations at the bundle's prices, fewer once `is_late`."""
@@ -311,9 +364,15 @@ class Dual:
     def reduced_costs(self) -> tuple[float, np.ndarray]:
         """The bound at `best_prices`, and for each option how far above it every assignment with
         that option costs at least."""
-        bound = self.evaluate(self.best_prices)
         priced = self.relaxed.priced(self.best_prices)
         rent = self.relaxed.rent(self.best_prices)
+        if self._elimination is not None:
+            self._asked_work += _MARGINAL_PASSES * self._elimination.cells
+            least = self._elimination.min_marginals(priced)
+            value = float(least.min()) if len(least) else 0.0
+            bound = value - rent - _ROUNDING * (abs(value) + rent)
+            return bound, least - value
+        bound = self.evaluate(self.best_prices)
         last = self._sweep(priced, False, rent)  # the shares must be those of the bound
         return min(bound, last), reduced_costs(self.net, self._tables, priced, self._share)
 

@@ -178,6 +178,8 @@ class Engine:
         open_cost = (best.cost if best else 2.0 * abs(self.bound)) - self.bound
         if self.bound - before > _STALLED * open_cost:
             self._dual_steps = self.parameters.dual_steps
+        elif not len(self.net.times):
+            self.dual.eliminate()
         elif not self.rounds or not self.dual.ask():
             self._dual_steps = max(_LEAST_DUAL_STEPS, self._dual_steps // 2)
 

@@ -1,12 +1,13 @@
 """The referee: what a solution costs and which limits it breaks. Shares nothing with any solver."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from kiwi.interval import Interval, curve_bytes
-from kiwi.solver.problem import Load, Problem
+from kiwi.solver.columns import Columns
+from kiwi.solver.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,9 +16,9 @@ class Evaluation:
 
     - `cost`: node plus edge costs, less what is `hidden`; infinite where something forbidden was
       chosen.
+    - `problem`, `solution`: what was priced; no solution where that was none of the problem.
     - `hidden`: the loads that do not count, because another channel's are larger in their window.
     - `loads`: by window and channel.
-    - `parts`: the cost by kind, of those nodes and edges that split theirs.
     - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.
     - `usage_bytes`: int64, shape (horizon,), the memory held at each time.
     - `host_peak_bytes`: the largest use of the host's memory.
@@ -25,11 +26,12 @@ class Evaluation:
     """
 
     cost: float
-    parts: Mapping[str, float]
     peak_bytes: int
     peak_time: int
     usage_bytes: np.ndarray
     violations: tuple[str, ...]
+    problem: Problem
+    solution: tuple[int, ...] = ()
     loads: Mapping[tuple[int, int], float] = field(default_factory=dict)
     hidden: float = 0.0
     host_peak_bytes: int = 0
@@ -39,35 +41,36 @@ class Evaluation:
         """True where nothing is violated."""
         return not self.violations
 
+    @functools.cached_property
+    def parts(self) -> Mapping[str, float]:
+        """The cost by kind, of those nodes and edges that split theirs."""
+        found: dict[str, float] = {}
+        if not self.solution:
+            return found
+        for node, option in zip(self.problem.nodes, self.solution, strict=True):
+            _add_parts(found, node.parts, option)
+        for edge in self.problem.edges:
+            cell = edge.cell(self.solution[edge.tail], self.solution[edge.head])
+            _add_parts(found, edge.parts, cell)
+        return found
+
 
 def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
     """Prices `solution`, one option index per node. Never raises: what is wrong is a violation."""
     violations = _malformed(problem, solution)
     if violations:
         empty = np.zeros(problem.horizon, dtype=np.int64)
-        return Evaluation(float("inf"), {}, 0, 0, empty, violations)
-    cost, parts, loads, violations = 0.0, {}, {}, ()
-    held: list[Interval] = []
-    on_host: list[Interval] = []
-    for node, option in zip(problem.nodes, solution, strict=True):
-        cost += float(node.costs[option])
-        _add_parts(parts, node.parts, option)
-        _add_loads(loads, node.loads, option)
-        if np.isinf(node.costs[option]):
-            violations += (f"Option {option} of node {node.name!r} is forbidden.",)
-        held += node.usage[option]
-        on_host += node.host_usage[option] if node.host_usage else ()
-    for edge in problem.edges:
-        pair = (solution[edge.tail], solution[edge.head])
-        cell = edge.cell(*pair)
-        cost += float(edge.costs[cell])
-        _add_parts(parts, edge.parts, cell)
-        _add_loads(loads, edge.loads, cell)
-        if np.isinf(edge.costs[cell]):
-            names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
-            violations += (f"Options {pair} of nodes {names} are forbidden together.",)
-    usage_bytes = curve_bytes(held, problem.horizon)
-    host_peak_bytes = int(curve_bytes(on_host, problem.horizon).max(initial=0))
+        return Evaluation(float("inf"), 0, 0, empty, violations, problem)
+    columns = Columns.of(problem)
+    cells = columns.cells(np.array(solution, dtype=np.int64))
+    amounts = columns.amounts(cells)
+    # One after the other, so that a sum does not depend on how many there are.
+    cost = float(np.cumsum(amounts)[-1]) if len(amounts) else 0.0
+    loads = columns.loads.totals(cells)
+    if not np.isfinite(amounts).all():
+        violations = tuple(_forbidden(problem, solution, amounts))
+    usage_bytes, host_bytes = _usage(problem, solution, columns)
+    host_peak_bytes = int(host_bytes.max(initial=0))
     peak_time = int(np.argmax(usage_bytes)) if problem.horizon else 0
     peak_bytes = int(usage_bytes[peak_time]) if problem.horizon else 0
     if problem.host_limit_bytes is not None and host_peak_bytes > problem.host_limit_bytes:
@@ -80,8 +83,42 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
             f"{peak_bytes} bytes at time {peak_time}, the limit is {problem.limit_bytes}.",
         )
     hidden = hidden_amount(loads)
-    peak = peak_bytes, peak_time, usage_bytes
-    return Evaluation(cost - hidden, parts, *peak, violations, loads, hidden, host_peak_bytes)
+    return Evaluation(
+        cost - hidden,
+        peak_bytes,
+        peak_time,
+        usage_bytes,
+        violations,
+        problem,
+        tuple(solution),
+        loads,
+        hidden,
+        host_peak_bytes,
+    )
+
+
+def _usage(
+    problem: Problem, solution: Sequence[int], columns: Columns
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a solution holds at each time, and in the host's memory."""
+    chosen = [*zip(problem.nodes, solution, strict=True)]
+    own = [node.usage[option] for node, option in chosen]
+    on_host = [node.host_usage[option] for node, option in chosen if node.host_usage]
+    return columns.curve_bytes(own, problem.horizon), columns.curve_bytes(on_host, problem.horizon)
+
+
+def _forbidden(problem: Problem, solution: Sequence[int], amounts: np.ndarray) -> Iterator[str]:
+    """A sentence for each infinite cost of the nodes, and then of the edges."""
+    count = len(problem.nodes)
+    for part in np.flatnonzero(np.isinf(amounts)).tolist():
+        if part < count:
+            name = problem.nodes[part].name
+            yield f"Option {solution[part]} of node {name!r} is forbidden."
+            continue
+        edge = problem.edges[part - count]
+        pair = (solution[edge.tail], solution[edge.head])
+        names = (problem.nodes[edge.tail].name, problem.nodes[edge.head].name)
+        yield f"Options {pair} of nodes {names} are forbidden together."
 
 
 def fitting(
@@ -109,14 +146,6 @@ def _malformed(problem: Problem, solution: Sequence[int]) -> tuple[str, ...]:
         for node, option in pairs
         if not 0 <= option < node.costs.size
     )
-
-
-def _add_loads(
-    total: dict[tuple[int, int], float], loads: Sequence[Load], index: int | tuple[int, int]
-) -> None:
-    for load in loads:
-        key = (load.window, load.channel)
-        total[key] = total.get(key, 0.0) + float(load.amounts[index])
 
 
 def _add_parts(

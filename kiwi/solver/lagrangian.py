@@ -67,6 +67,7 @@ class Search:
         self._least_peak_bytes: int | None = None
         self._running: Engine | None = None
         self._engines = 0
+        self._is_exact = False
         self._times, self._prices = np.zeros(0, dtype=np.int64), np.zeros(0)
         order = time_order(request.problem)
         ordered = build_network(request.problem, order)
@@ -151,6 +152,8 @@ class Search:
         net = self.left.net
         found = Dual(Relaxed(net))
         found.begin_at(self._prices_at(net.times))
+        if self._is_exact:
+            found.eliminate()
         found.evaluate(found.best_prices, FIRST_SWEEPS)
         return found
 
@@ -242,6 +245,8 @@ class Search:
         engine = kind(*asked, request.parameters, self.work_left)
         self._engines += 1
         engine.dual.begin_at(self._prices_at(net.times))
+        if self._is_exact:  # Messages were too weak for a larger network already.
+            engine.dual.eliminate()
         self._running = engine
         lowered = self.lowered()
         if lowered is not None:
@@ -269,6 +274,7 @@ class Search:
         self._take_best(engine)
         self.raise_bound(math.inf if engine.infeasible else engine.bound)
         self._times, self._prices = engine.net.times, engine.dual.best_prices
+        self._is_exact = self._is_exact or engine.dual.is_exact
         self._count(engine)
         smallest = engine.primal.smallest
         if smallest is not None:

@@ -23,6 +23,9 @@ class SolveStatus(enum.Enum):
     """The time ran out, and neither a solution nor a proof that there is none was found."""
 
 
+INTERRUPTED = "Interrupted."
+"""The message of a result whose search Ctrl-C ended, where `any_time` was asked for."""
+
 OPTIMAL_GAP = 1e-6
 """Relative distance of objective and bound below which a solution counts as optimal."""
 

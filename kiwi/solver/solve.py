@@ -18,9 +18,10 @@ from kiwi.solver.parts import may_ask_milp, tree_nodes
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
 from kiwi.solver.restarts import search_again
-from kiwi.solver.result import Balances, OnProgress, SolveResult, conclude
+from kiwi.solver.result import INTERRUPTED, Balances, OnProgress, SolveResult, conclude
 from kiwi.solver.toulbar import TOULBAR_ROUNDS, ToulbarEngine
 from kiwi.solver.warm_up import warm_up
+from kiwi.timings import timed
 
 DEFAULT_GAP = 1e-3
 MOST_CELLS_FOR_MILP = 60_000
@@ -29,6 +30,7 @@ MOST_ASSIGNMENTS = 2_000_000
 """Above this brute force declines: it would take minutes."""
 
 
+@timed("solve")
 def solve(
     problem: Problem,
     *,
@@ -112,7 +114,7 @@ def _searched(name: str, method: Callable[[Search], str], request: Request) -> S
         if not request.any_time:
             raise
         search.take_unfinished()
-        search.out_of_time, message = True, "Interrupted."
+        search.out_of_time, message = True, INTERRUPTED
     return search.result(message)
 
 

@@ -9,6 +9,7 @@ import jax
 
 from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware
+from kiwi.timings import stage, timed
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
@@ -73,6 +74,7 @@ def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[
     return compiler.name, ()
 
 
+@timed("compile")
 def compile_for(target: str, step: Step) -> CompiledProgram:
     """Compiles `step` for one of `TARGETS`, and tells its time; raises `CompileCheckError` if the
     compilation fails, `CompilerUnavailableError` if there is no compiler for the target,
@@ -94,8 +96,14 @@ def overlapping_compiles(target: str) -> tuple[Begin, ...]:
 
 
 def _begun(compiler: Compiler, step: Step) -> Callable[[], CompiledProgram]:
-    found = compiler.begin(step)
-    return lambda: _priced(step, found())
+    with stage("compile"):
+        found = compiler.begin(step)
+    return lambda: _finished(step, found)
+
+
+@timed("compile")
+def _finished(step: Step, begun: Callable[[], CompiledProgram]) -> CompiledProgram:
+    return _priced(step, begun())
 
 
 def _priced(step: Step, found: CompiledProgram) -> CompiledProgram:

@@ -13,6 +13,7 @@ from kiwi.errors import CompileCheckError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
+from kiwi.timings import timed
 from kiwi.xla.read.hlo_text import HOST_SPACE
 
 
@@ -87,6 +88,7 @@ class Step:
         """The sharding of each result over a concrete or abstract jax mesh."""
         return _shardings(mesh, self.out_specs, self.host_results)
 
+    @timed("emit")
     def exported(self, platform: str) -> bytes:
         """The step as a serialised `jax.export.Exported` for a platform of jax; raises
         `CompileCheckError` if it calls something that cannot be serialised."""

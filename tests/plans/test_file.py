@@ -94,11 +94,16 @@ def test_all_that_a_plan_says_comes_back(plan, path):
 
 
 def test_a_plan_saved_twice_and_a_plan_made_twice_have_the_same_bytes(plan, path, tmp_path):
+    """All but the time that planning took."""
+
+    def untimed(file):
+        return re.sub(rb', "timings": \{.*?\}\}', b"", file.read_bytes(), count=1)
+
     again = kiwi.load_plan(path).apply(STEP).plan(STATE, BATCH)
     again.save(tmp_path / "again.json")
     make_plan(verify="cpu").save(tmp_path / "anew.json")
-    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-    assert (tmp_path / "anew.json").read_bytes() == path.read_bytes()
+    assert (tmp_path / "again.json").read_bytes() == untimed(path)
+    assert untimed(tmp_path / "anew.json") == untimed(path)
 
 
 def test_an_applied_plan_trains_as_the_plain_function(path):

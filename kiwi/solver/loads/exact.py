@@ -3,7 +3,9 @@
 At weights of the channels the problem without loads bounds that with them from below. So an option
 whose reduced cost there lifts the bound above the cost of a solution is in no better one
 (reduced-cost fixing), and what is left is given to HiGHS with the loads as they are: no weights
-reach the optimum where one large choice decides which channel is the larger one.
+reach the optimum where one large choice decides which channel is the larger one. Reduced costs are
+exact where the network without loads is narrow (`kiwi.solver.elimination`); that leaves so little
+that HiGHS ends in about a second.
 """
 
 import math
@@ -24,12 +26,13 @@ from kiwi.solver.problem import Edge, Load, Problem
 from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.request import Request
 
-_SHARE, _WORK, _TREE_CELLS = 0.25, 0.7, 1_500_000
+_SHARE, _WORK, _TREE_CELLS = 0.05, 4.0, 1_500_000
 """Of the work that is left what HiGHS may take, and what it counts as by the square of the options
-and table cells: 20 to 80 s where there are 110,000 to 130,000. It visits nodes of its tree as long
-as these times the cells are fewer than the last."""
+and table cells: with "normal" effort it is asked for 12,000 of them at most. It visits nodes of its
+tree as long as these times the cells are fewer than the last. What HiGHS finds in larger networks
+is worth less than the step's uncertainty, and takes minutes."""
 
-_STEPS, _MOST_TIMES_LARGER = 30, 2.0
+_STEPS, _MOST_TIMES_LARGER = 30, 8.0
 """Steps of the prices; and how much more there may be before options are left out."""
 
 _Key = tuple[int, int]
@@ -57,8 +60,10 @@ def without_worse(
     order = time_order(without_loads)
     net = drop_times(build_network(without_loads, order))
     dual = Dual(Relaxed(net))
-    dual.evaluate(dual.best_prices, FIRST_SWEEPS)
-    dual.improve(_STEPS)
+    if not dual.eliminate():
+        dual.evaluate(dual.best_prices, FIRST_SWEEPS)
+    if len(net.times) or not dual.is_exact:
+        dual.improve(_STEPS)
     bound, spare = dual.reduced_costs()
     is_left = bound + spare <= cost + 1e-9 * abs(cost)
     masks = [np.ones(0, dtype=np.bool_)] * len(order)

@@ -37,7 +37,7 @@ from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.loads.weights import Loads, Weights
 from kiwi.solver.problem import Problem
 from kiwi.solver.request import Request
-from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
+from kiwi.solver.result import INTERRUPTED, Progress, SolveResult, conclude, is_closed
 
 MOST_BALANCED, MOST_SPLIT, MOST_GIVEN = 4, 4, 1
 """How many problems without loads are solved at most to find the balance, behind that, and behind
@@ -66,13 +66,17 @@ def solve_with_loads(request: Request, solver: _Solver, unclosed: _Solver) -> So
     `unclosed`: the same where the gap is not worth closing, as it is not at a balance.
     """
     search = _Search(request, solver, unclosed)
-    with contextlib.suppress(_NothingFound):
+    with contextlib.suppress(_NothingFound, _Interrupted):
         search.run()
     return search.result()
 
 
 class _NothingFound(Exception):
     """The problem without loads has no solution, or none was found."""
+
+
+class _Interrupted(Exception):
+    """Ctrl-C ended the last search, which has its best solution so far."""
 
 
 class _Search:
@@ -130,6 +134,8 @@ class _Search:
         if not self._weights.is_split and result.bound > self._bound:
             self._bound = result.bound
         self._best = _relinked(self._problem, self._best, result.solution)
+        if result.message == INTERRUPTED:
+            raise _Interrupted
         return evaluate(self._problem, result.solution).loads
 
     def _asked(self, *, is_rough: bool) -> Request:

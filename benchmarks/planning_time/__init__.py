@@ -1,0 +1,1 @@
+"""What planning takes, beside what XLA takes to compile the same step."""

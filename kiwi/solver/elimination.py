@@ -1,0 +1,344 @@
+"""The least cost of a network without memory, exactly: nodes are eliminated one by one.
+
+Eliminating a node replaces it, with all tables it has a part in, by one table of its neighbours:
+what the node and those tables cost at least, for each combination of the neighbours' options. The
+last node leaves the least cost of all (non-serial dynamic programming: Bertelè and Brioschi, 1972;
+bucket elimination: Dechter, *Artificial Intelligence* 113, 1999). The work is the size of all
+tables, and grows with the number of neighbours a node has when its turn comes. The graph of a
+training step is a ladder: the forward pass is one rail, the backward pass the other, and what is
+read in both is a rung. Few values cross any cut of it, so that a step of many layers costs little
+more for each further layer.
+
+Two reductions keep the tables small:
+
+- options of a node that share their line in every edge's table differ by their own costs alone, so
+  that the cheapest of them stands for all: a *group* (options that differ in residency, at given
+  prices of memory);
+- a table has one line for all groups that no part of it tells apart.
+
+The way back gives the least cost of every assignment with a given option (*min-marginals*), by the
+same tables: the two passes of a junction tree (Cowell et al., *Probabilistic Networks and Expert
+Systems*, 1999, chapter 6, with minima for sums).
+
+Which tables there are follows from the network alone. `Elimination.of` plans them once, and refuses
+a network that takes more than a given number of cells; prices change only the numbers.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kiwi.solver.network import Network
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """One node's axis of a table.
+
+    - `line_of`: for each group of the node its line along the axis.
+    - `count`: the number of lines.
+    """
+
+    node: int
+    line_of: np.ndarray
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Factor:
+    """A table by its axes: an edge's (`edge`), or what eliminating a node left (`step`)."""
+
+    axes: tuple[_Axis, ...]
+    edge: int | None = None
+    step: int | None = None
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(axis.node for axis in self.axes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Where a factor lies in the table of the node that is eliminated with it.
+
+    - `order`: the factor's axes in the order of the table's.
+    - `lines`: for each of these the factor's line by the table's.
+    - `shape`: the table's, with 1 for axes that the factor does not have.
+    """
+
+    factor: _Factor
+    order: tuple[int, ...]
+    lines: tuple[np.ndarray, ...]
+    shape: tuple[int, ...]
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """The factor's values, broadcastable to the table."""
+        values = values.transpose(self.order)
+        return values[np.ix_(*self.lines)].reshape(self.shape)
+
+    def gathered(self, table: np.ndarray) -> np.ndarray:
+        """The least values of a table for each cell of the factor."""
+        other = tuple(k for k, size in enumerate(self.shape) if size == 1)
+        kept = table.min(axis=other, keepdims=True) if other else table
+        kept = kept.reshape([len(lines) for lines in self.lines])
+        for axis, lines in enumerate(self.lines):
+            kept = _least_by_line(kept, lines, axis)
+        return kept.transpose(np.argsort(self.order))
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The elimination of a node: its table's axes, its own first, and the factors in it."""
+
+    axes: tuple[_Axis, ...]
+    factors: tuple[_Placed, ...]
+
+    @property
+    def node(self) -> int:
+        return self.axes[0].node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.count for axis in self.axes)
+
+    @property
+    def left(self) -> tuple[_Axis, ...]:
+        """The axes of what it leaves."""
+        return self.axes[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class _Passed:
+    """The numbers of one pass: the cheapest option of each group, every step's table where asked
+    for, the choice along its first axis, and what it left."""
+
+    group_cost: list[np.ndarray]
+    group_option: list[np.ndarray]
+    tables: list[np.ndarray]
+    best: list[np.ndarray]
+    left: list[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """The steps that eliminate all nodes of a network.
+
+    - `cells`: of the tables of all steps, each counted once for each factor in it: the work of one
+      pass.
+    """
+
+    net: Network
+    groups: tuple[np.ndarray, ...]
+    steps: tuple[_Step, ...]
+    cells: int
+
+    @classmethod
+    def of(cls, net: Network, most_cells: float) -> "Elimination | None":
+        """The steps in the order of the smallest next table; None where they have more cells."""
+        planner = _Planner(net, most_cells)
+        steps = planner.run()
+        if steps is None:
+            return None
+        return cls(net, tuple(planner.groups), tuple(steps), planner.cells)
+
+    def solve(self, unary: np.ndarray) -> tuple[np.ndarray, float]:
+        """The cheapest assignment (n,) and its cost at costs of options (K,), all finite."""
+        passed = self._forward(unary, keep_tables=False)
+        return self._choice(passed), self._value(passed)
+
+    def min_marginals(self, unary: np.ndarray) -> np.ndarray:
+        """For each option the least cost of all assignments that have it; (K,)."""
+        passed = self._forward(unary, keep_tables=True)
+        below = self._backward(passed)
+        found = np.empty(self.net.option_count)
+        for number, step in enumerate(self.steps):
+            table = passed.tables[number] + below[number][None]
+            least = table.reshape(table.shape[0], -1).min(axis=1)
+            own, node = self.net.option_slice(step.node), step.node
+            above = unary[own] - passed.group_cost[node][self.groups[node]]
+            found[own] = least[self.groups[node]] + above
+        return found
+
+    def _forward(self, unary: np.ndarray, *, keep_tables: bool) -> _Passed:
+        group_cost, group_option = self._cheapest(unary)
+        passed = _Passed(group_cost, group_option, [], [], [])
+        for step in self.steps:
+            table = np.zeros(step.shape)
+            table += group_cost[step.node].reshape(-1, *[1] * len(step.left))
+            for placed in step.factors:
+                table += placed.spread(self._values(placed.factor, passed.left))
+            passed.best.append(table.argmin(axis=0))
+            passed.left.append(table.min(axis=0))
+            if keep_tables:
+                passed.tables.append(table)
+        return passed
+
+    def _values(self, factor: _Factor, left: Sequence[np.ndarray]) -> np.ndarray:
+        if factor.edge is not None:
+            return self.net.edge_table(factor.edge)
+        assert factor.step is not None
+        return left[factor.step]
+
+    def _cheapest(self, unary: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """The least cost of each node's groups, and the first option that has it."""
+        costs, options = [], []
+        for node, group_of in enumerate(self.groups):
+            own = unary[self.net.option_slice(node)]
+            order = np.lexsort((own, group_of))
+            first = np.flatnonzero(np.diff(group_of[order], prepend=-1))
+            costs.append(own[order[first]])
+            options.append(order[first])
+        return costs, options
+
+    def _choice(self, passed: _Passed) -> np.ndarray:
+        group = np.zeros(self.net.node_count, dtype=np.int64)
+        for step, best in zip(reversed(self.steps), reversed(passed.best), strict=True):
+            lines = tuple(axis.line_of[group[axis.node]] for axis in step.left)
+            group[step.node] = best[lines]
+        chosen = [passed.group_option[node][g] for node, g in enumerate(group.tolist())]
+        return np.array(chosen, dtype=np.int64)
+
+    def _value(self, passed: _Passed) -> float:
+        """What nodes leave that had no neighbour left: one of each component."""
+        alone = (left for step, left in zip(self.steps, passed.left, strict=True) if not step.left)
+        return float(sum(float(left) for left in alone))
+
+    def _backward(self, passed: _Passed) -> list[np.ndarray]:
+        """For each step, by the axes of what it leaves, what all that is not in its table costs at
+        least."""
+        value = self._value(passed)
+        below: list[np.ndarray] = [
+            np.asarray(value - left) if not step.left else np.zeros(0)
+            for step, left in zip(self.steps, passed.left, strict=True)
+        ]
+        for number in reversed(range(len(self.steps))):
+            table = None
+            for placed in self.steps[number].factors:
+                source = placed.factor.step
+                if source is None:
+                    continue
+                if table is None:
+                    table = passed.tables[number] + below[number][None]
+                below[source] = placed.gathered(table) - passed.left[source]
+        return below
+
+
+class _Planner:
+    """Finds the steps: always the node next whose table is the smallest."""
+
+    def __init__(self, net: Network, most_cells: float) -> None:
+        self._net, self._most_cells = net, most_cells
+        self.cells = 0
+        at_node: list[list[tuple[int, np.ndarray]]] = [[] for _ in range(net.node_count)]
+        for edge, ends in enumerate(net.ends.tolist()):
+            for node, lines in zip(ends, net.lines(edge), strict=True):
+                at_node[node].append((edge, lines))
+        self.groups = [
+            _joint([lines for _, lines in near], int(size))
+            for near, size in zip(at_node, np.diff(net.option_start), strict=True)
+        ]
+        self._counts = [int(group.max(initial=-1)) + 1 for group in self.groups]
+        self._known_axes: dict[tuple[int, frozenset[int]], _Axis] = {}
+        axes: list[list[_Axis]] = [[] for _ in range(net.edge_count)]
+        for node, near in enumerate(at_node):
+            for edge, lines in near:
+                line_of = np.zeros(self._counts[node], dtype=np.int64)
+                line_of[self.groups[node]] = lines
+                count = int(net.line_count[2 * edge + len(axes[edge])])
+                axes[edge].append(_Axis(node, line_of, count))
+        self._factors: list[list[_Factor]] = [[] for _ in range(net.node_count)]
+        for edge, own in enumerate(axes):
+            self._add(_Factor(tuple(own), edge=edge))
+
+    def run(self) -> list[_Step] | None:
+        """The steps; None as soon as they take too many cells."""
+        left = dict.fromkeys(range(self._net.node_count))
+        known: dict[int, tuple[_Axis, ...]] = {}
+        sizes: dict[int, int] = {}
+        steps: list[_Step] = []
+        while left:
+            for node in left:
+                if node not in known:
+                    known[node] = self._axes(node)
+                    sizes[node] = math.prod(axis.count for axis in known[node])
+            node = min(left, key=sizes.__getitem__)
+            factors = tuple(self._factors[node])
+            self.cells += sizes[node] * (len(factors) + 1)
+            if self.cells > self._most_cells:
+                return None
+            axes = known[node]
+            steps.append(_Step(axes, tuple(_placed(axes, factor) for factor in factors)))
+            del left[node]
+            for factor in factors:
+                self._remove(factor)
+            if axes[1:]:
+                self._add(_Factor(axes[1:], step=len(steps) - 1))
+            for axis in axes:
+                known.pop(axis.node, None)
+        return steps
+
+    def _axes(self, node: int) -> tuple[_Axis, ...]:
+        """The axes of a node's table: its groups, and of each neighbour the groups that the
+        node's factors tell apart."""
+        count = self._counts[node]
+        by_node: dict[int, list[np.ndarray]] = {}
+        for factor in self._factors[node]:
+            for axis in factor.axes:
+                if axis.node != node:
+                    by_node.setdefault(axis.node, []).append(axis.line_of)
+        others = (self._joint_axis(other, lines) for other, lines in sorted(by_node.items()))
+        return _Axis(node, np.arange(count), count), *others
+
+    def _joint_axis(self, node: int, lines: Sequence[np.ndarray]) -> _Axis:
+        """The axis that tells apart what any of some axes of a node does."""
+        distinct = {id(own): own for own in lines}
+        key = node, frozenset(distinct)
+        if key not in self._known_axes:
+            line_of = _joint([*distinct.values()], self._counts[node])
+            axis = _Axis(node, line_of, int(line_of.max(initial=-1)) + 1)
+            self._known_axes[key] = axis
+            # One axis is as fine as itself: asked for with others, it is known again.
+            self._known_axes[node, frozenset({id(line_of)})] = axis
+        return self._known_axes[key]
+
+    def _add(self, factor: _Factor) -> None:
+        for node in factor.nodes:
+            self._factors[node].append(factor)
+
+    def _remove(self, factor: _Factor) -> None:
+        for node in factor.nodes:
+            self._factors[node] = [own for own in self._factors[node] if own is not factor]
+
+
+def _joint(lines: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """For each of `count` entries the number of its combination of lines."""
+    found = np.zeros(count, dtype=np.int64)
+    for own in lines:
+        keys = found * (int(own.max(initial=0)) + 1) + own
+        found = np.unique(keys, return_inverse=True)[1].reshape(-1)
+    return found
+
+
+def _placed(axes: Sequence[_Axis], factor: _Factor) -> _Placed:
+    places = {axis.node: k for k, axis in enumerate(axes)}
+    order = tuple(sorted(range(len(factor.axes)), key=lambda k: places[factor.axes[k].node]))
+    lines, shape = [], [1] * len(axes)
+    for k in order:
+        axis = factor.axes[k]
+        place = places[axis.node]
+        line_of = np.zeros(axes[place].count, dtype=np.int64)
+        line_of[axes[place].line_of] = axis.line_of
+        lines.append(line_of)
+        shape[place] = axes[place].count
+    return _Placed(factor, order, tuple(lines), tuple(shape))
+
+
+def _least_by_line(values: np.ndarray, lines: np.ndarray, axis: int) -> np.ndarray:
+    """Along an axis the least of the entries that share a line; every line has one."""
+    order = np.argsort(lines, kind="stable")
+    first = np.flatnonzero(np.diff(lines[order], prepend=-1))
+    if len(first) == len(lines):
+        return values.take(order, axis=axis)
+    return np.minimum.reduceat(values.take(order, axis=axis), first, axis=axis)
