@@ -8,6 +8,7 @@ solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ m
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -19,31 +20,75 @@ from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.campaign.host_arguments import plan_with_host_arguments
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
+from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.memory.heap import HEAP_LOOPS
 from kiwi.memory.order_search import ORDER_LOOPS
-from kiwi.options import Options, OptionTypes, OptionTypesAndOthers, Settings, shows_options, split
+from kiwi.mesh import Hardware, ProfileTable
+from kiwi.options import (
+    Mesh,
+    Options,
+    OptionTypes,
+    PlannerObject,
+    Settings,
+    documents_options,
+    options_among,
+)
 from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.planners.registry import planner_named
 from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan, users_mesh
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
+from kiwi.solver.result import OnProgress
 from kiwi.solver.warm_up import compile_loops
 from kiwi.targets.registry import predicted_target
 from kiwi.timings import measured
 from kiwi.xla.compilers import prepared, resolved
 
 
-@shows_options(others=True)
+@documents_options
 def plan(
-    fun: "Callable[..., Any] | PlannedFunction", *args: Any, **options: Unpack[OptionTypesAndOthers]
+    fun: "Callable[..., Any] | PlannedFunction",
+    *args: Any,
+    mesh_shape: Sequence[int] | None = None,
+    mesh: Mesh | None = None,
+    memory_budget: int | str | None = None,
+    host_memory_budget: int | str | None = None,
+    profile: str | Path | Hardware | ProfileTable = "h100-sxm",
+    topology: str | None = None,
+    num_slices: int | None = None,
+    axis_names: Sequence[str] | None = None,
+    planner: str | PlannerObject = "joint",
+    solver: str = "auto",
+    effort: str = "normal",
+    time_limit_seconds: float = 600.0,
+    gap: float = 0.01,
+    seed: int = 0,
+    verify: str | None = "auto",
+    respect_user_checkpoint: bool = False,
+    respect_user_shardings: bool = True,
+    while_trips: WhileTrips = DEFAULT_TRIPS,
+    equal_layers: bool = True,
+    on_progress: OnProgress | None = None,
+    any_time: bool = False,
+    open_loops: bool = True,
+    offload_arguments: bool = False,
+    plan_cache: bool = True,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    constraints: Constraints | None = None,
+    **kwargs: Any,
 ) -> Plan:
     """Plans `fun(*args, **kwargs)` for a mesh, without devices.
 
     - `fun`: a function of pytrees of arrays, e.g. a training step. It is traced once.
     - `args`: arrays or `jax.ShapeDtypeStruct`s.
-    - `options`: those of `kiwi.options.Options`; all others are keyword arguments of `fun`. A
-      keyword argument with the name of an option needs `kiwi.jit(fun, ...).plan(...)`.
+    - `kwargs`: keyword arguments of `fun`. One with the name of an option needs
+      `kiwi.jit(fun, ...).plan(...)`.
 
     **Raises:** subclasses of `kiwi.errors.KiwiError`: `InfeasibleBudgetError` (with the
     smallest budget found), `NoPlanFoundError`, `UnknownProfileError`, `UnknownPlannerError`,
@@ -51,23 +96,57 @@ def plan(
     `ShardingConflictError`, `LoopNotSupportedError`, `CompileCheckError`,
     `CompilerUnavailableError`.
     """
-    own, kwargs = split(options)
-    return PlannedFunction(_unwrapped(fun), Options(**own)).plan(*args, **kwargs)
+    options = options_among(locals())
+    return PlannedFunction(_unwrapped(fun), Options(**options)).plan(*args, **kwargs)
 
 
 @overload
 def jit(fun: Callable[..., Any], **options: Unpack[OptionTypes]) -> "PlannedFunction": ...
 @overload
 def jit(**options: Unpack[OptionTypes]) -> "Callable[[Callable[..., Any]], PlannedFunction]": ...
-@shows_options(others=False)
-def jit(fun: Callable[..., Any] | None = None, **options: Unpack[OptionTypes]) -> Any:
+@documents_options
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    mesh_shape: Sequence[int] | None = None,
+    mesh: Mesh | None = None,
+    memory_budget: int | str | None = None,
+    host_memory_budget: int | str | None = None,
+    profile: str | Path | Hardware | ProfileTable = "h100-sxm",
+    topology: str | None = None,
+    num_slices: int | None = None,
+    axis_names: Sequence[str] | None = None,
+    planner: str | PlannerObject = "joint",
+    solver: str = "auto",
+    effort: str = "normal",
+    time_limit_seconds: float = 600.0,
+    gap: float = 0.01,
+    seed: int = 0,
+    verify: str | None = "auto",
+    respect_user_checkpoint: bool = False,
+    respect_user_shardings: bool = True,
+    while_trips: WhileTrips = DEFAULT_TRIPS,
+    equal_layers: bool = True,
+    on_progress: OnProgress | None = None,
+    any_time: bool = False,
+    open_loops: bool = True,
+    offload_arguments: bool = False,
+    plan_cache: bool = True,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    constraints: Constraints | None = None,
+) -> Any:
     """`jax.jit` that plans: sharding and recomputation are chosen on the first call.
 
     Usable bare (`@kiwi.jit`), as a factory (`@kiwi.jit(mesh_shape=(2, 4))`) and as a function
-    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Takes the options of `kiwi.options.Options`. Without
-    `mesh_shape` and `mesh` the mesh is that of the context (`jax.set_mesh`), or else one axis over
-    all attached devices. Results lie on the mesh of the context, or on the `mesh` given, where it
-    has the axes of the plan's, so that the rest of a program takes them.
+    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh` the mesh is that of the
+    context (`jax.set_mesh`), or else one axis over all attached devices. Results lie on the mesh of
+    the context, or on the `mesh` given, where it has the axes of the plan's, so that the rest of a
+    program takes them.
 
     Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and on
     disk, see `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
@@ -76,6 +155,7 @@ def jit(fun: Callable[..., Any] | None = None, **options: Unpack[OptionTypes]) -
     `NotEnoughDevicesError` if the mesh is larger than what is attached, `PlanMismatchError` if
     processes that run one program have different plans.
     """
+    options = options_among(locals())
     if fun is None:
         return functools.partial(jit, **options)
     return PlannedFunction(_unwrapped(fun), Options(**options))

@@ -415,10 +415,6 @@ class OptionTypes(TypedDict, total=False):
     constraints: Constraints | None
 
 
-class OptionTypesAndOthers(OptionTypes, total=False, extra_items=Any):
-    """`OptionTypes` beside keyword arguments of another function."""
-
-
 def flags() -> Iterator[tuple[Field[Any], Flag]]:
     """The options that the command line has, with their flags."""
     for option in fields(Options):
@@ -430,25 +426,24 @@ IN_FILES = tuple(f.name for f in fields(SearchOptions) if f.metadata.get("in_fil
 """The options of the search that plan files keep."""
 
 
-def split(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keyword arguments, parted into options and others."""
+def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some names and values that are options."""
     names = {option.name for option in fields(Options)}
-    options = {name: value for name, value in given.items() if name in names}
-    return options, {name: value for name, value in given.items() if name not in names}
+    return {name: value for name, value in given.items() if name in names}
 
 
-def shows_options(*, others: bool) -> Callable[[_Function], _Function]:
+def documents_options(function: _Function) -> _Function:
+    """Adds what the options mean to the docstring of a function that takes them."""
+    documented = (function, TargetOptions, SearchOptions, Options)
+    function.__doc__ = "\n\n".join(inspect.cleandoc(d.__doc__ or "") for d in documented)
+    return function
+
+
+def shows_options(function: _Function) -> _Function:
     """Names and documents all options where `function` has `**options`, for `help` and
-    `inspect.signature`; `others`: it takes further keyword arguments as well."""
-
-    def shown(function: _Function) -> _Function:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD, annotation=Any)
-        parameters = [*own, *inspect.signature(Options).parameters.values(), *[rest] * others]
-        function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        documented = (function, TargetOptions, SearchOptions, Options)
-        function.__doc__ = "\n\n".join(inspect.cleandoc(d.__doc__ or "") for d in documented)
-        return function
-
-    return shown
+    `inspect.signature`."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [*own, *inspect.signature(Options).parameters.values()]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return documents_options(function)

@@ -20,7 +20,7 @@ from kiwi.loading import load, use_cpu_devices
 from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
-from kiwi.options import split
+from kiwi.options import options_among
 from kiwi.plans.document import document
 from kiwi.plans.explain import SEARCH
 from kiwi.plans.explain_search import SearchExplanation
@@ -48,7 +48,7 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
         show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
         reporter = _Reporter(show, watch)
         watch.on_change = reporter.show
-        changes = {**split(vars(arguments))[0], "on_progress": reporter, "any_time": True}
+        changes = {**options_among(vars(arguments)), "on_progress": reporter, "any_time": True}
         if "mesh_shape" in changes:
             changes["mesh"] = None
         given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
@@ -168,7 +168,7 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
 
 def sweep(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi sweep`."""
-    options, _ = split(vars(arguments))
+    options = options_among(vars(arguments))
     meshes, budgets = options.pop("mesh_shape"), options.pop("memory_budget")
     total = len(meshes) * len(budgets)
     with output.progress(total) as show:
@@ -294,7 +294,7 @@ def _nodes_text(entry: Hardware) -> list[str]:
 
 def search(arguments: argparse.Namespace, output: Output) -> bool:
     """Searches and prints the table; saves the best plan."""
-    options, _ = split(vars(arguments))
+    options = options_among(vars(arguments))
     meshes = options.pop("mesh_shape", None)
     profiles = options.pop("profile", "h100-sxm").split(",")
     use_cpu_devices(max(arguments.devices))

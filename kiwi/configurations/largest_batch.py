@@ -64,7 +64,7 @@ class LargestBatch:
         return "bound" if bound > self.plan.memory_budget_bytes else "search"
 
 
-@shows_options(others=False)
+@shows_options
 def largest_batch(
     make_step: Callable[..., Any] | str,
     *,

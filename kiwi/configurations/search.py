@@ -46,7 +46,7 @@ Score = Callable[[Configuration, float], float]
 """What is minimised, of a configuration and the seconds of its step."""
 
 
-@shows_options(others=False)
+@shows_options
 def search(
     make_step: Callable[..., Any] | str,
     *,

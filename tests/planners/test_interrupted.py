@@ -6,8 +6,8 @@ import pytest
 
 import kiwi
 from examples import mlp
+from kiwi.campaign.tools import INTERRUPTED_PLAN
 from kiwi.planners import problem_planner, tools
-from kiwi.planners.tools import INTERRUPTED_PLAN
 from kiwi.plans.file import read
 from kiwi.problem import build
 from kiwi.timings import OTHER
