@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, overload
 
-import jax
 from typing_extensions import Unpack
 
 from kiwi.calls.constraints import Constraints

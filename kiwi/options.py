@@ -299,7 +299,7 @@ class Options(SearchOptions, TargetOptions):
         None, "--donate", "donated arguments by position, e.g. 0", parse=_positions_of_text
     )
     donate_argnames: str | Sequence[str] | None = None
-    in_shardings: Any = _option(
+    in_shardings: Any = _option(  # noqa: RUF009
         None,
         "--in-shardings",
         "how the positional arguments lie, e.g. 'x,-;y': entries as of --pin, arguments apart by "

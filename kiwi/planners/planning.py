@@ -58,9 +58,7 @@ def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = No
     planner = planner_named(settings.planner)
     try:
         found = (
-            planner.make(step, settings)
-            if cache is None
-            else cache.plan(step, settings, planner)
+            planner.make(step, settings) if cache is None else cache.plan(step, settings, planner)
         )
     except InfeasibleBudgetError as error:
         named = naming_whole_regions(error, step.program, settings.mesh)

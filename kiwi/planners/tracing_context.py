@@ -2,8 +2,8 @@
 
 A function with bare `PartitionSpec`s needs a mesh in the context (`jax.set_mesh`). From the command
 line there often is none. Such a function is traced again under the plan's mesh: with Auto axes, as
-`with_sharding_constraint` wants them, or else with Explicit ones, which `out_sharding` and `reshard`
-need.
+`with_sharding_constraint` wants them, or else with Explicit ones, which `out_sharding` and
+`reshard` need.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,8 @@
 """Manual computations: `shard_map` says itself how what it reads and yields is laid out.
 
 Such a unit has one strategy, between the layouts of its `in_specs` and `out_specs`. Its mesh may
-have other axes than the plan's, see `kiwi.mesh.axes_of_mesh`. What it computes is written for one device; the collectives inside are priced as any.
+have other axes than the plan's, see `kiwi.mesh.axes_of_mesh`. What it computes is written for one
+device; the collectives inside are priced as any.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -133,9 +134,7 @@ def _plan_axes(entry: Any, axes: Axes) -> tuple[int, ...]:
     return tuple(axis for name in names if name in axes for axis in axes[name])
 
 
-def _collectives(
-    jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: int
-) -> Iterator[Collective]:
+def _collectives(jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: int) -> Iterator[Collective]:
     for eqn in jaxpr.eqns:
         for region in inner_jaxprs(eqn):
             yield from _collectives(region, mesh, axes, repeated * trips(eqn))

@@ -162,9 +162,7 @@ def test_bodies_of_loops_and_manual_computations(mesh):
 
     specs = P("data", "model"), P(None, None)
     shapes = (32, 64), (3, 64)
-    closed = traced(
-        lambda x, ws: jax.lax.scan(body, x, ws)[0], *shapes, mesh=mesh, specs=specs
-    )
+    closed = traced(lambda x, ws: jax.lax.scan(body, x, ws)[0], *shapes, mesh=mesh, specs=specs)
     left = {mesh for mesh in meshes(closed) if not mesh.empty}
     assert {kind for mesh in left for kind in mesh.axis_types} == {AxisType.Manual}
     (region,) = [e for e in all_equations(closed.jaxpr) if e.primitive.name == "shard_map"]
