@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 from jax._src import compiler, config, core, dispatch, literals, source_info_util
 from jax._src import mesh as mesh_contexts
+from jax._src import shard_map
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
     sdy_sharding_rule_to_mlir,
@@ -225,6 +226,44 @@ def assumed_gpu() -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     of_jax_0_10 = {"gpu_version": None, "arch_name": "9.0", "compute_capability": 90}
     return _assumed(module, "get_gpu_info", module.GpuInfo(**of_jax_0_10))
+
+
+def shard_maps_left_out(
+    is_left_out: Callable[[Any, Sequence[Any], Sequence[Any]], bool],
+) -> AbstractContextManager[None]:
+    """Inside, a `shard_map` is traced as its function on whole arrays where that is asked for.
+
+    - `is_left_out`: from the function's jaxpr for one device and the specs of its operands and
+      results. It is not asked where the function cannot be traced without the mesh's axes.
+    """
+    primitive: Any = shard_map.shard_map_p
+    bind = primitive.bind
+
+    def bound(*args: Any, subfuns: Any, mesh: Any, in_specs: Any, **params: Any) -> Any:
+        (function,) = subfuns
+        if not params.get("check_vma") and _is_left_out(function, args, mesh, in_specs):
+            return function(*args).unpack_aux()[0]
+        return bind(*args, subfuns=subfuns, mesh=mesh, in_specs=in_specs, **params)
+
+    def _is_left_out(function: Any, args: Any, mesh: Any, in_specs: Any) -> bool:
+        out_specs: list[Any] = []
+
+        def flat(*parts: Any) -> list[Any]:
+            found, specs = function(*parts).unpack_aux()
+            out_specs[:] = list(specs)
+            return jax.tree.leaves(found.unflatten())
+
+        try:
+            parts = [
+                jax.ShapeDtypeStruct(NamedSharding(mesh, spec).shard_shape(x.shape), x.dtype)
+                for x, spec in zip(args, in_specs, strict=True)
+            ]
+            jaxpr = jax.make_jaxpr(flat)(*parts).jaxpr
+        except (NameError, ValueError, TypeError):
+            return False
+        return is_left_out(jaxpr, in_specs, out_specs)
+
+    return _replaced(primitive, "bind", bound)
 
 
 def memories_stated(arguments: Placed, results: Placed) -> AbstractContextManager[None]:

@@ -15,6 +15,7 @@ from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.loops import Carry
+from kiwi.hlo.opened_computations import kernel_computations_opened
 from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
@@ -68,11 +69,12 @@ def trace(
     - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
       host memory.
     - `follows_shardings`: False leaves out what the function asks of shardings, see
-      `kiwi.hlo.explicit_axes`.
+      `kiwi.hlo.explicit_axes` and `kiwi.hlo.opened_computations`.
     - `context`: the context of meshes that the function is traced in, by default the caller's. The
       program is without any.
     """
-    with context or nullcontext(), jax_internals.assumed_cudnn():
+    opened = nullcontext() if follows_shardings else kernel_computations_opened()
+    with context or nullcontext(), jax_internals.assumed_cudnn(), opened:
         closed = jax.make_jaxpr(flat_function)(*arguments)
     with jax_internals.without_mesh():
         closed = without_meshes(closed, follows=follows_shardings)

@@ -27,6 +27,7 @@ PRIVATE_NAMES = (
     "jax._src.mesh.empty_concrete_mesh",
     "jax._src.mesh.get_concrete_mesh",
     "jax._src.mesh.thread_resources",
+    "jax._src.shard_map.shard_map_p",
     "jax._src.source_info_util.summarize",
     "jaxlib.mlir.ir.Module",
     "jaxlib.mlir.dialects.sdy.OpShardingRuleAttr",

@@ -32,6 +32,10 @@ def mesh_of(kind: str) -> jax.sharding.Mesh | None:
     return None if types is None else jax.make_mesh((2, 4), ("data", "model"), axis_types=types)
 
 
+def abstract(shape, names):
+    return jax.sharding.AbstractMesh(shape, names, axis_types=(AUTO,) * len(shape))
+
+
 def context(kind: str):
     mesh = mesh_of(kind)
     return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
@@ -268,6 +272,70 @@ def test_what_is_pinned_is_said():
     assert not any("pinned" in n for n in free.notes)
 
 
+# Kernels in manual computations.
+
+
+def attention(q, k, v):
+    scores = jax.nn.softmax(jnp.einsum("bhsd,bhtd->bhst", q, k))
+    return jnp.einsum("bhst,bhtd->bhsd", scores, v)
+
+
+RULED = kiwi.sharding_rule(
+    attention, "b h s d, b h t d, b h t d -> b h s d", need_replication_factors=("s", "t", "d")
+)
+
+
+def around_kernel(body, spec):
+    def step(w, x):
+        def loss(w):
+            q = jnp.einsum("bsd,dhk->bhsk", x, w)
+            mapped = jax.shard_map(
+                body,
+                mesh=abstract((2, 4), ("data", "model")),
+                in_specs=(spec,) * 3,
+                out_specs=spec,
+                check_vma=False,
+            )
+            return jnp.mean(mapped(q, q, q) ** 2)
+
+        return jax.grad(loss)(w)
+
+    return step
+
+
+def summed(q, k, v):
+    return RULED(q, k, v) + jnp.sum(q)
+
+
+def rolled(q, k, v):
+    return RULED(jnp.roll(q, 1, 0), k, v)
+
+
+@pytest.mark.parametrize(
+    ("body", "spec", "is_opened"),
+    [
+        (RULED, P("data", "model"), True),
+        (lambda q, k, v: RULED(0.5 * q, k, v), P("data", "model"), True),
+        (RULED, P(("data", "model")), True),
+        (RULED, P("data", None, "model"), False),  # The rule does not shard the positions.
+        (summed, P("data", "model"), False),  # Each device adds a sum of its own.
+        (rolled, P("data"), False),
+        (attention, P("data", "model"), False),  # Nothing is known of it.
+    ],
+)
+def test_manual_computations_around_kernels_are_left_out(body, spec, is_opened):
+    w, x = np.ones((16, 4, 8), "f"), np.random.default_rng(0).normal(size=(8, 6, 16)).astype("f")
+    options = {"mesh_shape": (2, 4), "axis_names": ("data", "model"), **OPTIONS}
+    planned = kiwi.jit(around_kernel(body, spec), respect_user_shardings=False, **options)
+    names = {e.name for e in planned.traced(w, x).program.equations}
+    assert ("shard_map" not in names) == is_opened
+    if is_opened:
+        kept = kiwi.jit(around_kernel(body, spec), **options)
+        assert "shard_map" in {e.name for e in kept.traced(w, x).program.equations}
+        step = jax.grad(lambda w: jnp.mean(body(*[jnp.einsum("bsd,dhk->bhsk", x, w)] * 3) ** 2))
+        np.testing.assert_allclose(planned(w, x), step(w), rtol=1e-4, atol=1e-5)
+
+
 # pmap, and manual computations over other meshes.
 
 
@@ -297,10 +365,6 @@ def test_pmap_over_another_number_of_devices_says_how_to_migrate():
 
 def mapped_over(mesh, spec):
     return jax.shard_map(lambda x: jnp.tanh(x @ x.T) @ x, mesh=mesh, in_specs=spec, out_specs=spec)
-
-
-def abstract(shape, names):
-    return jax.sharding.AbstractMesh(shape, names, axis_types=(AUTO,) * len(shape))
 
 
 @pytest.mark.parametrize(

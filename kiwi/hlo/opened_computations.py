@@ -1,0 +1,160 @@
+"""Manual computations that are around nothing but kernels, and can be left out.
+
+A kernel that XLA cannot partition is often called in a `shard_map` of the user's. If Kiwi knows
+the kernel's sharding rule (`kiwi.sharding_rule`) the `shard_map` says no more than how it is to be
+sharded: the same function of whole arrays computes the same. That is so if
+
+1. all that it computes are kernels, elementwise functions, and changes of shape that keep each
+   dimension that is cut,
+2. each dimension that is cut is one of the kernels' factors that may be sharded, or is cut alike in
+   all operands of an elementwise function,
+3. what comes out is cut as `out_specs` says.
+
+The proof follows the axes of `in_specs` through what is traced for one device; where a step is not
+known to keep them the `shard_map` stays.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from jax.extend import core as jex
+
+from kiwi.hlo import jax_internals
+from kiwi.hlo.kernels import KERNEL, Kernel
+
+Cut = tuple[tuple[str, ...], ...]
+"""Per dimension the axes of the mesh that cut it."""
+
+_INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "checkpoint": "jaxpr",
+    "remat2": "jaxpr",
+}
+
+_ELEMENTWISE = frozenset(
+    {"abs", "add", "add_any", "and", "ceil", "convert_element_type", "copy", "cos", "div", "eq"}
+    | {"erf", "exp", "exp2", "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log"}
+    | {"log1p", "logistic", "lt", "max", "min", "mul", "ne", "neg", "not", "or", "pow", "rem"}
+    | {"round", "rsqrt", "select_n", "sign", "sin", "sqrt", "square", "stop_gradient", "sub"}
+    | {"tan", "tanh", "xor"}
+)
+
+
+class _Unknown(Exception):
+    """A step that is not known to keep the dimensions that are cut."""
+
+
+def kernel_computations_opened() -> AbstractContextManager[None]:
+    """Inside, a `shard_map` around nothing but kernels with a rule is traced without it."""
+    return jax_internals.shard_maps_left_out(is_of_kernels_alone)
+
+
+def is_of_kernels_alone(jaxpr: Any, in_specs: Sequence[Any], out_specs: Sequence[Any]) -> bool:
+    """Whether the body of a `shard_map`, traced for one device, computes on whole arrays what it
+    computes on parts of them."""
+    pairs = zip(jaxpr.invars, in_specs, strict=True)
+    cuts = {v: _cut_of(spec, len(v.aval.shape)) for v, spec in pairs}
+    cuts |= {v: ((),) * len(v.aval.shape) for v in jaxpr.constvars}
+    try:
+        kernels = _followed(jaxpr, cuts)
+        results = [_read(cuts, v) for v in jaxpr.outvars]
+    except _Unknown:
+        return False
+    wanted = [_cut_of(s, len(v.aval.shape)) for s, v in zip(out_specs, jaxpr.outvars, strict=True)]
+    return kernels > 0 and results == wanted
+
+
+def _cut_of(spec: Any, rank: int) -> Cut:
+    entries = [*spec, *[None] * (rank - len(spec))]
+    names = (() if e is None else e if isinstance(e, tuple) else (e,) for e in entries)
+    return tuple(names)
+
+
+def _read(cuts: Mapping[Any, Cut], atom: Any) -> Cut:
+    return ((),) * len(atom.aval.shape) if isinstance(atom, jex.Literal) else cuts[atom]
+
+
+def _followed(jaxpr: Any, cuts: dict[Any, Cut]) -> int:
+    """Notes how the results of all equations are cut; returns how many kernels there are."""
+    count = 0
+    for eqn in jaxpr.eqns:
+        reads = [_read(cuts, v) for v in eqn.invars]
+        name = eqn.primitive.name
+        if name in _INLINED:
+            called = eqn.params[_INLINED[name]]
+            inner = getattr(called, "jaxpr", called)
+            own = dict(zip(inner.invars, reads, strict=True))
+            own |= {v: ((),) * len(v.aval.shape) for v in inner.constvars}
+            count += _followed(inner, own)
+            found = [_read(own, v) for v in inner.outvars]
+        elif name == KERNEL:
+            count += 1
+            found = _through_kernel(eqn.params["kernel"], reads)
+        else:
+            through = _THROUGH.get(name, _through_elementwise)
+            found = [through(eqn, reads)]
+        cuts.update(zip(eqn.outvars, found, strict=True))
+    return count
+
+
+def _through_kernel(kernel: Kernel, reads: Sequence[Cut]) -> list[Cut]:
+    axes: dict[str, tuple[str, ...]] = {}
+    dims = [
+        pair
+        for tensor, cut in zip(kernel.operands, reads, strict=True)
+        for pair in zip(tensor, cut, strict=True)
+    ]
+    for factors, cut in dims:
+        first = factors[0] if factors else None
+        if cut and first not in kernel.sharded:
+            raise _Unknown
+        if first in kernel.sharded and axes.setdefault(first, cut) != cut:
+            raise _Unknown
+    if kernel.shifted is not None and axes.get(kernel.shifted):
+        raise _Unknown
+    return [tuple(axes.get(dim[0], ()) if dim else () for dim in t) for t in kernel.results]
+
+
+def _through_elementwise(eqn: Any, reads: Sequence[Cut]) -> Cut:
+    shape = eqn.outvars[0].aval.shape
+    arrays = [cut for v, cut in zip(eqn.invars, reads, strict=True) if v.aval.shape == shape or cut]
+    is_alike = all(len(cut) == len(shape) for cut in arrays) and len(set(arrays)) == 1
+    if eqn.primitive.name not in _ELEMENTWISE or not is_alike:
+        raise _Unknown
+    return arrays[0]
+
+
+def _through_transpose(eqn: Any, reads: Sequence[Cut]) -> Cut:
+    return tuple(reads[0][d] for d in eqn.params["permutation"])
+
+
+def _through_squeeze(eqn: Any, reads: Sequence[Cut]) -> Cut:
+    gone = eqn.params["dimensions"]
+    if any(reads[0][d] for d in gone):
+        raise _Unknown
+    return tuple(cut for d, cut in enumerate(reads[0]) if d not in gone)
+
+
+def _through_broadcast(eqn: Any, reads: Sequence[Cut]) -> Cut:
+    """Of a scalar, or along new dimensions that are whole: their sizes are the same everywhere, or
+    those of parts, which is not known here."""
+    operand, mapped = eqn.invars[0], eqn.params["broadcast_dimensions"]
+    new = [n for d, n in enumerate(eqn.params["shape"]) if d not in mapped]
+    if any(n != 1 for n in new) or not operand.aval.shape:
+        raise _Unknown
+    found: list[tuple[str, ...]] = [()] * len(eqn.params["shape"])
+    for cut, d in zip(reads[0], mapped, strict=True):
+        found[d] = cut
+    return tuple(found)
+
+
+_THROUGH: Mapping[str, Callable[[Any, Sequence[Cut]], Cut]] = {
+    "broadcast_in_dim": _through_broadcast,
+    "squeeze": _through_squeeze,
+    "transpose": _through_transpose,
+}
