@@ -287,8 +287,9 @@ def _asked_of(
     given = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
     # What is made of scalars lies as its readers want it.
     reads_array = any(getattr(v.aval, "shape", ()) for v in eqn.invars)
-    is_asked = isinstance(given, NamedSharding) and name != CONSTRAINT_PRIMITIVE
-    if not is_asked or not reads_array or _is_transposed(stack):
+    if not isinstance(given, NamedSharding) or name == CONSTRAINT_PRIMITIVE:
+        return {}, {}
+    if not reads_array or _is_transposed(stack):
         return {}, {}
     typed = _typed(given, eqn.outvars[0])
     return {}, {} if typed is None else {0: typed}
@@ -299,8 +300,9 @@ def _constraint(
 ) -> Any | None:
     """A `sharding_constraint` at the line of an equation; None where nothing is asked."""
     inside = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
-    is_nothing = asked is None or inside or not operand.aval.shape
-    if is_nothing or isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
+    if asked is None or inside or not operand.aval.shape:
+        return None
+    if isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
         return None
     template = _constraint_of(operand.aval, NamedSharding(_of_no_devices(asked.mesh), asked.spec))
     outvar = jex.Var(operand.aval) if result is None else result

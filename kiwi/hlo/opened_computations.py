@@ -76,7 +76,8 @@ def _cut_of(spec: Any, rank: int) -> Cut:
 
 
 def _read(cuts: Mapping[Any, Cut], atom: Any) -> Cut:
-    return ((),) * len(atom.aval.shape) if isinstance(atom, jex.Literal) else cuts[atom]
+    shape: tuple[int, ...] = atom.aval.shape
+    return ((),) * len(shape) if isinstance(atom, jex.Literal) else cuts[atom]
 
 
 def _followed(jaxpr: Any, cuts: dict[Any, Cut]) -> int:
