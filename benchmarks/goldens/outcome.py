@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 import kiwi
 
+_PROCESSOR = re.compile(r"\nprocessor [\d.]+ s: [^\n]*")
 _CLOCKS = re.compile(r"(\(.*, \S+) [\d.]+ s\), planned in [\d.]+ s")
 _LINE_NUMBER = re.compile(r"(\w\.py):\d+")
 _FOLDER = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def planned(plan: kiwi.Plan, tables: Tables) -> Data:
 
 def without_clocks(text: str) -> str:
     """A plan's summary without the seconds that planning took."""
-    return _CLOCKS.sub(r"\1), planned", text)
+    return _PROCESSOR.sub("", _CLOCKS.sub(r"\1), planned", text))
 
 
 def _without_lines(text: str) -> str:
