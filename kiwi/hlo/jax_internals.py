@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import compiler, config, core, dispatch, literals, source_info_util
+from jax._src import compiler, config, core, dispatch, literals, shard_map, source_info_util
 from jax._src import mesh as mesh_contexts
-from jax._src import shard_map
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
     sdy_sharding_rule_to_mlir,
