@@ -18,7 +18,8 @@ import sys
 from kiwi.errors import PlanFileError
 from kiwi.json_file import FileFormat
 print("before", flush=False)
-FileFormat("kiwi-test", 1, "test file", PlanFileError, "}", "Again.").write(b"content\\n", sys.argv[1])
+form = FileFormat("kiwi-test", 1, "test file", PlanFileError, "}", "Again.")
+form.write(b"content\\n", sys.argv[1])
 print("after")
 """
 

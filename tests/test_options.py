@@ -64,22 +64,11 @@ def test_settings_take_the_options_of_the_search_over():
         ("while_trips", "solve=40,train.py:12=7", {"solve": 40, "train.py:12": 7}),
         ("equal_layers", "no", False),
         ("equal_layers", "yes", True),
-    ],
-)
-def test_the_command_line_reads_options_from_text(name, text, value):
-    (flag,) = [flag for option, flag in flags() if option.name == name]
-    assert flag.parse(text) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
         ("respect_user_checkpoint", "yes", True),
         ("respect_user_shardings", "no", False),
         ("in_shardings", "x,-;;y+z", (P("x", None), None, P(("y", "z")))),
     ],
 )
-def test_options_of_the_command_line(name: str, text: str, value: object):
+def test_the_command_line_reads_options_from_text(name, text, value):
     (flag,) = [flag for option, flag in flags() if option.name == name]
-    assert flag.name == "--" + name.replace("_", "-")
     assert flag.parse(text) == value
