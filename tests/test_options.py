@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import kiwi
 from kiwi.options import Options, OptionTypes, SearchOptions, Settings, flags
@@ -63,6 +64,9 @@ def test_settings_take_the_options_of_the_search_over():
         ("while_trips", "solve=40,train.py:12=7", {"solve": 40, "train.py:12": 7}),
         ("equal_layers", "no", False),
         ("equal_layers", "yes", True),
+        ("respect_user_checkpoint", "yes", True),
+        ("respect_user_shardings", "no", False),
+        ("in_shardings", "x,-;;y+z", (P("x", None), None, P(("y", "z")))),
     ],
 )
 def test_the_command_line_reads_options_from_text(name, text, value):
