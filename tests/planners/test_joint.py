@@ -7,6 +7,7 @@ import pytest
 
 import kiwi
 from examples import gpt, mlp
+from kiwi.campaign.attempts import BASELINES, LEAST_PEAK
 from kiwi.campaign.campaign import Campaign
 from kiwi.campaign.limits import limit_below
 from kiwi.campaign.tools import Tools
@@ -135,7 +136,8 @@ def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path, monk
     assert plan.fits and plan.planner == "joint" and plan.execution.recomputed
     assert len(starts) == 2 and starts[1].solution is not None
     answer = [trial for trial in plan.history if trial.outcome is Outcome.ANSWER]
-    assert [trial.within[0] for trial in answer] == ["from a baseline"] * 2
+    # The least peak of the fastest shardings is asked before the baselines are.
+    assert {trial.within[0] for trial in answer} <= {LEAST_PEAK.name, BASELINES.name}
     # What it began with had been searched for a second, and to a gap.
     assert plan.estimate.step_seconds <= rule.estimate.step_seconds / (1 - settings.gap)
     # It can be changed like any other, also when read from a file.
