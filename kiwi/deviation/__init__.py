@@ -1,0 +1,6 @@
+"""Where a plan's estimate and the program that XLA compiles of it disagree, and the smallest
+function that shows it."""
+
+from kiwi.deviation.kernels import Deviation, KernelDeviation, deviation
+
+__all__ = ["Deviation", "KernelDeviation", "deviation"]
