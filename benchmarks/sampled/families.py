@@ -5,7 +5,7 @@ where a generator is trained against a discriminator.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -240,9 +240,9 @@ def _image_model(draw: Drawing, sizes: Sizes) -> Family:
 
 
 def _vision_transformer(draw: Drawing, sizes: Sizes) -> Family:
-    layers = _sequence_layers(draw.inside("layers"), sizes)
     side = next(s for s in (16, 14, 8, 7, 4, 2, 1) if sizes.image % s == 0)
     rows = sizes.image // side
+    layers = _sequence_layers(draw.inside("layers"), replace(sizes, length=rows * rows))
     by = draw.one_of("patches", ("convolution", "reshape"))
     width, classes = sizes.width, sizes.classes
 

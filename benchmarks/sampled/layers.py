@@ -47,7 +47,7 @@ _OVERRIDE: list[str] = []
 """What takes the place of the drawn policies, innermost last: set by `all_checkpointed`."""
 
 
-class all_checkpointed:  # noqa: N801 - used as a function
+class all_checkpointed:
     """Inside, models trace with this policy instead of those that were drawn."""
 
     def __init__(self, policy: str | None) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-
 import kiwi
 from benchmarks.fidelity.measure import unpredicted_seconds
 from benchmarks.sampled.by_hand import baseline

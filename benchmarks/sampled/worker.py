@@ -9,10 +9,10 @@ from pathlib import Path
 
 import jax
 
+from benchmarks.provenance import commit
 from benchmarks.sampled.measure import Measuring
 from benchmarks.sampled.models import draw_model
 from benchmarks.sampled.rows import Key, append_row, read_rows
-from benchmarks.provenance import commit
 
 
 def main(task: dict) -> None:
