@@ -66,6 +66,32 @@ def draw_family(draw: Drawing, sizes: Sizes) -> Family:
     return _FAMILIES[name][0](draw, sizes)
 
 
+def draw_alone(draw: Drawing, sizes: Sizes, number: int) -> Family:
+    """One block behind a norm, of the kind of this number (they repeat), with a loss of squares."""
+    kinds = {**SEQUENCE_BLOCKS, **IMAGE_BLOCKS}
+    name = tuple(kinds)[number % len(kinds)]
+    block = kinds[name].draw(draw.inside(name), sizes)
+    shape: tuple[int, ...] = (sizes.image, sizes.image, sizes.channels)
+    if name in SEQUENCE_BLOCKS:
+        shape = (sizes.length, sizes.width)
+        norm = draw_norm(draw.inside(name), SEQUENCE_NORMS)
+        block = residual(block, norm, sizes.width)
+
+    def loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
+        dtype = jax.tree.leaves(params)[0].dtype
+        x = batch["features"].astype(dtype) * params["scale"]
+        x = block.apply(params["block"], x, Context(key))
+        return jnp.square(x.astype(jnp.float32)).mean()
+
+    def init(key: jax.Array) -> Params:
+        return {"block": block.init(key), "scale": jnp.ones(shape[-1])}
+
+    def batch(count: int) -> Batch:
+        return {"features": _floats(count, *shape)}
+
+    return Family("one block", (block.kind,), (Objective("", loss),), init, batch)
+
+
 def _integers(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 

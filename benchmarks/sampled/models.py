@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.sampled.drawing import Drawing
-from benchmarks.sampled.families import Batch, Family, draw_family
+from benchmarks.sampled.families import Batch, Family, draw_alone, draw_family
 from benchmarks.sampled.layers import all_checkpointed
-from benchmarks.sampled.sizes import FULL, Scale, draw_sizes
+from benchmarks.sampled.sizes import FULL, Scale, Sizes, draw_sizes
 from benchmarks.sampled.training import State, Trained, Training, draw_training, trained
 
 _DEVICES = 8
@@ -22,6 +22,13 @@ _SAVED_SHARE = 0.5
 """How much of all that a forward pass computes counts as held until the backward pass."""
 
 _MOST_EXAMPLES = 4096
+
+ALONE = 1000
+"""From this index on a model is one block alone, each kind in turn: small enough to be planned in
+seconds, and what deviates there is the block's."""
+
+_ALONE_BYTES = 256 * 2**20 / _DEVICES
+"""What such a step takes on one device, about, over the devices of all others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +101,8 @@ def draw_model(seed: int, index: int, scale: Scale = FULL) -> DrawnModel:
     """The model of a seed and an index; always the same."""
     draw = Drawing(seed, index)
     sizes = draw_sizes(draw, scale)
+    if index >= ALONE:
+        return _drawn_alone(draw, sizes, seed, index)
     family = draw_family(draw, sizes)
     training = draw_training(draw.inside("training"), family)
     odd_batch = draw.chance("odd batch", 0.15)
@@ -109,6 +118,16 @@ def draw_model(seed: int, index: int, scale: Scale = FULL) -> DrawnModel:
         batch_size = _batch_size(family, training, wanted)
     batch_size += 4 * training.microbatches if odd_batch else 0
     return DrawnModel(seed, index, family, training, choices, batch_size)
+
+
+def _drawn_alone(draw: Drawing, sizes: Sizes, seed: int, index: int) -> DrawnModel:
+    family = draw_alone(draw, sizes, index - ALONE)
+    dtypes = draw.one_of("dtypes", ("float32", "bfloat16"))
+    training = Training("SGD by hand", dtypes, False, 1, False, 1)
+    batch_size = sizes.scale.batch
+    if sizes.scale.least_bytes is not None:
+        batch_size = _batch_size(family, training, _ALONE_BYTES)
+    return DrawnModel(seed, index, family, training, dict(draw.choices), batch_size)
 
 
 def _batch_size(family: Family, training: Training, wanted_bytes: float) -> int:

@@ -2,5 +2,6 @@
 function that shows it."""
 
 from kiwi.deviation.kernels import Deviation, KernelDeviation, deviation
+from kiwi.deviation.reduce import Witness, reduce_deviation
 
-__all__ = ["Deviation", "KernelDeviation", "deviation"]
+__all__ = ["Deviation", "KernelDeviation", "Witness", "deviation", "reduce_deviation"]
