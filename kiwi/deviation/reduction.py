@@ -4,9 +4,9 @@
 2. A piece grows around the suspects of one layer, value by value, until it deviates as the step
    does: in the same quantity and direction, by at least `SHARE` of the logarithm. Pieces are small,
    so that each is planned and compiled in seconds. One device is tried before more.
-3. Equations are dropped, by halves, quarters and so on down to single ones, as long as what is left
-   deviates so and holds a suspect (delta debugging, Zeller and Hildebrandt 2002). What a dropped
-   equation computed is an argument then.
+3. Equations are dropped, by quarters, eighths and so on down to single ones, as long as what is
+   left deviates so and holds a suspect (delta debugging, Zeller and Hildebrandt 2002). What a
+   dropped equation computed is an argument then.
 4. Dimensions are divided, the largest first, as long as the difference counts.
 
 The search ends after a number of pieces that were compiled, whatever they took.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kiwi.deviation.kernels import KernelDeviation
-from kiwi.deviation.measured import Measure, Measured
+from kiwi.deviation.measured import COLLECTIVES, Measure, Measured
 from kiwi.deviation.pieces import Piece, sizes_of
 from kiwi.deviation.shrinking import shrunk
 
@@ -30,9 +30,15 @@ MOST_TESTS = 80
 _MOST_SUSPECTS = 3
 """Kinds of kernels around which a piece grows."""
 
-_MOST_DISTANCE = 6
+_MOST_SEEDS = 4
+"""From how many sets of suspects a piece grows before the search gives up."""
+
+_DISTANCES = (2, 3, 4, 6)
 _MOST_NODES = 160
-"""Pieces that grow beyond this distance or size are given up: they are no smaller than a layer."""
+"""How far pieces grow. Those that are larger are given up: they are no smaller than a layer."""
+
+_FIRST_PARTS = 4
+"""Into how many parts a piece is first cut to drop one of them: halves are hardly ever dropped."""
 
 _NEARBY = 200
 """How far apart, in equations, the suspects of one piece may be."""
@@ -74,8 +80,10 @@ class Reduction:
     def run(self, whole: Piece, kernels: Sequence[KernelDeviation]) -> Reduced | None:
         """The smallest piece found; None if none of those that were tried deviates so."""
         suspects = suspects_of(whole, kernels, self.error)
-        for mesh_shape in self.measures:
-            for seeds in suspects:
+        for seeds in suspects[:_MOST_SEEDS]:
+            for mesh_shape in self.measures:
+                if self.quantity == COLLECTIVES and prod(mesh_shape) == 1:
+                    continue
                 grown = self._grown(whole, seeds, mesh_shape)
                 if grown is not None:
                     return self._minimised(*grown, mesh_shape)
@@ -84,17 +92,20 @@ class Reduction:
     def _grown(
         self, whole: Piece, seeds: Sequence[int], mesh_shape: tuple[int, ...]
     ) -> tuple[Piece, frozenset[int]] | None:
-        """The first piece around the seeds that deviates, and the seeds in it."""
+        """The first piece around the seeds that deviates; and which of its nodes are of the seeds'
+        lines and shapes, one of which has to stay."""
         before = -1
-        for distance in range(1, _MOST_DISTANCE + 1):
+        for distance in _DISTANCES:
             numbers = sorted(whole.neighbours(seeds, distance))
             if len(numbers) == before or len(numbers) > _MOST_NODES:
                 return None
             before = len(numbers)
             piece = _of_one_device(whole.part(numbers), prod(mesh_shape), self._devices)
             if self._deviates(piece, mesh_shape, f"distance {distance}"):
-                inside = frozenset(numbers.index(seed) for seed in seeds)
-                return piece, inside
+                places = {_place(whole, seed) for seed in seeds}
+                return piece, frozenset(
+                    k for k, number in enumerate(numbers) if _place(whole, number) in places
+                )
         return None
 
     @property
@@ -115,18 +126,18 @@ class Reduction:
     ) -> list[int]:
         """The numbers of nodes none of which can be left out."""
         kept = list(range(len(piece.nodes)))
-        length = max(1, len(kept) // 2)
+        length = max(1, len(kept) // _FIRST_PARTS)
         while self.tests < self.most_tests:
             count = len(kept)
-            for chunk in list(_chunks(kept, length)):
+            for chunk in _from_both_ends(_chunks(kept, length)):
                 rest = [number for number in kept if number not in chunk]
                 if not rest or not seeds.intersection(rest):
                     continue
-                if self._deviates(piece.part(rest), mesh_shape, f"{len(rest)} equations"):
+                if self._deviates(piece.part(rest), mesh_shape, f"without {len(chunk)}"):
                     kept = rest
             if length == 1 and len(kept) == count:
                 break
-            length = max(1, length // 2) if len(kept) == count or length > 1 else 1
+            length = max(1, length // 2)
         return kept
 
     def _divided(self, piece: Piece, mesh_shape: tuple[int, ...]) -> Piece:
@@ -167,9 +178,18 @@ class Reduction:
         return self._known[key]
 
 
-def _chunks(numbers: list[int], length: int) -> Iterator[frozenset[int]]:
-    for start in range(0, len(numbers), length):
-        yield frozenset(numbers[start : start + length])
+def _chunks(numbers: list[int], length: int) -> list[frozenset[int]]:
+    starts = range(0, len(numbers), length)
+    return [frozenset(numbers[start : start + length]) for start in starts]
+
+
+def _from_both_ends(chunks: list[frozenset[int]]) -> Iterator[frozenset[int]]:
+    """The last, the first, the last but one and so on: what stands at the ends is needed least."""
+    left = list(chunks)
+    while left:
+        yield left.pop()
+        if left:
+            yield left.pop(0)
 
 
 def _of_one_device(piece: Piece, devices: int, of_step: int) -> Piece:
@@ -206,13 +226,15 @@ def _places(whole: Piece, kernel: KernelDeviation) -> list[int]:
     at_line = [
         number for number, node in enumerate(whole.nodes) if node.source_line == kernel.source_line
     ]
-    of_shape = [n for n in at_line if _shape(whole, n) == kernel.shape]
+    of_shape = [n for n in at_line if _place(whole, n) == (kernel.source_line, kernel.shape)]
     return of_shape or at_line
 
 
-def _shape(whole: Piece, number: int) -> tuple[int, ...]:
-    writes = whole.nodes[number].writes
-    return tuple(whole.types[writes[0]].shape) if writes else ()
+def _place(whole: Piece, number: int) -> tuple[str, tuple[int, ...]]:
+    """The source line of a node, and the shape of its first result."""
+    node = whole.nodes[number]
+    shape = tuple(whole.types[node.writes[0]].shape) if node.writes else ()
+    return node.source_line, shape
 
 
 def smaller_meshes(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:

@@ -1,5 +1,7 @@
 """Pieces of programs are functions: the whole one is the program, parts fit together."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +64,7 @@ def test_neighbours_grow_to_the_whole(whole: Piece):
     seed = next(k for k, node in enumerate(whole.nodes) if node.name == "exp")
     found = [whole.neighbours([seed], distance) for distance in range(9)]
     assert seed in found[0]
-    assert all(a <= b for a, b in zip(found, found[1:], strict=False))
+    assert all(a <= b for a, b in itertools.pairwise(found))
     assert found[-1] == set(range(len(whole.nodes)))
 
 

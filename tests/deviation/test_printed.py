@@ -77,9 +77,12 @@ def test_the_text_computes_the_piece(name: str):
     ]
     rng = np.random.default_rng(0)
     arrays = [
-        jnp.asarray(rng.integers(0, 4, t.shape) if t.dtype == jnp.int32 else rng.normal(size=t.shape), t.dtype)
+        jnp.asarray(
+            rng.integers(0, 4, t.shape) if t.dtype == jnp.int32 else rng.normal(size=t.shape),
+            t.dtype,
+        )
         for t in piece.argument_types
-    ]  # fmt: skip
+    ]
     for mine, theirs in zip(again(*arrays), piece.function(*arrays), strict=True):
         np.testing.assert_allclose(
             np.asarray(mine, np.float32), np.asarray(theirs, np.float32), rtol=1e-5, atol=1e-5
