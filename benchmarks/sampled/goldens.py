@@ -74,7 +74,7 @@ def main(_: list[str]) -> None:
     for model in golden_models():
         found[str(model.index)] = errors_of(model)
         print(model.index, found[str(model.index)], flush=True)
-    PATH.write_text(json.dumps(found, indent=1) + "\n")
+        PATH.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kiwi.api import PlannedFunction
-from kiwi.errors import KiwiError
 from kiwi.options import Options
 from kiwi.plans.plan import Plan
 
@@ -75,10 +74,11 @@ Measure = Callable[[Callable[..., Any], Sequence[Any]], Measured | None]
 def measured(
     options: Options, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> Measured | None:
-    """Plans and compiles a function."""
+    """Plans and compiles a function; None where that raises, whatever it is: a part of a step may
+    be no function that anybody would write, and the search goes on with others."""
     try:
         plan = PlannedFunction(function, options).plan(*arguments)
-    except KiwiError:
+    except Exception:
         return None
     return Measured.of_plan(plan)
 

@@ -19,7 +19,7 @@ from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Literal, Program
 
-_SCOPES: Mapping[Phase, str] = {
+SCOPES: Mapping[Phase, str] = {
     Phase.FORWARD: "jvp()",
     Phase.BACKWARD: "transpose(jvp())",
     Phase.UPDATE: "",
@@ -155,7 +155,7 @@ def whole_piece(program: Program) -> Piece:
                 aval = variable.aval
                 types[value] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
         found.append(
-            Node(eqn.primitive, eqn.params, inputs, outputs, _SCOPES[phase], equation.source_line)
+            Node(eqn.primitive, eqn.params, inputs, outputs, SCOPES[phase], equation.source_line)
         )
     return Piece(tuple(found), types)
 

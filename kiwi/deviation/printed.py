@@ -93,7 +93,7 @@ def _body(nodes: Sequence[Node], names: dict[int, str]) -> list[str]:
     scope = ""
     for node in nodes:
         if node.scope != scope and node.scope:
-            lines.append(f"{_INDENT}with jax.named_scope({node.scope!r}):")
+            lines.append(f'{_INDENT}with jax.named_scope("{node.scope}"):')
         scope = node.scope
         depth = 2 if scope else 1
         for line in _lines(node, names):

@@ -18,7 +18,7 @@ from math import prod
 
 from kiwi.deviation.kernels import KernelDeviation
 from kiwi.deviation.measured import COLLECTIVES, Measure, Measured
-from kiwi.deviation.pieces import Piece, sizes_of
+from kiwi.deviation.pieces import SCOPES, Piece, sizes_of
 from kiwi.deviation.shrinking import shrunk
 
 SHARE = 0.5
@@ -93,7 +93,7 @@ class Reduction:
         self, whole: Piece, seeds: Sequence[int], mesh_shape: tuple[int, ...]
     ) -> tuple[Piece, frozenset[int]] | None:
         """The first piece around the seeds that deviates; and which of its nodes are of the seeds'
-        lines and shapes, one of which has to stay."""
+        lines, shapes and phases, one of which has to stay."""
         before = -1
         for distance in _DISTANCES:
             numbers = sorted(whole.neighbours(seeds, distance))
@@ -222,19 +222,30 @@ def suspects_of(
 
 
 def _places(whole: Piece, kernel: KernelDeviation) -> list[int]:
-    """The nodes of a kernel's units: of its source line, and of its shape where there are such."""
-    at_line = [
-        number for number, node in enumerate(whole.nodes) if node.source_line == kernel.source_line
-    ]
-    of_shape = [n for n in at_line if _place(whole, n) == (kernel.source_line, kernel.shape)]
-    return of_shape or at_line
+    """The nodes of a kernel's units: of its source line, and of its shape, phase and opcode as far
+    as there are such."""
+    found = [k for k, node in enumerate(whole.nodes) if node.source_line == kernel.source_line]
+    wanted: tuple[Callable[[int], bool], ...] = (
+        lambda k: _place(whole, k)[1] == kernel.shape,
+        lambda k: kernel.name.endswith(f"({_PHASES[whole.nodes[k].scope]})"),
+        lambda k: kernel.name.startswith(whole.nodes[k].name[:_ALIKE]),
+    )
+    for is_wanted in wanted:
+        found = [k for k in found if is_wanted(k)] or found
+    return found
 
 
-def _place(whole: Piece, number: int) -> tuple[str, tuple[int, ...]]:
-    """The source line of a node, and the shape of its first result."""
+_ALIKE = 3
+"""So many letters are the same in an opcode of HLO and the name of its primitive in JAX."""
+
+_PHASES = {scope: phase.value for phase, scope in SCOPES.items()}
+
+
+def _place(whole: Piece, number: int) -> tuple[str, tuple[int, ...], str]:
+    """The source line of a node, the shape of its first result, and its phase's scope."""
     node = whole.nodes[number]
     shape = tuple(whole.types[node.writes[0]].shape) if node.writes else ()
-    return node.source_line, shape
+    return node.source_line, shape, node.scope
 
 
 def smaller_meshes(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:

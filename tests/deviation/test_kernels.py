@@ -32,7 +32,8 @@ def step(w, x):
 
 
 def make_args():
-    return [jax.ShapeDtypeStruct((64, 64), "float32")] * 3, jax.ShapeDtypeStruct((512, 64), "float32")
+    weights = [jax.ShapeDtypeStruct((64, 64), "float32")] * 3
+    return weights, jax.ShapeDtypeStruct((512, 64), "float32")
 """
 
 
