@@ -1,9 +1,11 @@
 """A dozen tiny drawn models whose errors are recorded: `goldens.json`, for the tests.
 
-    python -m benchmarks.sampled.goldens
+    python -m benchmarks.sampled.goldens --anew
 
-records them anew, with today's code and versions. A change that makes one worse than it was by
-more than `SLACK` fails `tests/test_sampled_benchmark.py`; one that makes it better may be recorded.
+records them anew, with today's code and versions; without `--anew`, those that are missing. The
+batch is sharded over all devices, so that gradients are summed between them. A change that makes
+one worse than it was by more than `SLACK` fails `tests/test_sampled_benchmark.py`; one that makes
+it better may be recorded.
 """
 
 import json
@@ -12,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from absl import app
+from absl import app, flags
+from jax.sharding import PartitionSpec
 
 import kiwi
 from benchmarks.sampled.models import DrawnModel, draw_model
 from benchmarks.sampled.sizes import TINY
+
+_ANEW = flags.DEFINE_bool("anew", False, "Whether to record those again that are there.")
 
 SEED = 20261129
 MESH_SHAPE = (2, 4)
@@ -42,6 +47,7 @@ def errors_of(model: DrawnModel) -> dict[str, Any]:
         model.state,
         model.batch,
         mesh_shape=MESH_SHAPE,
+        in_shardings=(None, PartitionSpec(("x", "y"))),
         verify="cpu",
         effort="quick",
         donate_argnums=0,
@@ -67,11 +73,13 @@ def read_goldens() -> dict[str, dict[str, Any]]:
 
 
 def main(_: list[str]) -> None:
-    """Records all of them."""
+    """Records them."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    found = {}
+    found = {} if _ANEW.value or not PATH.exists() else read_goldens()
     for model in golden_models():
+        if str(model.index) in found:
+            continue
         found[str(model.index)] = errors_of(model)
         print(model.index, found[str(model.index)], flush=True)
         PATH.write_text(json.dumps(found, indent=1) + "\n")

@@ -90,8 +90,7 @@ def deviation(arguments: argparse.Namespace, output: Output) -> bool:
         output.result({"witness": None}, "No part of the step that was tried deviates as it does.")
         return False
     output.written("Function written to", arguments.out, witness.write)
-    data = {"equations": witness.equations, "text": witness.text}
-    output.result({**data, "quantity": witness.quantity}, str(witness))
+    output.result(witness.json, str(witness))
     return True
 
 

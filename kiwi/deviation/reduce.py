@@ -67,6 +67,26 @@ class Witness:
         """How many it has."""
         return len(self.reduced.piece.nodes)
 
+    @property
+    def _as_printed(self) -> str:
+        found = self.printed_measured
+        return "no plan" if found is None else _sides(self.quantity, found)
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """What it is, for machines: pairs are estimated and compiled."""
+        reduced, again = self.reduced.measured, self.printed_measured
+        return {
+            "quantity": self.quantity,
+            "equations": self.equations,
+            "mesh_shape": list(self.reduced.mesh_shape),
+            "tests": self.reduced.tests,
+            "step": self.step.sides(self.quantity),
+            "reduced": reduced.sides(self.quantity),
+            "printed": None if again is None else again.sides(self.quantity),
+            "text": self.text,
+        }
+
     def write(self, path: str) -> None:
         """Writes the text to a file."""
         Path(path).write_text(self.text, encoding="utf-8")
@@ -77,7 +97,7 @@ class Witness:
             [
                 f"{self.equations} equations on {mesh}, after {self.reduced.tests} pieces: "
                 f"{self.quantity} {_sides(self.quantity, self.reduced.measured)}; "
-                f"the step: {_sides(self.quantity, self.step)}",
+                f"the step: {_sides(self.quantity, self.step)}; as printed: {self._as_printed}",
                 "",
                 self.text,
             ]
