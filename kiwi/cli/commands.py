@@ -15,8 +15,10 @@ from kiwi.api import PlannedFunction
 from kiwi.calls.constraints import constraints_of_text
 from kiwi.cli.output import Output, Show
 from kiwi.configurations.search import search as run_search
-from kiwi.errors import InvalidArgumentError, NotEnoughDevicesError
-from kiwi.loading import load, use_cpu_devices
+from kiwi.deviation import deviation as deviation_of
+from kiwi.deviation import reduce_deviation
+from kiwi.errors import BudgetNotMetError, InvalidArgumentError, NotEnoughDevicesError
+from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
@@ -41,25 +43,62 @@ from kiwi.xla.compilers import compile_for, named, resolved
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi plan`."""
-    if "mesh_shape" in arguments:
-        use_cpu_devices(math.prod(arguments.mesh_shape))
-    user = load(arguments.function, arguments.args)
     with output.progress() as show, measured() as watch:
-        show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
-        reporter = _Reporter(show, watch)
-        watch.on_change = reporter.show
-        changes = {**options_among(vars(arguments)), "on_progress": reporter, "any_time": True}
-        if "mesh_shape" in changes:
-            changes["mesh"] = None
-        given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
-        if any(given):
-            changes["constraints"] = constraints_of_text(*given)
-        options = dataclasses.replace(user.options, **changes)
-        found = PlannedFunction(user.function, options).plan(*user.args, **user.kwargs)
+        planned, user = _planned(arguments, show, watch)
+        found = planned.plan(*user.args, **user.kwargs)
     output.written("Plan saved to", arguments.out, found.save)
     output.written("Report written to", arguments.report, found.write_report)
     output.result(document(found), str(found))
     return found.fits
+
+
+def _planned(
+    arguments: argparse.Namespace, show: Show, watch: Stopwatch
+) -> tuple[PlannedFunction, UserFunction]:
+    """The file's function with the options of the command line, and its arguments."""
+    if "mesh_shape" in arguments:
+        use_cpu_devices(math.prod(arguments.mesh_shape))
+    user = load(arguments.function, arguments.args)
+    show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
+    reporter = _Reporter(show, watch)
+    watch.on_change = reporter.show
+    changes = {**options_among(vars(arguments)), "on_progress": reporter, "any_time": True}
+    if "mesh_shape" in changes:
+        changes["mesh"] = None
+    given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
+    if any(given):
+        changes["constraints"] = constraints_of_text(*given)
+    return PlannedFunction(user.function, dataclasses.replace(user.options, **changes)), user
+
+
+def deviation(arguments: argparse.Namespace, output: Output) -> bool:
+    """`kiwi deviation`."""
+    with output.progress() as show, measured() as watch:
+        planned, user = _planned(arguments, show, watch)
+        try:
+            found = planned.plan(*user.args, **user.kwargs)
+        except BudgetNotMetError as error:
+            found = error.plan  # What it holds and sends is as good to compare.
+        show(description="compiling for its schedule")
+        told = deviation_of(found)
+    if not arguments.reduce:
+        output.result(dataclasses.asdict(told), str(told))
+        return True
+    output.note(str(told))
+    witness = reduce_deviation(
+        found,
+        told,
+        planned.options,
+        quantity=arguments.of,
+        most_tests=arguments.most_tests,
+        report=output.note,
+    )
+    if witness is None:
+        output.result({"witness": None}, "No part of the step that was tried deviates as it does.")
+        return False
+    output.written("Function written to", arguments.out, witness.write)
+    output.result(witness.json, str(witness))
+    return True
 
 
 class _Reporter:

@@ -14,6 +14,8 @@ from typing import Any
 from kiwi.cli import commands
 from kiwi.cli.output import Output
 from kiwi.configurations.search import OBJECTIVES
+from kiwi.deviation.measured import QUANTITIES
+from kiwi.deviation.reduction import MOST_TESTS
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.options import flags, integers_of_text, mesh_of_text
 from kiwi.planners.registry import described
@@ -61,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     for run, text, add in (
         (commands.plan, "plan a function of a file", _add_plan),
         (commands.explain, "show a plan, its search, or one operator", _add_explain),
+        (commands.deviation, "show where estimate and compiled program differ", _add_deviation),
         (commands.diff, "compare two plans", _add_diff),
         (commands.sweep, "plan for several meshes and budgets", _add_sweep),
         (commands.search, "find the best mesh, batch, microbatches and stages", _add_search),
@@ -83,6 +86,26 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_constraints(parser)
     parser.add_argument("--out", metavar="PLAN.json", help="save the plan")
     parser.add_argument("--report", metavar="PLAN.html", help="write the report")
+
+
+def _add_deviation(parser: argparse.ArgumentParser) -> None:
+    _add_function(parser)
+    _add_options(parser)
+    _add_constraints(parser)
+    parser.add_argument(
+        "--reduce", action="store_true", help="find the smallest part that deviates as the whole"
+    )
+    parser.add_argument(
+        "--of", choices=QUANTITIES, help="what the part deviates in (what deviates most)"
+    )
+    parser.add_argument(
+        "--most-tests",
+        metavar="N",
+        type=int,
+        default=MOST_TESTS,
+        help=f"parts to compile at most ({MOST_TESTS})",
+    )
+    parser.add_argument("--out", metavar="FILE.py", help="save the part as a file")
 
 
 def _add_function(parser: argparse.ArgumentParser) -> None:

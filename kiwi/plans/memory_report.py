@@ -22,6 +22,9 @@ Owner = tuple[str, int]
 """What holds memory: ("argument", value index), ("result", unit), ("copy", unit) or a kind
 without an index, -1."""
 
+_OF_UNITS = ("result", "copy")
+"""The kinds of owners that are units."""
+
 
 @dataclass(frozen=True)
 class MemoryRow:
@@ -40,13 +43,17 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class MemoryDifference:
-    """One owner's predicted and compiled bytes, both at the compiled peak."""
+    """One owner's predicted and compiled bytes, both at the compiled peak.
+
+    `unit`: the unit of the plan that owns it, -1 where it is none's.
+    """
 
     predicted_bytes: int
     compiled_bytes: int
     what: str
     name: str
     source_line: str
+    unit: int = -1
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,12 @@ class _Describer:
     ) -> tuple[MemoryDifference, ...]:
         mine, theirs = self._folded(predicted), self._folded(compiled)
         found = [
-            MemoryDifference(mine.get(o, 0), theirs.get(o, 0), *self._words(o))
+            MemoryDifference(
+                mine.get(o, 0),
+                theirs.get(o, 0),
+                *self._words(o),
+                unit=o[1] if o[0] in _OF_UNITS else -1,
+            )
             for o in {**mine, **theirs}
             if mine.get(o, 0) != theirs.get(o, 0)
         ]

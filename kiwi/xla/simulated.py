@@ -71,6 +71,41 @@ def simulated(
 
 
 @dataclass(frozen=True)
+class UnitSeconds:
+    """What the kernels of one unit take in a step, and what its transfers take if nothing hides
+    them."""
+
+    compute: float = 0.0
+    communication: float = 0.0
+
+
+def seconds_by_unit(
+    schedule: Schedule, mesh: DeviceMesh, kernel_seconds: Mapping[int, float] | None = None
+) -> Mapping[int, UnitSeconds]:
+    """What a schedule spends on each unit, -1 for what no unit is known of; arguments as of
+    `simulated`. A fused kernel counts for the unit that its metadata names."""
+    known = kernel_seconds or {}
+    found: dict[int, UnitSeconds] = {}
+
+    def run(computation: int, times: float) -> None:
+        for step in schedule.computations[computation]:
+            computing = 0.0 if step.work.is_scalar else work_seconds(step.work, mesh.hardware)
+            if step.work.kernels:
+                computing = max(computing, known.get(step.unit, 0.0))
+            moved = (*step.starts, *step.carries)
+            moving = sum(_transfer_seconds(transfer, mesh) for transfer in moved)
+            before = found.get(step.unit, UnitSeconds())
+            found[step.unit] = UnitSeconds(
+                before.compute + times * computing, before.communication + times * moving
+            )
+            for body in step.bodies:
+                run(body, times * step.trips)
+
+    run(len(schedule.computations) - 1, 1.0)
+    return found
+
+
+@dataclass(frozen=True)
 class _Flying:
     """A transfer on its way: until when, and how long it takes in all."""
 
@@ -156,7 +191,7 @@ class _Clock:
         self.computed += times * seconds
 
     def _start(self, transfer: Transfer, times: float) -> None:
-        seconds = self._seconds(transfer)
+        seconds = _transfer_seconds(transfer, self.mesh)
         if transfer.kind == HOST:
             self._host[transfer.direction].start(transfer.key, seconds, self.now)
             end = self.now + seconds
@@ -191,12 +226,14 @@ class _Clock:
         is_copy = transfer.kind == HOST
         return hardware.host_interference if is_copy else hardware.interference or 0.0
 
-    def _seconds(self, transfer: Transfer) -> float:
-        if transfer.kind == HOST:
-            return transfer.bytes / self.mesh.hardware.host_bandwidth_bytes_per_second
-        names = self.mesh.axis_names
-        axes = range(len(names)) if transfer.axes is None else map(names.index, transfer.axes)
-        return collective(transfer.kind, self.mesh, tuple(axes), transfer.bytes).seconds
+
+def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
+    """Of a transfer that has its links for itself."""
+    if transfer.kind == HOST:
+        return transfer.bytes / mesh.hardware.host_bandwidth_bytes_per_second
+    names = mesh.axis_names
+    axes = range(len(names)) if transfer.axes is None else map(names.index, transfer.axes)
+    return collective(transfer.kind, mesh, tuple(axes), transfer.bytes).seconds
 
 
 def _taken_share(transfer: Transfer) -> float:

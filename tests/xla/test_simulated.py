@@ -7,7 +7,7 @@ import pytest
 from kiwi.mesh import DeviceMesh, Link, hardware
 from kiwi.xla.read.hlo_text import parse_module
 from kiwi.xla.read.schedule import read_schedule
-from kiwi.xla.simulated import _SharedLink, simulated
+from kiwi.xla.simulated import _SharedLink, seconds_by_unit, simulated
 
 GATHER = "channel_id=7, replica_groups={{0,1}}, dimensions={0}, use_global_device_ids=true"
 
@@ -64,6 +64,15 @@ def test_a_loop_takes_its_body_as_often_as_it_runs(mesh):
     found = time(mesh, "")
     assert found.compute_seconds == found.step_seconds == pytest.approx(3 * 2e-3)
     assert found.communication == ()
+
+
+def test_what_each_unit_takes(mesh):
+    named = MODULE.replace("negate(%x)", 'negate(%x), metadata={op_name="jit(f)/kiwi_4/neg"}')
+    text = named.replace("COLLECTIVE", AWAITED).replace("DONE", "")
+    schedule = read_schedule(parse_module(text), mesh.shape, mesh.axis_names)
+    found = seconds_by_unit(schedule, mesh)
+    assert found[4].compute == pytest.approx(3 * 2e-3) and found[4].communication == 0.0
+    assert found[-1].compute == 0.0 and found[-1].communication == pytest.approx(1e-3)
 
 
 def test_a_collective_without_start_is_waited_for(mesh):

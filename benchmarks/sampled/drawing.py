@@ -1,0 +1,57 @@
+"""Choices drawn at random, and recorded so that a drawn model can be read.
+
+A choice takes one number of the generator, however many options it has: lists of options may be
+exchanged (full sizes for tiny ones) and all other choices of a model stay as they were.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+_Option = TypeVar("_Option")
+
+
+class Drawing:
+    """A seeded source of choices. Each is recorded under its name, with the names around it."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self._generator = np.random.Generator(np.random.PCG64([seed, index]))
+        self._choices: dict[str, Any] = {}
+        self._prefix = ""
+
+    @property
+    def choices(self) -> Mapping[str, Any]:
+        """All that was chosen so far, in order."""
+        return dict(self._choices)
+
+    def inside(self, name: str) -> "Drawing":
+        """The same source; its choices are recorded under `name/`."""
+        inner = object.__new__(Drawing)
+        inner._generator, inner._choices = self._generator, self._choices
+        inner._prefix = f"{self._prefix}{name}/"
+        return inner
+
+    def one_of(
+        self, name: str, options: Sequence[_Option], weights: Sequence[float] | None = None
+    ) -> _Option:
+        """One of the options, all alike or by their weights."""
+        number = self._generator.random()
+        if weights is None:
+            weights = [1.0] * len(options)
+        reached = np.cumsum(weights) / sum(weights)
+        chosen = options[min(int(np.searchsorted(reached, number, "right")), len(options) - 1)]
+        return self._recorded(name, chosen)
+
+    def chance(self, name: str, probability: float) -> bool:
+        """True with this probability."""
+        return self._recorded(name, bool(self._generator.random() < probability))
+
+    def log_uniform(self, name: str, low: float, high: float) -> float:
+        """A number whose logarithm is uniform between those of `low` and `high`."""
+        drawn = self._generator.random()
+        return self._recorded(name, float(low * (high / low) ** drawn))
+
+    def _recorded(self, name: str, chosen: Any) -> Any:
+        self._choices[f"{self._prefix}{name}"] = chosen
+        return chosen

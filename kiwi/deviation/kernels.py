@@ -1,0 +1,239 @@
+"""Which kernels of a plan the compiled program holds, computes or sends otherwise than estimated.
+
+Both sides are told by the units of the plan. XLA's instructions name theirs by their scopes
+(`kiwi.xla.read.name_scopes`); a fused kernel names the unit of its root. So a fusion that the
+estimate does not know shows as a unit that takes more and others that take nothing. Units that
+compute the same at the same line of the source (those of equal layers) are one row.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.plans.breakdown import Decision
+from kiwi.plans.memory_report import MemoryReport, memory_report
+from kiwi.plans.record import PlanRecord
+from kiwi.plans.summary import table
+from kiwi.sizes import format_bytes, format_seconds
+from kiwi.xla.compiler import Compiler
+from kiwi.xla.compilers import named
+from kiwi.xla.read.collectives import AxisUse
+from kiwi.xla.simulated import UnitSeconds, seconds_by_unit
+
+MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
+"""What kernels deviate in: bytes at the compiled peak, seconds of kernels, seconds of transfers."""
+
+_MOST_ROWS = 8
+
+
+@dataclass(frozen=True)
+class KernelDeviation:
+    """One kind of kernel, on one device.
+
+    - `what`: `MEMORY`, `COMPUTE` or `COMMUNICATION`.
+    - `predicted`, `compiled`: bytes or seconds of all its units together.
+    - `name`: the opcode of its units' roots with the phase, or what holds memory beside units.
+    - `source_line`: `"file.py:12 (function)"`, "" if unknown.
+    - `shape`: that of the first result of its first unit.
+    - `units`: the plan's units, in order; empty for what no unit owns.
+    """
+
+    what: str
+    predicted: float
+    compiled: float
+    name: str
+    source_line: str = ""
+    shape: tuple[int, ...] = ()
+    units: tuple[int, ...] = ()
+
+    @property
+    def excess(self) -> float:
+        """By how much the estimate is too high; negative where it is too low."""
+        return self.predicted - self.compiled
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Estimate and compiled program of one plan; print it for tables.
+
+    - `predicted_uses`, `compiled_uses`: collectives by kind and mesh axes.
+    - `kernels`: those that deviate, in each of the three the largest first.
+    """
+
+    target: str
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int
+    predicted_step_seconds: float
+    compiled_step_seconds: float
+    predicted_uses: tuple[AxisUse, ...]
+    compiled_uses: tuple[AxisUse, ...]
+    kernels: tuple[KernelDeviation, ...]
+
+    @property
+    def peak_ratio(self) -> float:
+        """Estimated over compiled peak."""
+        return self.predicted_peak_bytes / max(1, self.compiled_peak_bytes)
+
+    @property
+    def time_ratio(self) -> float:
+        """Estimated over compiled step time; the compiled one is that of its schedule."""
+        return self.predicted_step_seconds / self.compiled_step_seconds
+
+    @property
+    def predicted_collective_bytes(self) -> int:
+        """Bytes of all collectives that the estimate foresees."""
+        return sum(use.bytes for use in self.predicted_uses)
+
+    @property
+    def compiled_collective_bytes(self) -> int:
+        """Bytes of all collectives of the compiled program."""
+        return sum(use.bytes for use in self.compiled_uses)
+
+    def of(self, what: str) -> tuple[KernelDeviation, ...]:
+        """The kernels that deviate in one of the three."""
+        return tuple(kernel for kernel in self.kernels if kernel.what == what)
+
+    def __str__(self) -> str:
+        lines = [
+            f"Peak {format_bytes(self.predicted_peak_bytes)} estimated, "
+            f"{format_bytes(self.compiled_peak_bytes)} compiled for {self.target} "
+            f"({self.peak_ratio:.2f})",
+            f"Step {format_seconds(self.predicted_step_seconds)} estimated, "
+            f"{format_seconds(self.compiled_step_seconds)} compiled ({self.time_ratio:.2f})",
+            _uses_text(self.predicted_uses, self.compiled_uses),
+        ]
+        tables = [_kernels_text(what, self.of(what)) for what in _TITLES]
+        return "\n\n".join(["\n".join(lines), *tables])
+
+
+def deviation(plan: PlanRecord) -> Deviation:
+    """Compares a plan with its compiled program, which is compiled once more for its schedule.
+
+    **Raises:** `InvalidArgumentError` if the plan was not checked; as the compiler's `compile`.
+    """
+    compiled = plan.compiled
+    if compiled is None or compiled.step_seconds is None or compiled.memory is None:
+        raise InvalidArgumentError(
+            "The plan has no compiled program to compare with.",
+            cause="It was made with verify=None, or the compiler does not report its buffers.",
+            suggestion='verify="auto", or "cpu", "cuda", "tpu".',
+        )
+    kernels = [*_memory_rows(plan, memory_report(plan)), *_seconds_rows(plan)]
+    return Deviation(
+        compiled.target,
+        plan.estimate.peak_bytes,
+        compiled.peak_bytes,
+        plan.estimate.step_seconds,
+        compiled.step_seconds,
+        plan.estimate.collective_uses,
+        compiled.collective_uses,
+        tuple(sorted(kernels, key=lambda kernel: (kernel.what, -abs(kernel.excess), kernel.name))),
+    )
+
+
+def _memory_rows(plan: PlanRecord, report: MemoryReport) -> Iterable[KernelDeviation]:
+    held: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)
+    for row in report.differences:
+        if row.unit < 0:
+            pair = float(row.predicted_bytes), float(row.compiled_bytes)
+            yield KernelDeviation(MEMORY, *pair, f"{row.what} {row.name}".strip(), row.source_line)
+            continue
+        kind = "copy for " if row.what == "copy" else ""
+        held[kind, ""][row.unit] = row.predicted_bytes, row.compiled_bytes
+    for (kind, _), by_unit in held.items():
+        yield from _grouped(plan, MEMORY, by_unit, kind)
+
+
+def _seconds_rows(plan: PlanRecord) -> Iterable[KernelDeviation]:
+    compiled = _compiled_seconds(plan)
+    nothing = UnitSeconds()
+    computing, moving = {}, {}
+    for entry in plan.breakdown.operators:
+        seconds, found = entry.seconds, compiled.get(entry.unit, nothing)
+        computing[entry.unit] = seconds["compute"] + seconds["recompute"], found.compute
+        moving[entry.unit] = seconds["communication"] + seconds["resharding"], found.communication
+    yield from _grouped(plan, COMPUTE, computing)
+    yield from _grouped(plan, COMMUNICATION, moving)
+    unknown = compiled.get(-1, nothing)
+    if unknown.compute:
+        yield KernelDeviation(COMPUTE, 0.0, unknown.compute, "instructions of no unit")
+    if unknown.communication:
+        yield KernelDeviation(COMMUNICATION, 0.0, unknown.communication, "transfers of no unit")
+
+
+def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
+    compiler = _compiler_of(plan)
+    step = plan.step_for(compiler)
+    schedule = compiler.compile(step).schedule
+    assert schedule is not None
+    return seconds_by_unit(schedule, plan.mesh, step.kernel_seconds)
+
+
+def _compiler_of(plan: PlanRecord) -> Compiler:
+    """The compiler of the plan's program, overlapping collectives as it does."""
+    assert plan.compiled is not None
+    compiler = named(plan.compiled.target)
+    is_other_way = plan.compiled.is_overlapping and compiler.overlapping
+    return compiler.overlapping[plan.compiled.overlap] if is_other_way else compiler
+
+
+def _grouped(
+    plan: PlanRecord, what: str, by_unit: Mapping[int, tuple[float, float]], prefix: str = ""
+) -> Iterable[KernelDeviation]:
+    """Rows of equal units' sums, without those in which both sides agree."""
+    groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
+    for unit in sorted(by_unit):
+        decision = plan.decisions[unit]
+        groups[_kind(decision), decision.source_line, decision.shape].append(unit)
+    for (name, source_line, shape), units in groups.items():
+        predicted, compiled = (sum(by_unit[unit][side] for unit in units) for side in (0, 1))
+        if predicted != compiled:
+            members = tuple(units)
+            pair = float(predicted), float(compiled)
+            yield KernelDeviation(what, *pair, prefix + name, source_line, shape, members)
+
+
+def _kind(decision: Decision) -> str:
+    opcode = decision.opcode.removeprefix("stablehlo.")
+    return f"{opcode} ({decision.phase})"
+
+
+_TITLES: Mapping[str, str] = {
+    MEMORY: "Memory at the compiled peak",
+    COMPUTE: "Seconds of kernels",
+    COMMUNICATION: "Seconds of collectives, if nothing hid them",
+}
+
+
+def _kernels_text(what: str, rows: tuple[KernelDeviation, ...]) -> str:
+    if not rows:
+        return f"{_TITLES[what]}: as estimated"
+    shown = format_bytes if what == MEMORY else format_seconds
+    cells = [
+        (
+            shown(row.predicted),
+            shown(row.compiled),
+            f"{len(row.units)} x" if len(row.units) > 1 else "",
+            row.name,
+            "x".join(map(str, row.shape)),
+            row.source_line,
+        )
+        for row in rows
+    ]
+    header = ("estimated", "compiled", "", "kernel", "shape", "source")
+    return f"{_TITLES[what]}\n{table(header, cells, _MOST_ROWS)}"
+
+
+def _uses_text(predicted: tuple[AxisUse, ...], compiled: tuple[AxisUse, ...]) -> str:
+    """Bytes of collectives by kind and axes, estimated and compiled."""
+    sides = [{(use.kind, use.axes): use for use in uses} for uses in (predicted, compiled)]
+    parts = []
+    for kind, axes in dict.fromkeys([*sides[0], *sides[1]]):
+        counts = [side.get((kind, axes)) for side in sides]
+        texts = [
+            "none" if use is None else f"{use.count} ({format_bytes(use.bytes)})" for use in counts
+        ]
+        where = ",".join(axes) if axes is not None else "no axes"
+        parts.append(f"{kind} along {where}: {texts[0]} estimated, {texts[1]} compiled")
+    return "\n".join(parts) if parts else "No collectives"

@@ -1,0 +1,88 @@
+"""What a function is estimated and compiled to take, as far as the two are compared."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kiwi.api import PlannedFunction
+from kiwi.options import Options
+from kiwi.plans.plan import Plan
+
+MEMORY, TIME, COLLECTIVES = "memory", "time", "collectives"
+QUANTITIES = (MEMORY, TIME, COLLECTIVES)
+"""In what estimate and compiled program may differ."""
+
+_LEAST: dict[str, float] = {MEMORY: 2.0**20, TIME: 20e-6, COLLECTIVES: 2.0**20}
+"""Differences below these (bytes, seconds, bytes) are none: what launches, tiles and small
+workspaces of compilers amount to."""
+
+_COLLECTIVE_SHARE = 0.05
+"""Of the compiled peak: added to the bytes of collectives on both sides, so that their ratio is
+finite and small collectives make small ones."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Estimated and compiled bytes at the peak, seconds of a step, and bytes of collectives."""
+
+    peak_bytes: tuple[float, float]
+    step_seconds: tuple[float, float]
+    collective_bytes: tuple[float, float]
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> "Measured":
+        """Of a checked plan."""
+        estimate, compiled = plan.estimate, plan.compiled
+        assert compiled is not None and compiled.step_seconds is not None
+        return cls(
+            (float(estimate.peak_bytes), float(compiled.peak_bytes)),
+            (estimate.step_seconds, compiled.step_seconds),
+            (
+                float(sum(use.bytes for use in estimate.collective_uses)),
+                float(compiled.collective_bytes),
+            ),
+        )
+
+    def sides(self, quantity: str) -> tuple[float, float]:
+        """Estimated and compiled."""
+        pairs = self.peak_bytes, self.step_seconds, self.collective_bytes
+        return dict(zip(QUANTITIES, pairs, strict=True))[quantity]
+
+    def error(self, quantity: str) -> float:
+        """The logarithm of estimated over compiled; 0 of a difference that is too small to
+        count."""
+        estimated, compiled = self.sides(quantity)
+        if abs(estimated - compiled) < _LEAST[quantity]:
+            return 0.0
+        if quantity == COLLECTIVES:
+            added = _COLLECTIVE_SHARE * self.peak_bytes[1]
+            estimated, compiled = estimated + added, compiled + added
+        return math.log(estimated / compiled)
+
+    @property
+    def largest(self) -> str:
+        """The quantity that deviates most."""
+        return max(QUANTITIES, key=lambda quantity: abs(self.error(quantity)))
+
+
+Measure = Callable[[Callable[..., Any], Sequence[Any]], Measured | None]
+"""Of a function of flat arguments and their types; None where it cannot be planned or compiled."""
+
+
+def measured(
+    options: Options, function: Callable[..., Any], arguments: Sequence[Any]
+) -> Measured | None:
+    """Plans and compiles a function; None where that raises, whatever it is: a part of a step may
+    be no function that anybody would write, and the search goes on with others."""
+    try:
+        plan = PlannedFunction(function, options).plan(*arguments)
+    except Exception:
+        return None
+    return Measured.of_plan(plan)
+
+
+def measuring(options: Options) -> Measure:
+    """`measured` with these options."""
+    return functools.partial(measured, options)

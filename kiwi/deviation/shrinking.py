@@ -1,0 +1,128 @@
+"""Pieces with smaller dimensions.
+
+All dimensions of one size shrink together, wherever they stand: in the types of arguments and in
+the parameters of equations. Where a dimension is taken apart or joined (`reshape`), the sizes that
+make it up shrink as well. What then does not fit together is no piece.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import jax
+from jax.extend import core as jex
+
+from kiwi.deviation.pieces import Node, Piece, sizes_of
+
+_SIZED = frozenset(
+    {"shape", "new_sizes", "limit_indices", "slice_sizes", "sizes", "fft_lengths", "length"}
+)
+"""Parameters that hold sizes of dimensions."""
+
+_Sizes = Mapping[int, int]
+
+
+def shrunk(piece: Piece, size: int, divisor: int) -> Piece | None:
+    """The piece with all dimensions of a size divided; None where it cannot be."""
+    if size % divisor or size // divisor < 1:
+        return None
+    for changes in _consistent(piece, {size: size // divisor}):
+        found = _with_sizes(piece, changes)
+        if found is not None:
+            return found
+    return None
+
+
+def _consistent(piece: Piece, changes: dict[int, int]) -> Iterator[_Sizes]:
+    """The change alone, then with what every `reshape` needs beside."""
+    yield changes
+    found = dict(changes)
+    for _ in sizes_of(piece):
+        missing = next(_missing(piece, found), None)
+        if missing is None:
+            break
+        found |= missing
+    if found != changes:
+        yield found
+
+
+def _missing(piece: Piece, changes: _Sizes) -> Iterator[dict[int, int]]:
+    """A size that has to change as well, for each `reshape` whose sides differ."""
+    for node in piece.nodes:
+        if node.name != "reshape" or not node.reads:
+            continue
+        before, after = (piece.types[v].shape for v in (node.reads[0], node.writes[0]))
+        sides = [prod(changes.get(size, size) for size in shape) for shape in (before, after)]
+        if sides[0] == sides[1]:
+            continue
+        larger, smaller = max(sides), min(sides)
+        shape = before if sides[0] > sides[1] else after
+        if larger % smaller:
+            continue
+        divisor = larger // smaller
+        free = [s for s in shape if s not in changes and s % divisor == 0 and s > 1]
+        yield from ({size: size // divisor} for size in sorted(free, reverse=True))
+
+
+def _with_sizes(piece: Piece, changes: _Sizes) -> Piece | None:
+    """The piece with other sizes, its results' types anew; None where something does not fit."""
+    types = {
+        value: jax.ShapeDtypeStruct(_changed(type_.shape, changes), type_.dtype)
+        for value, type_ in piece.types.items()
+    }
+    if any(_has_region_of(node, changes) for node in piece.nodes):
+        return None  # Sizes inside of a traced loop are written into its body.
+    found = Piece(tuple(_node_with_sizes(node, changes) for node in piece.nodes), types)
+    try:
+        traced = _result_types(found)
+    except (TypeError, ValueError, IndexError, AssertionError):
+        return None
+    if any(types[value].shape != shape for value, shape in traced.items()):
+        return None
+    return found
+
+
+def _node_with_sizes(node: Node, changes: _Sizes) -> Node:
+    params = {
+        name: _changed_param(value, changes) if name in _SIZED else value
+        for name, value in node.params.items()
+    }
+    return replace(node, params=params)
+
+
+def _has_region_of(node: Node, changes: _Sizes) -> bool:
+    """Whether the node runs a region with a dimension of a size that changes."""
+    regions = [p for p in node.params.values() if isinstance(p, jex.ClosedJaxpr | jex.Jaxpr)]
+    variables = (v for region in regions for v in _variables(region))
+    return any(size in changes for v in variables for size in v.aval.shape)
+
+
+def _variables(region: Any) -> Iterator[Any]:
+    jaxpr = getattr(region, "jaxpr", region)
+    yield from (*jaxpr.invars, *jaxpr.outvars)
+
+
+def _changed_param(value: Any, changes: _Sizes) -> Any:
+    if isinstance(value, int):
+        return changes.get(value, value)
+    return _changed(value, changes) if isinstance(value, tuple) else value
+
+
+def _changed(shape: tuple[int, ...], changes: _Sizes) -> tuple[int, ...]:
+    return tuple(changes.get(size, size) for size in shape)
+
+
+def _result_types(piece: Piece) -> dict[int, tuple[int, ...]]:
+    """The shapes of all values that the piece computes."""
+    values = [value for node in piece.nodes for value in node.writes]
+
+    def every_value(*arrays: Any) -> list[Any]:
+        known: dict[int, Any] = dict(zip(piece.arguments, arrays, strict=True))
+        for node in piece.nodes:
+            pairs = zip(node.outputs, node.apply(known.__getitem__), strict=True)
+            known.update((value, array) for value, array in pairs if value is not None)
+        return [known[value] for value in values]
+
+    found = jax.eval_shape(every_value, *piece.argument_types)
+    return {value: tuple(type_.shape) for value, type_ in zip(values, found, strict=True)}

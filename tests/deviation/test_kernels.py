@@ -1,0 +1,127 @@
+"""Which kernels deviate: rows add up to what estimate and compiled program differ in."""
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kiwi
+from kiwi.cli.main import main
+from kiwi.deviation import Deviation, deviation
+from kiwi.deviation.kernels import COMPUTE, MEMORY
+from kiwi.deviation.measured import Measured
+from kiwi.errors import InvalidArgumentError
+from kiwi.plans.memory_report import predicted_by_owner, unit_at_peak
+
+FILE = """
+import jax
+import jax.numpy as jnp
+
+
+def loss(w, x):
+    for layer in w:
+        x = jax.nn.softmax(jnp.tanh(x @ layer))
+    return jnp.mean(x ** 2)
+
+
+def step(w, x):
+    value, gradients = jax.value_and_grad(loss)(w, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradients), value
+
+
+def make_args():
+    weights = [jax.ShapeDtypeStruct((64, 64), "float32")] * 3
+    return weights, jax.ShapeDtypeStruct((512, 64), "float32")
+"""
+
+
+def step(w: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    def loss(w: list[jax.Array]) -> jax.Array:
+        found = x
+        for layer in w:
+            found = jax.nn.softmax(jnp.tanh(found @ layer))
+        return jnp.mean(found**2)
+
+    return [p - 0.1 * g for p, g in zip(w, jax.grad(loss)(w), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def plan() -> kiwi.Plan:
+    weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 3
+    examples = jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    return kiwi.plan(step, weights, examples, mesh_shape=(2, 4), verify="cpu", effort="quick")
+
+
+@pytest.fixture(scope="module")
+def told(plan: kiwi.Plan) -> Deviation:
+    return deviation(plan)
+
+
+def test_both_sides_are_the_plans(plan: kiwi.Plan, told: Deviation):
+    assert plan.compiled is not None
+    assert told.predicted_peak_bytes == plan.estimate.peak_bytes
+    assert told.compiled_peak_bytes == plan.compiled.peak_bytes
+    assert told.predicted_step_seconds == plan.estimate.step_seconds
+    assert told.compiled_step_seconds == plan.compiled.step_seconds
+    assert told.peak_ratio == plan.estimate.peak_bytes / plan.compiled.peak_bytes
+
+
+def test_rows_of_memory_add_up(plan: kiwi.Plan, told: Deviation):
+    assert plan.compiled is not None and plan.compiled.memory is not None
+    memory = plan.compiled.memory
+    held = sum(predicted_by_owner(plan, unit_at_peak(memory)).values())
+    compiled = sum(b.bytes for b in memory.at_peak) + memory.fragmentation_bytes
+    rows = told.of(MEMORY)
+    assert sum(row.excess for row in rows) == pytest.approx(held - compiled)
+    assert all(row.predicted != row.compiled for row in rows)
+
+
+def test_rows_of_computation_add_up(plan: kiwi.Plan, told: Deviation):
+    assert plan.compiled is not None and plan.compiled.time is not None
+    estimate = sum(o.seconds["compute"] + o.seconds["recompute"] for o in plan.breakdown.operators)
+    difference = estimate - plan.compiled.time.compute_seconds
+    assert sum(row.excess for row in told.of(COMPUTE)) == pytest.approx(difference, abs=1e-12)
+
+
+def test_units_of_equal_layers_are_one_row(plan: kiwi.Plan, told: Deviation):
+    rows = [row for row in told.kernels if row.units]
+    assert max(len(row.units) for row in rows) >= 3
+    for row in rows:
+        decisions = [plan.decisions[unit] for unit in row.units]
+        assert {(d.source_line, d.shape) for d in decisions} == {(row.source_line, row.shape)}
+    for what in ("memory", "compute", "communication"):
+        units = [unit for row in told.of(what) for unit in row.units if "copy" not in row.name]
+        assert len(units) == len(set(units))
+
+
+def test_the_text_names_both_sides(told: Deviation):
+    text = str(told)
+    assert "estimated" in text and "compiled for cpu" in text
+    assert "Memory at the compiled peak" in text and "test_kernels.py" in text
+
+
+def test_an_unchecked_plan_has_nothing_to_compare_with(plan: kiwi.Plan):
+    with pytest.raises(InvalidArgumentError, match="no compiled program"):
+        deviation(replace(plan, compiled=None))
+
+
+def test_what_is_measured_of_a_plan(plan: kiwi.Plan):
+    assert plan.compiled is not None
+    found = Measured.of_plan(plan)
+    assert found.sides("memory") == (plan.estimate.peak_bytes, plan.compiled.peak_bytes)
+    assert found.sides("collectives")[1] == plan.compiled.collective_bytes
+    assert found.error("memory") == 0.0, "less than a mebibyte is no difference"
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(FILE)
+    options = ("--mesh", "2,4", "--verify", "cpu", "--effort", "quick", "--plan-cache", "no")
+    assert main(("deviation", "train.py:step", *options, "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["target"] == "cpu" and found["compiled_peak_bytes"] > 0
+    assert any("train.py" in kernel["source_line"] for kernel in found["kernels"])
+    code = main(("deviation", "train.py:step", *options, "--reduce", "--of", "memory"))
+    assert code == 4 and "agree in memory" in capsys.readouterr().err
