@@ -48,7 +48,8 @@ class Measured:
     def sides(self, quantity: str) -> tuple[float, float]:
         """Estimated and compiled."""
         pairs = self.peak_bytes, self.step_seconds, self.collective_bytes
-        return dict(zip(QUANTITIES, pairs, strict=True))[quantity]
+        by_quantity: dict[str, tuple[float, float]] = dict(zip(QUANTITIES, pairs, strict=True))
+        return by_quantity[quantity]
 
     def error(self, quantity: str) -> float:
         """The logarithm of estimated over compiled; 0 of a difference that is too small to

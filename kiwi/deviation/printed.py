@@ -222,9 +222,7 @@ def _scan(node: Node, operands: list[str], results: list[str], start: int) -> li
     given = [names[number] for number in range(len(jaxpr.invars))]
     inner = _region_lines(nodes, names)
     ends = [
-        _operand(Literal(np.asarray(v.val, v.aval.dtype)), names)
-        if isinstance(v, jex.Literal)
-        else names[numbers[v]]
+        _operand(_literal(v), names) if isinstance(v, jex.Literal) else names[numbers[v]]
         for v in jaxpr.outvars
     ]
     fixed = [f"{name}={operand}" for name, operand in zip(given, operands[:consts], strict=False)]
@@ -255,8 +253,7 @@ def _nodes_of(region: Any, numbers: dict[Any, int]) -> list[Node]:
     nodes = []
     for eqn in region.jaxpr.eqns:
         inputs = tuple(
-            Literal(np.asarray(v.val, v.aval.dtype)) if isinstance(v, jex.Literal) else numbers[v]
-            for v in eqn.invars
+            _literal(v) if isinstance(v, jex.Literal) else numbers[v] for v in eqn.invars
         )
         outputs: list[int | None] = []
         for variable in eqn.outvars:
@@ -311,7 +308,7 @@ def _call(node: Node, names: dict[int, str]) -> list[str]:
     for output, variable in zip(node.outputs, region.jaxpr.outvars, strict=True):
         if output is not None:
             is_literal = isinstance(variable, jex.Literal)
-            given = Literal(np.asarray(variable.val, variable.aval.dtype)) if is_literal else None
+            given = _literal(variable) if is_literal else None
             value = _operand(given, names) if given else inner_names[inner[variable]]
             names[output] = value
     return lines
@@ -319,6 +316,11 @@ def _call(node: Node, names: dict[int, str]) -> list[str]:
 
 def _tuple(names: Sequence[str]) -> str:
     return f"({', '.join(names)}{',' * (len(names) == 1)})"
+
+
+def _literal(atom: Any) -> Literal:
+    """A literal of a jaxpr, in its own dtype."""
+    return Literal(np.asarray(atom.val, atom.aval.dtype))
 
 
 def _operand(given: int | Literal | None, names: Mapping[int, str]) -> str:
