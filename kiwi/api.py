@@ -156,10 +156,11 @@ class PlannedFunction:
         trips = self.options.while_trips
         compiler = predicted_compiler(self.settings.verify, self.settings.mesh.hardware)
         fused = compiler.rules.fused_maps
-        key = (call.key, on_host, keep, opened, fused, str(trips))
+        key = (call.key, on_host, keep, opened, fused, str(trips), compiler.platforms)
         if key not in self._traced:
             kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
             kept["fetches_elements"] = compiler.may_offload(in_scan=True)
+            kept["platforms"] = compiler.platforms
             self._traced[key] = trace_call(call, on_host, fused, **kept | dict(self._trace_options))
         return self._traced[key]
 

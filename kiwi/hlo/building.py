@@ -1,6 +1,6 @@
 """A program under construction: its values and equations, of which equal ones are merged."""
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from operator import itemgetter
 from typing import Any
 
@@ -24,11 +24,13 @@ class ProgramBuilder:
         open_loops: bool,
         while_trips: WhileTrips,
         fetches_elements: bool,
+        platforms: Collection[str],
     ) -> None:
         self._keep_checkpoints = keep_checkpoints
         self._open_loops = open_loops
         self._fetches_elements = fetches_elements
         self._while_trips = while_trips
+        self._platforms = platforms
         self._loops: list[Loop] = []
         self._spaces: dict[Hashable, int] = {}
         self._joined: dict[int, dict[int, int | Literal]] = {}

@@ -50,6 +50,7 @@ def trace(
     while_trips: WhileTrips = DEFAULT_TRIPS,
     as_traced: Collection[str] = (),
     fetches_elements: bool = False,
+    platforms: Collection[str] = (),
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -63,10 +64,13 @@ def trace(
     - `as_traced`: what is left so, see `kiwi.hlo.simplifications`.
     - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
       host memory.
+    - `platforms`: jax's names of the platform that the program is planned for; of a
+      `jax.lax.platform_dependent` its branch is inlined. Without them all branches stay.
     """
     with jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
-    program = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements).build(closed)
+    builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements, platforms)
+    program = builder.build(closed)
     while (simplified := simplified_once(program, as_traced)) is not program:
         # What was transposed twice is transposed once then.
         program = _without_dead_code(simplified)
@@ -110,6 +114,9 @@ class _Builder(LoopOpener):
                 env[eqn.outvars[0]] = inputs[0]
             elif is_constraint(eqn):
                 env[eqn.outvars[0]] = self._constrained(eqn, inputs[0], scope, loop)
+            elif (branch := loops.branch_of_platform(eqn, self._platforms)) is not None:
+                outputs = self._inline_closed(branch, inputs[1:], stack, loop)
+                env.update(zip(eqn.outvars, outputs, strict=True))
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
             elif (taken_apart := _independent_equations(eqn)) is not None:

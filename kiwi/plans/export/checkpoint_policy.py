@@ -83,6 +83,7 @@ def checkpoint_policy(
         lambda *flat_args: jax.tree.leaves(derivative(*jax.tree.unflatten(tree, flat_args))),
         leaves,
         open_loops=bool(plan.execution.units.graph.program.loops),
+        platforms=plan.execution.compiler.platforms,
     )
     labels, unmatched = _saved_labels(plan.execution, derived)
     names = {label: f"kiwi_{label}" for label in labels}
