@@ -122,7 +122,7 @@ class Values:
             equation = self._program.equations[index]
             if equation.is_border:
                 continue
-            if equation.is_unlowered and equation.name != "shard_map":
+            if self._stands_apart(equation):
                 outputs = self._unlowered(unit, equation, local)
             elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
@@ -130,6 +130,11 @@ class Values:
                 outputs = equation.apply(local.__getitem__)
             local.update(zip(equation.outputs, outputs, strict=True))
         return local
+
+    def _stands_apart(self, equation: Equation) -> bool:
+        """Whether an equation is not applied as it was traced. A `shard_map` says itself what each
+        device computes."""
+        return equation.is_unlowered and equation.name != "shard_map"
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
         """What may be for other devices than those of the planning machine."""

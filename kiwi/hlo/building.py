@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from kiwi.hlo import loops
+from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.loops import Loop, LoopKind
 from kiwi.hlo.program import Equation, Literal, Value, kept_outputs
@@ -83,7 +83,7 @@ class ProgramBuilder:
     ) -> tuple[int, ...]:
         if self._is_constant(eqn, inputs):
             loop = self._branch_around(loop)
-        key = None if eqn.effects else _identity(eqn, inputs)
+        key = None if jax_internals.side_effects(eqn) else _identity(eqn, inputs)
         if key is None:
             return self._append(eqn, scope, inputs, loop)
         key = (key, self._place(eqn, inputs, loop))
@@ -99,7 +99,9 @@ class ProgramBuilder:
 
     def _is_constant(self, eqn: Any, inputs: tuple[int | Literal, ...]) -> bool:
         """Whether an equation depends on no argument, so that it can run in front of loops."""
-        is_plain = not eqn.effects and eqn.primitive.name not in loops.LOOP_PRIMITIVES
+        is_plain = (
+            not jax_internals.side_effects(eqn) and eqn.primitive.name not in loops.LOOP_PRIMITIVES
+        )
         return is_plain and all(isinstance(i, Literal) or i in self._constant for i in inputs)
 
     def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax._src import compiler, dispatch, source_info_util
+from jax._src import compiler, core, dispatch, source_info_util
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
     sdy_sharding_rule_to_mlir,
@@ -127,6 +127,17 @@ def source_line(source_info: Any) -> str:
     """`"file.py:12 (function)"` of an equation's source info; empty if unknown."""
     summary = source_info_util.summarize(source_info)
     return "" if summary.startswith("unknown") else summary
+
+
+def names_mesh_axes(eqn: Any) -> bool:
+    """Whether a traced equation names axes of a mesh, as the collectives in a `shard_map` do and
+    the loops around them."""
+    return any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+
+
+def side_effects(eqn: Any) -> frozenset[Any]:
+    """The effects of a traced equation. That it names axes of a mesh is none."""
+    return frozenset(e for e in eqn.effects if not isinstance(e, core.NamedAxisEffect))
 
 
 def stacked_results(scan: Any) -> tuple[bool, ...]:

@@ -120,7 +120,7 @@ def may_open(eqn: Any) -> bool:
     shard.
     """
     name = eqn.primitive.name
-    if eqn.effects or name not in ("scan", "while", "cond"):
+    if jax_internals.side_effects(eqn) or name not in ("scan", "while", "cond"):
         return False
     if name == "scan":
         return eqn.params["length"] > 0

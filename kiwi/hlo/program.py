@@ -23,10 +23,17 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
-from kiwi.hlo.kernels import Kernel, is_unlowered, kernel_calls, kernel_jaxpr
+from kiwi.hlo.kernels import (
+    Kernel,
+    is_collective,
+    is_library_kernel,
+    is_unlowered,
+    kernel_calls,
+    kernel_jaxpr,
+)
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
 from kiwi.hlo.partitioned_functions import kernel_of
-from kiwi.hlo.regions import inner_jaxprs
+from kiwi.hlo.regions import inner_jaxprs, multiplies_inside
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
 
@@ -116,13 +123,33 @@ class Equation:
 
     @property
     def kernel_calls(self) -> int:
-        """How many library kernels run for what has such a rule."""
-        return 0 if self.kernel is None else max(1, kernel_calls(self.kernel_jaxpr))
+        """How many library kernels run for what is one, or has a sharding rule.
+
+        Those in a region are not counted (`kiwi.problem.costs.RegionPrice`).
+        """
+        if self.kernel is None:
+            return int(self.is_library_kernel)
+        return max(1, kernel_calls(self.kernel_jaxpr))
 
     @property
     def is_kernel(self) -> bool:
         """Whether it has a sharding rule of its own."""
         return self.kernel is not None
+
+    @functools.cached_property
+    def is_library_kernel(self) -> bool:
+        """Whether it is one kernel that XLA calls, with a sharding rule or without."""
+        return self.is_kernel or is_library_kernel(self.jaxpr_eqn)
+
+    @functools.cached_property
+    def region_multiplies(self) -> bool:
+        """Whether the region that it runs contains a matmul, a convolution or a kernel."""
+        return multiplies_inside(self.jaxpr_eqn)
+
+    @functools.cached_property
+    def communicates(self) -> bool:
+        """Whether it is a collective in a `shard_map`."""
+        return is_collective(self.jaxpr_eqn)
 
     @functools.cached_property
     def is_unlowered(self) -> bool:
@@ -132,7 +159,7 @@ class Equation:
     @property
     def has_effects(self) -> bool:
         """Whether it does more than compute its results."""
-        return bool(self.jaxpr_eqn.effects)
+        return bool(jax_internals.side_effects(self.jaxpr_eqn))
 
     @functools.cached_property
     def may_repeat(self) -> bool:

@@ -37,6 +37,13 @@ _MARKS = {"nonbatchable": 0, "select_if_vmap": 1}
 """Primitives of Equinox's loops that only matter to `jax.vmap`, and the operand that they yield: a
 rule for the other ones, which XLA drops, would bring them into layouts that nothing reads."""
 
+_TYPES_IN_SHARD_MAP = frozenset(
+    {"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"}
+    | {"reduced_vary_cast_p", "vary_unreduced_cast_p"}
+)
+"""Primitives that only tell along which mesh axes values of a `shard_map` differ; jax 0.10 ends two
+of their names otherwise."""
+
 _CHECKPOINT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 
@@ -69,6 +76,28 @@ def trace(
     """
     with jax_internals.assumed_cudnn():
         closed = jax.make_jaxpr(flat_function)(*arguments)
+    return program_of(
+        closed,
+        keep_checkpoints=keep_checkpoints,
+        open_loops=open_loops,
+        while_trips=while_trips,
+        as_traced=as_traced,
+        fetches_elements=fetches_elements,
+        platforms=platforms,
+    )
+
+
+def program_of(
+    closed: Any,
+    *,
+    keep_checkpoints: bool = False,
+    open_loops: bool = False,
+    while_trips: WhileTrips = DEFAULT_TRIPS,
+    as_traced: Collection[str] = (),
+    fetches_elements: bool = False,
+    platforms: Collection[str] = (),
+) -> Program:
+    """The `Program` of a closed jaxpr; options as of `trace`."""
     builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements, platforms)
     program = builder.build(closed)
     while (simplified := simplified_once(program, as_traced)) is not program:
@@ -109,6 +138,8 @@ class _Builder(LoopOpener):
                 env.update(zip(eqn.outvars, outputs, strict=True))
             elif eqn.primitive.name in _MARKS:
                 env[eqn.outvars[0]] = inputs[_MARKS[eqn.primitive.name]]
+            elif eqn.primitive.name in _TYPES_IN_SHARD_MAP:
+                env.update(zip(eqn.outvars, inputs, strict=True))
             elif eqn.primitive.name == HINT_PRIMITIVE:
                 self._note_hint(eqn, inputs[0])
                 env[eqn.outvars[0]] = inputs[0]

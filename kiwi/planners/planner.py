@@ -27,6 +27,7 @@ from kiwi.options import Settings
 from kiwi.planners.known_peaks import at_most_known, note_peak
 from kiwi.planners.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.planners.user_pins import resolve_pins
+from kiwi.planners.whole_regions import naming_whole
 from kiwi.plans.breakdown import CostBreakdown, decisions
 from kiwi.plans.estimate import estimate_schedule, estimate_solution
 from kiwi.plans.estimate_without_barriers import estimate_as_written
@@ -113,10 +114,12 @@ class Planner(ABC):
         try:
             plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         except InfeasibleBudgetError as error:
-            lowered = at_most_known(error, step, known)
-            if lowered is error:
+            found = at_most_known(error, step, known)
+            budget_bytes = settings.memory_budget_bytes
+            found = naming_whole(found, step.units, settings.mesh, budget_bytes)
+            if found is error:
                 raise
-            raise lowered from error
+            raise found from error
         note_peak(step, known, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
         if not plan.solve_result.deterministic:

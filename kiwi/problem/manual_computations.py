@@ -11,7 +11,7 @@ from typing import Any
 
 from jax.extend import core as jex
 
-from kiwi.hlo.program import Equation
+from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.regions import inner_jaxprs, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, TensorSharding
@@ -51,12 +51,9 @@ class GivenLayouts:
 def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
     """What a unit's `shard_map` fixes; None for all other units, and for one on another mesh."""
     equation = units.graph.program.equations[unit.root]
-    if equation.name != "shard_map":
+    layouts = manual_layouts(units.graph.program, equation, mesh)
+    if layouts is None:
         return None
-    own = equation.jaxpr_eqn.params["mesh"]
-    if dict(own.shape) != dict(zip(mesh.axis_names, mesh.shape, strict=True)):
-        return None
-    layouts = _layouts(units, equation, mesh)
     repeated = units.trips(unit)
     found = (
         replace(c, seconds=repeated * c.seconds)
@@ -70,9 +67,16 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
     )
 
 
-def _layouts(units: UnitGraph, equation: Equation, mesh: DeviceMesh) -> dict[int, TensorSharding]:
-    """By value; one that is read in several layouts is wanted in the first."""
+def manual_layouts(
+    program: Program, equation: Equation, mesh: DeviceMesh
+) -> dict[int, TensorSharding] | None:
+    """By value what a `shard_map` reads and yields lies like; None of all other equations, and of
+    one on another mesh. What is read in several layouts is wanted in the first."""
     eqn = equation.jaxpr_eqn
+    if equation.name != "shard_map":
+        return None
+    if dict(eqn.params["mesh"].shape) != dict(zip(mesh.axis_names, mesh.shape, strict=True)):
+        return None
     kept = [
         spec
         for spec, v in zip(eqn.params["out_specs"], eqn.outvars, strict=True)
@@ -86,7 +90,7 @@ def _layouts(units: UnitGraph, equation: Equation, mesh: DeviceMesh) -> dict[int
     for value, spec in pairs:
         if not isinstance(value, int) or value in found:
             continue
-        info = units.graph.program.values[value]
+        info = program.values[value]
         layout = TensorSharding.from_partition_spec(spec, len(info.shape), mesh.axis_names)
         whole = TensorSharding.replicated(len(info.shape))
         found[value] = whole if info.is_extended else layout.without_trivial_axes(mesh.shape)

@@ -14,6 +14,7 @@ from kiwi.hlo import jax_internals
 PACKAGE = Path(kiwi.__file__).parent
 
 PRIVATE_NAMES = (
+    "jax._src.core.NamedAxisEffect",
     "jax._src.compiler.get_compile_options",
     "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version",
     "jax._src.custom_partitioning_sharding_rule.sdy_sharding_rule_to_mlir",
