@@ -26,7 +26,7 @@ def on_each_device(
     if context.execution.mesh.size == 1:
         return equation.apply(local.__getitem__)
     whole = jax.sharding.PartitionSpec()
-    kernel = equation.kernel
+    kernel = equation.kernel or equation.batches
     if kernel is None:
         function = lambda *reads: equation.apply(dict(zip(equation.reads, reads)).__getitem__)  # noqa: B905, E731
         return context.on_each_device(function, whole, whole)(*(local[v] for v in equation.reads))

@@ -134,10 +134,12 @@ class Values:
     def _stands_apart(self, equation: Equation) -> bool:
         """Whether an equation is not applied as it was traced. A `shard_map` says itself what each
         device computes."""
-        return equation.is_unlowered and equation.name != "shard_map"
+        is_unlowered = equation.is_unlowered and equation.name != "shard_map"
+        return is_unlowered or equation.batches is not None
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
-        """What may be for other devices than those of the planning machine."""
+        """What may be for other devices than those of the planning machine, or is independent along
+        batch dimensions."""
         return on_each_device(self._context, unit, equation, local)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:

@@ -44,6 +44,9 @@ class ProgramBuilder:
         self._known: dict[Any, tuple[int, ...]] = {}
         self._hints: dict[int, tuple[PlacedHint, ...]] = {}
         self._constraints: dict[int, Any] = {}
+        self._callers: list[Any] = []
+        self._host_copies: dict[int, int | Literal] = {}
+        self._user_offloads: set[int] = set()
 
     def _new_value(self, aval: Any, producer: int | None, loop: int | None = None) -> int:
         index = len(self._values)
@@ -73,10 +76,29 @@ class ProgramBuilder:
         """A separate barrier for each input keeps the recomputation apart from the original."""
         if isinstance(value, Literal):
             return value
+        if value in self._host_copies:
+            source = self._offloaded(value)
+            copy = self._barrier(source, eqn, scope, loop)
+            if isinstance(copy, int):
+                self._host_copies[copy] = copy  # Copied to the device, it is itself.
+            return copy
         aval = self._values[value].shape_dtype
         barrier = jax.make_jaxpr(jax.lax.optimization_barrier)(aval).eqns[0]
         barrier = barrier.replace(source_info=eqn.source_info)
         return self._append(barrier, scope, (value,), loop)[0]
+
+    def _offloaded(self, host_copy: int) -> int | Literal:
+        """What a copy in the host's memory is a copy of; notes that it is offloaded. A name that
+        `checkpoint_name` gives is no value of its own."""
+        source = self._host_copies[host_copy]
+        named = source
+        while isinstance(named, int) and named != host_copy:
+            producer = self._values[named].producer
+            if producer is None or self._equations[producer].name != "name":
+                self._user_offloads.add(named)
+                break
+            (named,) = self._equations[producer].inputs
+        return source
 
     def _emit(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
@@ -132,7 +154,8 @@ class ProgramBuilder:
             assert loop is not None
             owner = self._loops[loop].parent
         outputs = tuple(self._new_value(v.aval, index, owner) for v in kept_outputs(eqn))
-        self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop))
+        caller = self._callers[-1] if self._callers else None
+        self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop, caller))
         if self._is_constant(eqn, inputs):
             self._constant.update(outputs)
         return outputs

@@ -180,7 +180,7 @@ def _decide(graph: HloGraph, index: int, results: frozenset[int], chains: Chains
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
     reading = [graph.program.equations[r] for r in readers]
-    if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
+    if any(r.name == "shard_map" or r.is_transfer or r.is_kernel or r.batches for r in reading):
         return True
     calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
     if chains.in_convolutions(index):

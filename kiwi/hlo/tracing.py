@@ -12,6 +12,7 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
+from kiwi.hlo.host_memory import moved_to
 from kiwi.hlo.loops import Carry
 from kiwi.hlo.opening import LoopOpener
 from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kept_outputs
@@ -43,6 +44,8 @@ _TYPES_IN_SHARD_MAP = frozenset(
 )
 """Primitives that only tell along which mesh axes values of a `shard_map` differ; jax 0.10 ends two
 of their names otherwise."""
+
+_LINEAR_SOLVE = "custom_linear_solve"
 
 _CHECKPOINT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
@@ -126,6 +129,8 @@ class _Builder(LoopOpener):
                 tuple(self._loops),
                 self._hints,
                 self._constraints,
+                self._keep_checkpoints,
+                frozenset(self._user_offloads) if self._keep_checkpoints else frozenset(),
             )
         )
 
@@ -136,10 +141,15 @@ class _Builder(LoopOpener):
             if eqn.primitive.name in INLINED_CALLS:
                 outputs = self._inline_call(eqn, inputs, stack, loop)
                 env.update(zip(eqn.outvars, outputs, strict=True))
+            elif eqn.primitive.name == _LINEAR_SOLVE:
+                outputs = self._inline_solve(eqn, inputs, stack, loop)
+                env.update(zip(eqn.outvars, outputs, strict=True))
             elif eqn.primitive.name in _MARKS:
                 env[eqn.outvars[0]] = inputs[_MARKS[eqn.primitive.name]]
             elif eqn.primitive.name in _TYPES_IN_SHARD_MAP:
                 env.update(zip(eqn.outvars, inputs, strict=True))
+            elif (space := moved_to(eqn)) is not None:
+                env[eqn.outvars[0]] = self._moved(eqn, inputs[0], space, scope, loop)
             elif eqn.primitive.name == HINT_PRIMITIVE:
                 self._note_hint(eqn, inputs[0])
                 env[eqn.outvars[0]] = inputs[0]
@@ -156,6 +166,27 @@ class _Builder(LoopOpener):
             else:
                 outputs = self._emit(eqn, inputs, scope, loop)
                 env.update(zip(kept_outputs(eqn), outputs, strict=True))
+
+    def _moved(
+        self,
+        eqn: Any,
+        value: int | Literal,
+        space: jax.memory.Space,
+        scope: str,
+        loop: int | None,
+    ) -> int | Literal:
+        """A copy in another memory.
+
+        What returns from the host's is the value that was copied there: whether it is kept,
+        recomputed or offloaded meanwhile is a plan's to say.
+        """
+        if space is jax.memory.Space.Device and value in self._host_copies:
+            assert isinstance(value, int)
+            return self._offloaded(value)
+        (copy,) = self._emit(eqn, (value,), scope, loop)
+        if space is jax.memory.Space.Host:
+            self._host_copies.setdefault(copy, value)
+        return copy
 
     def _note_hint(self, eqn: Any, value: int | Literal) -> None:
         """Records a hint at its value; the program has no equation for it."""
@@ -179,6 +210,19 @@ class _Builder(LoopOpener):
         self._constraints.setdefault(value, eqn)
         return value
 
+    def _inline_solve(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
+    ) -> list[int | Literal]:
+        """What a linear solve runs forwards.
+
+        Its other functions are for derivatives, which are taken before a program is traced.
+        """
+        lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+        first = lengths.matvec + lengths.vecmat
+        right = sum(length for length in lengths if length is not None)
+        operands = (*inputs[first : first + lengths.solve], *inputs[right:])
+        return self._inline_closed(jaxprs.solve, operands, scope, loop)
+
     def _inline_call(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
     ) -> list[int | Literal]:
@@ -187,7 +231,12 @@ class _Builder(LoopOpener):
         is_checkpoint = eqn.primitive.name in _CHECKPOINT_CALLS
         if self._keep_checkpoints and is_checkpoint and eqn.params.get("differentiated"):
             inputs = tuple(self._barrier(i, eqn, scope, loop) for i in inputs)
-        return self._inline_closed(closed, inputs, scope, loop)
+        has_line = bool(jax_internals.source_line(eqn.source_info))
+        self._callers += [eqn.source_info] * has_line
+        outputs = self._inline_closed(closed, inputs, scope, loop)
+        if has_line:
+            self._callers.pop()
+        return outputs
 
 
 def _without_dead_code(program: Program) -> Program:
@@ -236,7 +285,7 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
     for index, e in enumerate(kept):
         inputs = tuple(move(i) for i in e.inputs)
         outputs = tuple(add(o, index) for o in e.outputs)
-        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs, e.loop))
+        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs, e.loop, e.caller))
     results = tuple(move(r) for r in program.results)
     alive = tuple(
         replace(
@@ -253,7 +302,16 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
     hints = {new_index[v]: placed for v, placed in program.hints.items() if v in new_index}
     constraints = {new_index[v]: e for v, e in program.constraints.items() if v in new_index}
     return Program(
-        tuple(values), tuple(equations), arguments, constants, results, alive, hints, constraints
+        tuple(values),
+        tuple(equations),
+        arguments,
+        constants,
+        results,
+        alive,
+        hints,
+        constraints,
+        program.keeps_checkpoints,
+        frozenset(new_index[v] for v in program.user_offloads if v in new_index),
     )
 
 

@@ -38,9 +38,13 @@ from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
+from kiwi.xla.compiler import Compiler
 from kiwi.xla.compilers import named, predicted_compiler
 
 _LOG = logging.getLogger(__name__)
+
+UNLIMITED_HOST_BYTES = 2**50
+"""Of the host's memory for each device, where the user's own policy offloads without a budget."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,17 @@ class Planner(ABC):
         compiler = predicted_compiler(settings.verify, settings.mesh.hardware)
         return self.offloads and compiler.offloads and bool(settings.host_budget_bytes)
 
+    def _host_limit_bytes(
+        self, step: StepToPlan, settings: Settings, compiler: Compiler
+    ) -> int | None:
+        """What one device may take of its host's memory; None where nothing goes there. What the
+        function's own checkpoint policy offloads needs no budget."""
+        if self.may_offload(settings):
+            return settings.host_limit_bytes
+        if not (step.program.user_offloads and compiler.offloads):
+            return None
+        return settings.host_limit_bytes or UNLIMITED_HOST_BYTES
+
     def _unused_host_budget(self, settings: Settings) -> tuple[str, ...]:
         if not settings.host_budget_bytes or self.may_offload(settings):
             return ()
@@ -173,13 +188,15 @@ class Planner(ABC):
         def may_offload(unit: Unit) -> float:
             return 0.0 if compiler.may_offload(in_scan=unit.loop is not None) else math.inf
 
+        host_limit_bytes = self._host_limit_bytes(step, settings, compiler)
+
         pins = resolve_pins(
             step,
             settings,
             compiler.rules,
             heeds_hints=self.heeds_hints,
             recomputes=self.recomputes,
-            offloads=may_offload if self.may_offload(settings) else None,
+            offloads=None if host_limit_bytes is None else may_offload,
         )
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)
@@ -193,7 +210,8 @@ class Planner(ABC):
             self.recomputes,
             offered=offered,
             pins=pins,
-            host_limit_bytes=settings.host_limit_bytes if self.may_offload(settings) else None,
+            host_limit_bytes=host_limit_bytes,
+            offloads_pinned_only=not self.may_offload(settings),
         )
         fixed = self.fix(fixed, step, budget_bytes, settings)
         return build_problem(step.units, mesh, fixed, budget_bytes)

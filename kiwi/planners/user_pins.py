@@ -32,6 +32,9 @@ from kiwi.problem.step import StepToPlan
 from kiwi.problem.strategy_table import StrategyTable
 from kiwi.xla.rules.base import Rules
 
+POLICY = "the policy of jax.checkpoint"
+"""The label of pins to offload that the function's own policies are."""
+
 
 def resolve_pins(
     step: StepToPlan,
@@ -68,7 +71,11 @@ def resolve_pins(
             found[value] = (*known, pin)
     check = _Check(step.units, mesh, rules, Pins(found), offloads)
     check.run()
-    return Pins(found | check.possible_constraints(dropped)) if heeds_hints else check.pins
+    if heeds_hints:
+        found |= check.possible_constraints(dropped)
+    if offloads is not None:
+        found = check.with_possible_offloads(found)
+    return Pins(found)
 
 
 def _argument_pins(
@@ -194,6 +201,23 @@ class _Check:
                 continue
             trial, unit = Pins({value: (*known, pin)}), self.units.units[producer]
             if all(_agree(other, pin) for other in known) and trial.strategies(self._table, unit):
+                found |= trial.values
+        return found
+
+    def with_possible_offloads(
+        self, pins: dict[int, tuple[Pin, ...]]
+    ) -> dict[int, tuple[Pin, ...]]:
+        """The pins, with those of what the function's own checkpoint policy offloads and the
+        compiler can."""
+        found = dict(pins)
+        lifetimes = residencies(self.units, least_offloaded_bytes=self.offloads)
+        for value in sorted(self.units.graph.program.user_offloads):
+            producer, known = self.units.producer.get(value), found.get(value, ())
+            pin = Pin(POLICY, offloads=True)
+            if producer is None or not all(_agree(other, pin) for other in known):
+                continue
+            unit, trial = self.units.units[producer], Pins({value: (*known, pin)})
+            if trial.residency(unit, lifetimes[producer]).options:
                 found |= trial.values
         return found
 

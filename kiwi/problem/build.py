@@ -34,6 +34,7 @@ from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.row_reductions import reduced_for_readers
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.user_recomputation import units_computed_again
 from kiwi.interval import Interval
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, fused_pairs, overwritten_pairs, runs_of
@@ -90,6 +91,7 @@ class Fixed:
       same step, which are then solutions of this problem, too.
     - `pins`: the user's, see `kiwi.problem.pins`. They have options left.
     - `host_limit_bytes`: of the host's memory for each device; None offloads nothing.
+    - `offloads_pinned_only`: whether nothing goes there but what the user asks for.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -102,6 +104,7 @@ class Fixed:
     offered: tuple[tuple[Residency, ...], ...] = ()
     pins: Pins = field(default_factory=Pins)
     host_limit_bytes: int | None = None
+    offloads_pinned_only: bool = False
 
     def least_offloaded_bytes(
         self, limit_bytes: int | None, devices: int
@@ -111,6 +114,7 @@ class Fixed:
         if self.host_limit_bytes is None:
             return None
         least = LEAST_OFFLOADED * (limit_bytes or 0) * devices
+        least = math.inf if self.offloads_pinned_only else least
 
         def least_of(unit: Unit) -> float:
             if not self.compiler.may_offload(in_scan=unit.loop is not None):
@@ -555,6 +559,10 @@ class _Builder:
             seconds = self._offered.seconds_to_host(host_usage)
             parts["communication"] = parts["communication"] + 2 * seconds
             loads += overlap.offloaded(unit, seconds, times)
+        if unit.index in units_computed_again(self._units):
+            for part in ("compute", "communication"):
+                parts["recompute"] = parts["recompute"] + parts[part]
+                parts[part] = np.zeros_like(parts[part])
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         costs = np.sum(list(parts.values()), axis=0)
         return Node(name, costs, self._usage(node), parts, loads, host_usage)
