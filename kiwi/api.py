@@ -254,7 +254,8 @@ class PlannedFunction:
         keep, opened = settings.respect_user_checkpoint, self.options.open_loops
         trips, follows = settings.while_trips, settings.respect_user_shardings
         hardware = settings.mesh.hardware
-        facts = predicted_target(settings.verify, hardware).facts(hardware)
+        target = predicted_target(settings.verify, hardware)
+        facts = target.facts(hardware)
         known_axes = settings.mesh.shape, settings.mesh.axis_names
         key = (call.traced_key, on_host, keep, opened, facts.target, str(trips), follows)
         for known in (key, (key, known_axes)):
@@ -263,6 +264,7 @@ class PlannedFunction:
         kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
         kept |= {"fetches_elements": facts.may_offload(in_scan=True)}
         kept |= {"follows_shardings": follows}
+        kept |= {"platforms": target.compiler.platforms}
         found = trace_call(
             call, on_host, facts.fusion, mesh=settings.mesh, **kept | dict(self._trace_options)
         )

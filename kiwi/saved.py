@@ -98,8 +98,9 @@ class AppliedPlan(PlannedFunction):
         )
         self.saved = saved
         self._strict = strict
-        traced = {"fetches_elements": False, **options}  # Older files do not say.
-        self._trace_options = {name: traced[name] for name in ("as_traced", "fetches_elements")}
+        traced = {"fetches_elements": False, "platforms": (), **options}  # Older files do not say.
+        names = "as_traced", "fetches_elements", "platforms"
+        self._trace_options = {name: traced[name] for name in names}
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)

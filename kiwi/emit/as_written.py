@@ -79,6 +79,10 @@ class _AsWritten(Interpreter):
                 found[output] = constraint.primitive.bind(found[output], **constraint.params)
         return found
 
+    def _stands_apart(self, equation: Equation) -> bool:
+        """Also a `shard_map` that calls a kernel, which XLA:CPU could not lower."""
+        return equation.is_unlowered  # Batches are XLA's to partition here.
+
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
         """What lies as the results do by the kernel's sharding rule."""
         return stand_in(equation, local.__getitem__)

@@ -26,7 +26,7 @@ def on_each_device(
     if context.execution.mesh.size == 1:
         return equation.apply(local.__getitem__)
     whole = jax.sharding.PartitionSpec()
-    kernel = equation.kernel
+    kernel = equation.kernel or equation.batches
     if kernel is None:
         function = lambda *reads: equation.apply(dict(zip(equation.reads, reads)).__getitem__)  # noqa: B905, E731
         return context.on_each_device(function, whole, whole)(*(local[v] for v in equation.reads))
@@ -45,7 +45,12 @@ def on_each_device(
 
 def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
     """Arrays that XLA propagates shardings to as a kernel's sharding rule says, on any platform:
-    sums of the operands along the factors that a result lacks."""
+    sums of the operands along the factors that a result lacks.
+
+    A `shard_map` stays one, of as little work, between the layouts that it names.
+    """
+    if equation.name == "shard_map":
+        return _manual_stand_in(equation, read)
     types = [v.aval for v in equation.jaxpr_eqn.outvars]
     kernel, operands = equation.kernel, equation.operands(read)
     if kernel is None:
@@ -57,6 +62,27 @@ def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
         parts = (_along(t, x, result, sizes).astype(own.dtype) for t, x in tensors)
         found.append(functools.reduce(operator.add, parts).reshape(own.shape))
     return equation.kept(found)
+
+
+def _manual_stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
+    """The results of a `shard_map`, each of which depends on all operands."""
+    params = equation.jaxpr_eqn.params
+    results = [v.aval for v in params["jaxpr"].outvars]
+
+    def body(*shards: Any) -> list[Any]:
+        arrays = [x for x in shards if not jnp.issubdtype(x.dtype, jax.dtypes.extended)]
+        total = sum((jnp.sum(x).real.astype("float32") for x in arrays), jnp.float32(0))
+        return [jnp.broadcast_to(total, t.shape).astype(t.dtype) for t in results]
+
+    manual = jax.shard_map(
+        body,
+        mesh=params["mesh"],
+        in_specs=tuple(params["in_specs"]),
+        out_specs=list(params["out_specs"]),
+        axis_names=params.get("newly_manual_axes") or params["manual_axes"],
+        check_vma=False,
+    )
+    return equation.kept(manual(*equation.operands(read)))
 
 
 def _along(tensor: Factors, array: Any, result: Factors, sizes: Mapping[str, int]) -> Any:

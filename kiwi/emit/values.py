@@ -123,7 +123,7 @@ class Values:
             equation = self._program.equations[index]
             if equation.is_border:
                 continue
-            if equation.is_unlowered and equation.name != "shard_map":
+            if self._stands_apart(equation):
                 outputs = self._unlowered(unit, equation, local)
             elif is_constraint(equation.jaxpr_eqn):
                 # The plan lays out the result, as the constraint says where it can be followed.
@@ -135,8 +135,15 @@ class Values:
             local.update(zip(equation.outputs, outputs, strict=True))
         return local
 
+    def _stands_apart(self, equation: Equation) -> bool:
+        """Whether an equation is not applied as it was traced. A `shard_map` says itself what each
+        device computes."""
+        is_unlowered = equation.is_unlowered and equation.name != "shard_map"
+        return is_unlowered or equation.batches is not None
+
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
-        """What may be for other devices than those of the planning machine."""
+        """What may be for other devices than those of the planning machine, or is independent along
+        batch dimensions."""
         return on_each_device(self._context, unit, equation, local)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:

@@ -1,6 +1,6 @@
 """A program under construction: its values and equations, of which equal ones are merged."""
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from operator import itemgetter
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from kiwi.hlo import loops
+from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.loops import Loop, LoopKind
 from kiwi.hlo.program import Equation, Literal, Value, kept_outputs
@@ -24,11 +24,13 @@ class ProgramBuilder:
         open_loops: bool,
         while_trips: WhileTrips,
         fetches_elements: bool,
+        platforms: Collection[str],
     ) -> None:
         self._keep_checkpoints = keep_checkpoints
         self._open_loops = open_loops
         self._fetches_elements = fetches_elements
         self._while_trips = while_trips
+        self._platforms = platforms
         self._loops: list[Loop] = []
         self._spaces: dict[Hashable, int] = {}
         self._joined: dict[int, dict[int, int | Literal]] = {}
@@ -42,6 +44,9 @@ class ProgramBuilder:
         self._known: dict[Any, tuple[int, ...]] = {}
         self._hints: dict[int, tuple[PlacedHint, ...]] = {}
         self._constraints: dict[int, Any] = {}
+        self._callers: list[Any] = []
+        self._host_copies: dict[int, int | Literal] = {}
+        self._user_offloads: set[int] = set()
 
     def _new_value(self, aval: Any, producer: int | None, loop: int | None = None) -> int:
         index = len(self._values)
@@ -71,17 +76,36 @@ class ProgramBuilder:
         """A separate barrier for each input keeps the recomputation apart from the original."""
         if isinstance(value, Literal):
             return value
+        if value in self._host_copies:
+            source = self._offloaded(value)
+            copy = self._barrier(source, eqn, scope, loop)
+            if isinstance(copy, int):
+                self._host_copies[copy] = copy  # Copied to the device, it is itself.
+            return copy
         aval = self._values[value].shape_dtype
         barrier = jax.make_jaxpr(jax.lax.optimization_barrier)(aval).eqns[0]
         barrier = barrier.replace(source_info=eqn.source_info)
         return self._append(barrier, scope, (value,), loop)[0]
+
+    def _offloaded(self, host_copy: int) -> int | Literal:
+        """What a copy in the host's memory is a copy of; notes that it is offloaded. A name that
+        `checkpoint_name` gives is no value of its own."""
+        source = self._host_copies[host_copy]
+        named = source
+        while isinstance(named, int) and named != host_copy:
+            producer = self._values[named].producer
+            if producer is None or self._equations[producer].name != "name":
+                self._user_offloads.add(named)
+                break
+            (named,) = self._equations[producer].inputs
+        return source
 
     def _emit(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
     ) -> tuple[int, ...]:
         if self._is_constant(eqn, inputs):
             loop = self._branch_around(loop)
-        key = None if eqn.effects else _identity(eqn, inputs)
+        key = None if jax_internals.side_effects(eqn) else _identity(eqn, inputs)
         if key is None:
             return self._append(eqn, scope, inputs, loop)
         key = (key, self._place(eqn, inputs, loop))
@@ -97,7 +121,9 @@ class ProgramBuilder:
 
     def _is_constant(self, eqn: Any, inputs: tuple[int | Literal, ...]) -> bool:
         """Whether an equation depends on no argument, so that it can run in front of loops."""
-        is_plain = not eqn.effects and eqn.primitive.name not in loops.LOOP_PRIMITIVES
+        is_plain = (
+            not jax_internals.side_effects(eqn) and eqn.primitive.name not in loops.LOOP_PRIMITIVES
+        )
         return is_plain and all(isinstance(i, Literal) or i in self._constant for i in inputs)
 
     def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:
@@ -128,7 +154,8 @@ class ProgramBuilder:
             assert loop is not None
             owner = self._loops[loop].parent
         outputs = tuple(self._new_value(v.aval, index, owner) for v in kept_outputs(eqn))
-        self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop))
+        caller = self._callers[-1] if self._callers else None
+        self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop, caller))
         if self._is_constant(eqn, inputs):
             self._constant.update(outputs)
         return outputs

@@ -80,8 +80,9 @@ def is_map(graph: HloGraph, index: int) -> bool:
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
     """Whether an equation calls something that HLO only knows by name, without a rule."""
-    is_kernel = graph.program.equations[equation].is_kernel
-    return "custom_call" in graph.opcodes[equation] and not is_kernel
+    own = graph.program.equations[equation]
+    has_rule = own.is_kernel or own.batches is not None
+    return "custom_call" in graph.opcodes[equation] and not has_rule
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:

@@ -4,11 +4,12 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from kiwi.hlo.graph import EquationInfo, StableHloOp
+from kiwi.hlo.independent_batches import batch_flops
 from kiwi.hlo.kernels import Kernel
 from kiwi.hlo.loops import JOIN, border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.regions import jaxpr_flops, region_flops
+from kiwi.hlo.regions import equation_flops, jaxpr_flops
 from kiwi.hlo.rule import (
     ComposedRule,
     RuleComposer,
@@ -70,8 +71,10 @@ def _constants(program: Program) -> list[bool]:
 def _flops(equation: Equation, members: list[StableHloOp]) -> float:
     if equation.kernel is not None:
         return equation.kernel.share_of_work * jaxpr_flops(equation.kernel_jaxpr)
-    if equation.name in REGION_PRIMITIVES:
-        return region_flops(equation.jaxpr_eqn)
+    if equation.batches is not None:
+        return batch_flops(equation.jaxpr_eqn)
+    if equation.name in REGION_PRIMITIVES or equation.is_library_kernel:
+        return equation_flops(equation.jaxpr_eqn)
     return sum(op.flops for op in members)
 
 
@@ -83,6 +86,8 @@ def _rule(
         return _disconnected_rule(program, equation, results_blocked=False)
     if equation.kernel is not None:
         return _kernel_rule(equation, equation.kernel)
+    if equation.batches is not None:
+        return _kernel_rule(equation, equation.batches)
     if equation.name in REGION_PRIMITIVES or any(program.values[v].is_extended for v in values):
         return _disconnected_rule(program, equation, results_blocked=True)
     if equation.is_border:

@@ -18,7 +18,7 @@ buffers. An equation is *materialised* if one of these holds:
 7. a manual computation (`shard_map`) reads it in the layout of its `in_specs`, or a kernel does;
 8. a hint of the user pins its layout or its residency.
 
-Compilers differ in what they fuse (`FusedMaps`): cases 3 and 4 do not hold for a chain that all of
+Compilers differ in what they fuse (`Fusion`): cases 3 and 4 do not hold for a chain that all of
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
 than twice as many, and for an addition at most half as many (a product of vectors) or, on GPUs, if
 it puts elements between others (an associative scan). What else a compiler does that fuses maps
@@ -167,7 +167,7 @@ def _decide(
     if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
         return True
     reading = [graph.program.equations[r] for r in readers]
-    if any(r.name == "shard_map" or r.is_transfer or r.is_kernel for r in reading):
+    if any(r.name == "shard_map" or r.is_transfer or r.is_kernel or r.batches for r in reading):
         return True
     calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
     if chains.holds(fusion.in_convolutions, index):

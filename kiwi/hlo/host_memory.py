@@ -11,6 +11,7 @@ The argument of a fetch and the result of a store take no device memory.
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import jax
 from jax import lax
 from jax.extend import core as jex
 from jax.interpreters import mlir
@@ -29,6 +30,17 @@ of the only one to be 0, and the copy to be the whole."""
 def buffer_key(shape: Sequence[int], dtype: Any, layout: Hashable) -> Hashable:
     """Offloaded values outside of loops for which it is equal are elements of one buffer."""
     return tuple(shape), str(dtype), layout
+
+
+def moved_to(eqn: Any) -> Any | None:
+    """The memory that a traced `jax.device_put` of one array copies to; None of all others.
+
+    So policies of `jax.checkpoint` copy to the host what they offload, and back.
+    """
+    if eqn.primitive.name != "device_put" or len(eqn.invars) != 1:
+        return None
+    (target,) = eqn.params["devices"]
+    return target if isinstance(target, jax.memory.Space) else None
 
 
 def _identity(name: str) -> Callable[[Any], Any]:

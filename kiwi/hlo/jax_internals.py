@@ -320,6 +320,17 @@ def source_line(source_info: Any) -> str:
     return "" if summary.startswith("unknown") else summary
 
 
+def names_mesh_axes(eqn: Any) -> bool:
+    """Whether a traced equation names axes of a mesh, as the collectives in a `shard_map` do and
+    the loops around them."""
+    return any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+
+
+def side_effects(eqn: Any) -> frozenset[Any]:
+    """The effects of a traced equation. That it names axes of a mesh is none."""
+    return frozenset(e for e in eqn.effects if not isinstance(e, core.NamedAxisEffect))
+
+
 def stacked_results(scan: Any) -> tuple[bool, ...]:
     """For each result of a scan's equation whether it is stacked, not carried.
 

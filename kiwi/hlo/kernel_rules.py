@@ -27,10 +27,12 @@ _BATCH_HEADS_LENGTH = "b h s d, b h t d, b h t d -> b h s d"
 _BATCH_LENGTH_HEADS = "b s (k g) d, b t k d, b t k d -> b s (k g) d"
 _OF_ATTENTION = ("s", "t", "d", "g")
 
+_ATTENTION_BY_LIBRARY = "jax._src.nn.functions.dot_product_attention"
+
 SHIPPED_RULES = {
     "jax.experimental.pallas.ops.tpu.flash_attention.flash_attention": _BATCH_HEADS_LENGTH,
     "jax.experimental.pallas.ops.gpu.attention.mha": _BATCH_LENGTH_HEADS,
-    "jax._src.nn.functions.dot_product_attention": _BATCH_LENGTH_HEADS,
+    _ATTENTION_BY_LIBRARY: _BATCH_LENGTH_HEADS,
 }
 """By module and name, the rules of jax's own attention functions: batch and heads are sharded."""
 
@@ -58,7 +60,8 @@ def sharding_rule(
     - `need_replication_factors`: words that are never sharded, such as those of a dimension along
       which a causal mask counts. Nor are words that not all results have.
     - `share_of_work`: the part of its work that the kernel does, where it skips what a mask leaves
-      out. By default all of it, and a half of jax's own attention functions where they are causal.
+      out. By default all of it: what a Pallas kernel skips follows from its body
+      (`kiwi.hlo.grids`). Of `jax.nn.dot_product_attention` where it is causal a half.
 
     **Raises:** `InvalidArgumentError` if the rule cannot be read, or does not fit the arrays.
     """
@@ -93,9 +96,9 @@ def sharding_rule(
 
 
 def _share_of_work(function: Callable[..., Any], keywords: Mapping[str, Any]) -> float:
-    """Of jax's own attention functions, which skip the blocks of scores above the diagonal."""
-    is_causal = keywords.get("is_causal") or keywords.get("causal")
-    return 0.5 if is_causal and _full_name(function) in SHIPPED_RULES else 1.0
+    """cuDNN skips the blocks of scores above the diagonal, and has no body that says so."""
+    is_of_library = _full_name(function) == _ATTENTION_BY_LIBRARY
+    return 0.5 if keywords.get("is_causal") and is_of_library else 1.0
 
 
 def _full_name(function: Callable[..., Any]) -> str:

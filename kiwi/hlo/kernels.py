@@ -18,6 +18,7 @@ from jax.extend import core as jex
 from jax.interpreters import batching, mlir
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo import jax_internals
 from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs
 from kiwi.hlo.rule import ShardingRule
 
@@ -94,12 +95,24 @@ def shardable(operands: Sequence[Factors], results: Sequence[Factors]) -> frozen
     return read.intersection(*common) - minor
 
 
+def is_library_kernel(eqn: Any) -> bool:
+    """Whether a traced equation is one kernel by itself, which XLA calls and does not compile."""
+    name = eqn.primitive.name
+    return name == "pallas_call" or name.startswith(CUDNN_ATTENTION)
+
+
+def is_collective(eqn: Any) -> bool:
+    """Whether a traced equation of a `shard_map` communicates, or asks where its device is."""
+    return jax_internals.names_mesh_axes(eqn) and not inner_jaxprs(eqn)
+
+
 def is_unlowered(eqn: Any) -> bool:
     """Whether planning does not lower a traced equation, or one of a region that it runs."""
     name = eqn.primitive.name
     return (
         name in _UNLOWERED
         or name.startswith(CUDNN_ATTENTION)
+        or is_collective(eqn)
         or any(is_unlowered(inner) for region in inner_jaxprs(eqn) for inner in region.eqns)
     )
 

@@ -17,9 +17,10 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 
 def multiplies(graph: HloGraph, equation: int) -> bool:
-    """Whether matrix units compute an equation."""
-    is_kernel = graph.program.equations[equation].is_kernel
-    return is_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
+    """Whether matrix units compute an equation, or a part of the region that it runs."""
+    own = graph.program.equations[equation]
+    is_large = own.is_library_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
+    return is_large or (graph.equations[equation].is_region and own.region_multiplies)
 
 
 @functools.lru_cache(maxsize=4)

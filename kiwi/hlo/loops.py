@@ -33,7 +33,7 @@ residuals.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,12 +120,33 @@ def may_open(eqn: Any) -> bool:
     shard.
     """
     name = eqn.primitive.name
-    if eqn.effects or name not in ("scan", "while", "cond"):
+    if jax_internals.side_effects(eqn) or name not in ("scan", "while", "cond"):
         return False
     if name == "scan":
         return eqn.params["length"] > 0
-    by_platform = eqn.params.get("branches_platforms") is not None
-    return not by_platform and most_elements(eqn) >= LEAST_ELEMENTS
+    return not chooses_platform(eqn) and most_elements(eqn) >= LEAST_ELEMENTS
+
+
+def chooses_platform(eqn: Any) -> bool:
+    """Whether an equation is a `jax.lax.platform_dependent`."""
+    return eqn.primitive.name == "cond" and eqn.params.get("branches_platforms") is not None
+
+
+def branch_of_platform(eqn: Any, platforms: Collection[str]) -> Any:
+    """The closed jaxpr that a `jax.lax.platform_dependent` runs on a platform of these names.
+
+    None of any other equation, without a name, and where no branch is for them: JAX says so when it
+    lowers the equation.
+    """
+    if not platforms or not chooses_platform(eqn):
+        return None
+    default = None
+    for names, branch in zip(eqn.params["branches_platforms"], eqn.params["branches"], strict=True):
+        if names is None:
+            default = branch
+        elif not set(names).isdisjoint(platforms):
+            return branch
+    return default
 
 
 def scan_operands(eqn: Any) -> ScanOperands:

@@ -69,10 +69,29 @@ class LoopOpener(ProgramBuilder, ABC):
             for variable, n in zip(variables, following, strict=True)
         ]
         stacks = [
-            Literal(None) if isinstance(v, jex.DropVar) else border.stack(y)
-            for y, v in zip(ys, eqn.outvars[operands.carries :], strict=True)
+            self._stacked_result(border, y, variable, eqn, inner, parent)
+            for y, variable in zip(ys, eqn.outvars[operands.carries :], strict=True)
         ]
         return [*finals, *stacks]
+
+    def _stacked_result(
+        self,
+        border: "_Border",
+        y: int | Literal,
+        variable: Any,
+        eqn: Any,
+        scope: str,
+        parent: int | None,
+    ) -> int | Literal:
+        """What a scan stacks for `variable`; a literal is repeated in front of the loop, which has
+        no iteration of its own to compute it in."""
+        if isinstance(variable, jex.DropVar):
+            return Literal(None)
+        if isinstance(y, int):
+            return border.stack(y)
+        aval = variable.aval
+        repeated = partial(jnp.full, aval.shape, dtype=aval.dtype)
+        return self._with(repeated, (y,), eqn, scope, parent)
 
     def _open_while(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
@@ -288,7 +307,7 @@ class _Border:
             return equation
         return equation if equation.name == FETCH else None
 
-    def stack(self, y: int | Literal) -> int:
+    def stack(self, y: int) -> int:
         length = self._loop.length
         index = self._loop.index
         stacked = self._emit(loops.STACK, y, index, loop=index, length=length)

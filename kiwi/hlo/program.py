@@ -23,10 +23,18 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.hints import PlacedHint
 from kiwi.hlo.host_memory import FETCH, STORE, TRANSFERS
-from kiwi.hlo.kernels import Kernel, is_unlowered, kernel_calls, kernel_jaxpr
+from kiwi.hlo.independent_batches import batch_kernel
+from kiwi.hlo.kernels import (
+    Kernel,
+    is_collective,
+    is_library_kernel,
+    is_unlowered,
+    kernel_calls,
+    kernel_jaxpr,
+)
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
 from kiwi.hlo.partitioned_functions import kernel_of
-from kiwi.hlo.regions import inner_jaxprs
+from kiwi.hlo.regions import inner_jaxprs, multiplies_inside
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
 
@@ -78,7 +86,8 @@ class Equation:
     `inputs` holds a value index or a `Literal` per operand, `outputs` the value indices of
     the results that something reads. `jaxpr_eqn` is the traced equation itself and `scope`
     the name scope of the calls around it, which inlining took away. `loop` is the innermost
-    opened loop whose body it is part of.
+    opened loop whose body it is part of. `caller` is the source info of the innermost call around
+    it that has a line in the user's code, if one has.
     """
 
     index: int
@@ -87,6 +96,7 @@ class Equation:
     inputs: tuple[int | Literal, ...]
     outputs: tuple[int, ...]
     loop: int | None = None
+    caller: Any = None
 
     @property
     def name(self) -> str:
@@ -109,6 +119,11 @@ class Equation:
         return kernel_of(self.jaxpr_eqn)
 
     @functools.cached_property
+    def batches(self) -> Kernel | None:
+        """Its rule, if it computes each element of a batch by itself and has no other one."""
+        return batch_kernel(self.jaxpr_eqn)
+
+    @functools.cached_property
     def kernel_jaxpr(self) -> Any:
         """What its kernel does on whole operands; to trace it takes long."""
         assert self.kernel is not None
@@ -116,13 +131,33 @@ class Equation:
 
     @property
     def kernel_calls(self) -> int:
-        """How many library kernels run for what has such a rule."""
-        return 0 if self.kernel is None else max(1, kernel_calls(self.kernel_jaxpr))
+        """How many library kernels run for what is one, or has a sharding rule.
+
+        Those in a region are not counted (`kiwi.problem.costs.RegionPrice`).
+        """
+        if self.kernel is None:
+            return int(self.is_library_kernel)
+        return max(1, kernel_calls(self.kernel_jaxpr))
 
     @property
     def is_kernel(self) -> bool:
         """Whether it has a sharding rule of its own."""
         return self.kernel is not None
+
+    @functools.cached_property
+    def is_library_kernel(self) -> bool:
+        """Whether it is one kernel that XLA calls, with a sharding rule or without."""
+        return self.is_kernel or is_library_kernel(self.jaxpr_eqn)
+
+    @functools.cached_property
+    def region_multiplies(self) -> bool:
+        """Whether the region that it runs contains a matmul, a convolution or a kernel."""
+        return multiplies_inside(self.jaxpr_eqn)
+
+    @functools.cached_property
+    def communicates(self) -> bool:
+        """Whether it is a collective in a `shard_map`."""
+        return is_collective(self.jaxpr_eqn)
 
     @functools.cached_property
     def is_unlowered(self) -> bool:
@@ -132,7 +167,7 @@ class Equation:
     @property
     def has_effects(self) -> bool:
         """Whether it does more than compute its results."""
-        return bool(self.jaxpr_eqn.effects)
+        return bool(jax_internals.side_effects(self.jaxpr_eqn))
 
     @functools.cached_property
     def may_repeat(self) -> bool:
@@ -172,8 +207,12 @@ class Equation:
 
     @functools.cached_property
     def source_line(self) -> str:
-        """`"file.py:12 (function)"` of the user's code."""
-        return jax_internals.source_line(self.jaxpr_eqn.source_info)
+        """`"file.py:12 (function)"` of the user's code.
+
+        What has no such line itself, as the random bits of a dropout, has that of its `caller`.
+        """
+        own = jax_internals.source_line(self.jaxpr_eqn.source_info)
+        return own or (jax_internals.source_line(self.caller) if self.caller is not None else "")
 
     @functools.cached_property
     def _function(self) -> Callable[..., list[Any]]:
@@ -235,7 +274,9 @@ class Program:
     `arguments` are value indices in the order of the flattened arguments, `constants` map captured
     arrays' value indices to the arrays, `results` follow the flattened results. `loops` are the
     opened ones, by their index. `hints` are what the user says of values; `constraints` the traced
-    `with_sharding_constraint`s of values, see `kiwi.hlo.sharding_constraints`.
+    `with_sharding_constraint`s of values, see `kiwi.hlo.sharding_constraints`. `keeps_checkpoints`:
+    whether what the user's `jax.checkpoint` recomputes stands apart; `user_offloads` are then the
+    values that its policy copies to the host's memory for the backward pass.
     """
 
     values: tuple[Value, ...]
@@ -246,6 +287,8 @@ class Program:
     loops: tuple[Loop, ...] = ()
     hints: Mapping[int, tuple[PlacedHint, ...]] = field(default_factory=dict)
     constraints: Mapping[int, Any] = field(default_factory=dict)
+    keeps_checkpoints: bool = False
+    user_offloads: frozenset[int] = frozenset()
 
     @functools.cached_property
     def nesting(self) -> tuple[tuple[int, ...], ...]:
@@ -320,7 +363,7 @@ class Program:
     def pinned_values(self) -> frozenset[int]:
         """The values that hints or constraints restrict."""
         hinted = {v for v, placed in self.hints.items() if any(p.hint.pins for p in placed)}
-        return frozenset(hinted | self.constraints.keys())
+        return frozenset(hinted | self.constraints.keys() | self.user_offloads)
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:
@@ -331,7 +374,7 @@ class Program:
     def kept_values(self) -> frozenset[int]:
         """Those that are more than an operand of equations."""
         handed_on = self.result_values | self.next_values.keys()
-        return handed_on | self.hints.keys() | self.constraints.keys()
+        return handed_on | self.hints.keys() | self.constraints.keys() | self.user_offloads
 
     @functools.cached_property
     def host_values(self) -> frozenset[int]:

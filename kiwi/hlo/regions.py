@@ -3,7 +3,8 @@
 Kiwi prices a region that it does not open from its jaxpr. Shapes inside of `shard_map` are those of
 one device, shapes inside of other regions those of the whole tensor.
 
-*Work*: of a `scan` its body times its length, of a Pallas kernel its body times its grid, of a
+*Work*: of a `scan` its body times its length, of a Pallas kernel its body in each place of its grid
+(`kiwi.hlo.grids`), of a
 `cond` its costliest branch, of a `while` its body times its trip count: known where it counts from
 one literal to another by ones, as `fori_loop` does, else `ASSUMED_TRIPS`.
 
@@ -20,12 +21,16 @@ from typing import Any
 from jax.extend import core as jex
 
 from kiwi.hlo.costs import FREE_OPCODES
+from kiwi.hlo.grids import kernel_work
 
 CUDNN_ATTENTION = "dot_product_attention_"
 """How the primitives of jax's attention by cuDNN begin."""
 
 ASSUMED_TRIPS = 10
 """The assumed trip count of a `while` whose trip count is unknown."""
+
+_MULTIPLY = frozenset({"conv_general_dilated", "dot_general", "pallas_call"})
+"""Primitives that matrix units compute, a kernel of Pallas as a rule."""
 
 _NOT_ABSORBED = frozenset(
     {"cholesky", "concatenate", "conv_general_dilated", "cumlogsumexp", "cummax", "cumprod"}
@@ -55,8 +60,21 @@ def trips(eqn: Any) -> int:
     return ASSUMED_TRIPS if known is None else known
 
 
+def multiplies_inside(eqn: Any) -> bool:
+    """Whether the regions that an equation runs contain a matmul, a convolution or a kernel."""
+    inner = [e for region in inner_jaxprs(eqn) for e in region.eqns]
+    return any(
+        e.primitive.name in _MULTIPLY
+        or e.primitive.name.startswith(CUDNN_ATTENTION)
+        or multiplies_inside(e)
+        for e in inner
+    )
+
+
 def region_flops(eqn: Any) -> float:
     """Work of an equation that runs regions."""
+    if eqn.primitive.name == "pallas_call":
+        return kernel_work(eqn, equation_flops)
     if eqn.primitive.name == "while":
         return trips(eqn) * sum(jaxpr_flops(region) for region in inner_jaxprs(eqn))
     return trips(eqn) * max((jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
@@ -84,10 +102,11 @@ def _counted_trips(eqn: Any) -> int | None:
 
 def jaxpr_flops(jaxpr: Any) -> float:
     """Work of all equations of a jaxpr."""
-    return sum(_eqn_flops(eqn) for eqn in jaxpr.eqns)
+    return sum(equation_flops(eqn) for eqn in jaxpr.eqns)
 
 
-def _eqn_flops(eqn: Any) -> float:
+def equation_flops(eqn: Any) -> float:
+    """Work of one equation, with that of the regions that it runs."""
     if inner_jaxprs(eqn):
         return region_flops(eqn)
     name = eqn.primitive.name

@@ -14,6 +14,7 @@ from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
+from kiwi.hlo.host_memory import moved_to
 from kiwi.hlo.loops import Carry
 from kiwi.hlo.opened_computations import kernel_computations_opened
 from kiwi.hlo.opening import LoopOpener
@@ -40,6 +41,15 @@ _MARKS = {"nonbatchable": 0, "select_if_vmap": 1}
 """Primitives of Equinox's loops that only matter to `jax.vmap`, and the operand that they yield: a
 rule for the other ones, which XLA drops, would bring them into layouts that nothing reads."""
 
+_TYPES_IN_SHARD_MAP = frozenset(
+    {"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"}
+    | {"reduced_vary_cast_p", "vary_unreduced_cast_p"}
+)
+"""Primitives that only tell along which mesh axes values of a `shard_map` differ; jax 0.10 ends two
+of their names otherwise."""
+
+_LINEAR_SOLVE = "custom_linear_solve"
+
 _CHECKPOINT_CALLS = frozenset({"checkpoint", "remat", "remat2"})
 
 
@@ -55,6 +65,7 @@ def trace(
     fetches_elements: bool = False,
     follows_shardings: bool = True,
     context: AbstractContextManager[Any] | None = None,
+    platforms: Collection[str] = (),
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -72,17 +83,40 @@ def trace(
       `kiwi.hlo.explicit_axes` and `kiwi.hlo.opened_computations`.
     - `context`: the context of meshes that the function is traced in, by default the caller's. The
       program is without any.
+    - `platforms`: jax's names of the platform that the program is planned for; of a
+      `jax.lax.platform_dependent` its branch is inlined. Without them all branches stay.
     """
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
     with context or nullcontext(), jax_internals.assumed_cudnn(), opened:
         closed = jax.make_jaxpr(flat_function)(*arguments)
     with jax_internals.without_mesh():
-        closed = without_meshes(closed, follows=follows_shardings)
-        builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements)
-        program = builder.build(closed)
-        while (simplified := simplified_once(program, as_traced)) is not program:
-            # What was transposed twice is transposed once then.
-            program = _without_dead_code(simplified)
+        return program_of(
+            without_meshes(closed, follows=follows_shardings),
+            keep_checkpoints=keep_checkpoints,
+            open_loops=open_loops,
+            while_trips=while_trips,
+            as_traced=as_traced,
+            fetches_elements=fetches_elements,
+            platforms=platforms,
+        )
+
+
+def program_of(
+    closed: Any,
+    *,
+    keep_checkpoints: bool = False,
+    open_loops: bool = False,
+    while_trips: WhileTrips = DEFAULT_TRIPS,
+    as_traced: Collection[str] = (),
+    fetches_elements: bool = False,
+    platforms: Collection[str] = (),
+) -> Program:
+    """The `Program` of a closed jaxpr; options as of `trace`."""
+    builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements, platforms)
+    program = builder.build(closed)
+    while (simplified := simplified_once(program, as_traced)) is not program:
+        # What was transposed twice is transposed once then.
+        program = _without_dead_code(simplified)
     return program
 
 
@@ -106,6 +140,8 @@ class _Builder(LoopOpener):
                 tuple(self._loops),
                 self._hints,
                 self._constraints,
+                self._keep_checkpoints,
+                frozenset(self._user_offloads) if self._keep_checkpoints else frozenset(),
             )
         )
 
@@ -116,13 +152,23 @@ class _Builder(LoopOpener):
             if eqn.primitive.name in INLINED_CALLS:
                 outputs = self._inline_call(eqn, inputs, stack, loop)
                 env.update(zip(eqn.outvars, outputs, strict=True))
+            elif eqn.primitive.name == _LINEAR_SOLVE:
+                outputs = self._inline_solve(eqn, inputs, stack, loop)
+                env.update(zip(eqn.outvars, outputs, strict=True))
             elif eqn.primitive.name in _MARKS:
                 env[eqn.outvars[0]] = inputs[_MARKS[eqn.primitive.name]]
+            elif eqn.primitive.name in _TYPES_IN_SHARD_MAP:
+                env.update(zip(eqn.outvars, inputs, strict=True))
+            elif (space := moved_to(eqn)) is not None:
+                env[eqn.outvars[0]] = self._moved(eqn, inputs[0], space, scope, loop)
             elif eqn.primitive.name == HINT_PRIMITIVE:
                 self._note_hint(eqn, inputs[0])
                 env[eqn.outvars[0]] = inputs[0]
             elif is_constraint(eqn):
                 env[eqn.outvars[0]] = self._constrained(eqn, inputs[0], scope, loop)
+            elif (branch := loops.branch_of_platform(eqn, self._platforms)) is not None:
+                outputs = self._inline_closed(branch, inputs[1:], stack, loop)
+                env.update(zip(eqn.outvars, outputs, strict=True))
             elif self._open_loops and loops.may_open(eqn):
                 env.update(zip(eqn.outvars, self._open(eqn, inputs, scope, loop), strict=True))
             elif (taken_apart := _independent_equations(eqn)) is not None:
@@ -131,6 +177,27 @@ class _Builder(LoopOpener):
             else:
                 outputs = self._emit(eqn, inputs, scope, loop)
                 env.update(zip(kept_outputs(eqn), outputs, strict=True))
+
+    def _moved(
+        self,
+        eqn: Any,
+        value: int | Literal,
+        space: Any,
+        scope: str,
+        loop: int | None,
+    ) -> int | Literal:
+        """A copy in another memory.
+
+        What returns from the host's is the value that was copied there: whether it is kept,
+        recomputed or offloaded meanwhile is a plan's to say.
+        """
+        if space is jax.memory.Space.Device and value in self._host_copies:
+            assert isinstance(value, int)
+            return self._offloaded(value)
+        (copy,) = self._emit(eqn, (value,), scope, loop)
+        if space is jax.memory.Space.Host:
+            self._host_copies.setdefault(copy, value)
+        return copy
 
     def _note_hint(self, eqn: Any, value: int | Literal) -> None:
         """Records a hint at its value; the program has no equation for it."""
@@ -154,6 +221,19 @@ class _Builder(LoopOpener):
         self._constraints.setdefault(value, eqn)
         return value
 
+    def _inline_solve(
+        self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
+    ) -> list[int | Literal]:
+        """What a linear solve runs forwards.
+
+        Its other functions are for derivatives, which are taken before a program is traced.
+        """
+        lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+        first = lengths.matvec + lengths.vecmat
+        right = sum(length for length in lengths if length is not None)
+        operands = (*inputs[first : first + lengths.solve], *inputs[right:])
+        return self._inline_closed(jaxprs.solve, operands, scope, loop)
+
     def _inline_call(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
     ) -> list[int | Literal]:
@@ -162,7 +242,12 @@ class _Builder(LoopOpener):
         is_checkpoint = eqn.primitive.name in _CHECKPOINT_CALLS
         if self._keep_checkpoints and is_checkpoint and eqn.params.get("differentiated"):
             inputs = tuple(self._barrier(i, eqn, scope, loop) for i in inputs)
-        return self._inline_closed(closed, inputs, scope, loop)
+        has_line = bool(jax_internals.source_line(eqn.source_info))
+        self._callers += [eqn.source_info] * has_line
+        outputs = self._inline_closed(closed, inputs, scope, loop)
+        if has_line:
+            self._callers.pop()
+        return outputs
 
 
 def _without_dead_code(program: Program) -> Program:
@@ -211,7 +296,7 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
     for index, e in enumerate(kept):
         inputs = tuple(move(i) for i in e.inputs)
         outputs = tuple(add(o, index) for o in e.outputs)
-        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs, e.loop))
+        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs, e.loop, e.caller))
     results = tuple(move(r) for r in program.results)
     alive = tuple(
         replace(
@@ -228,7 +313,16 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
     hints = {new_index[v]: placed for v, placed in program.hints.items() if v in new_index}
     constraints = {new_index[v]: e for v, e in program.constraints.items() if v in new_index}
     return Program(
-        tuple(values), tuple(equations), arguments, constants, results, alive, hints, constraints
+        tuple(values),
+        tuple(equations),
+        arguments,
+        constants,
+        results,
+        alive,
+        hints,
+        constraints,
+        program.keeps_checkpoints,
+        frozenset(new_index[v] for v in program.user_offloads if v in new_index),
     )
 
 

@@ -76,7 +76,7 @@ def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | No
         end = _limit(eqn, comparison.invars[limit], places, inputs)
         if place is None or place < constants or end is None:
             continue
-        start, step = _value(inputs[place]), _step(eqn, place - constants)
+        start, step = _value(inputs[place]), step_of_carry(eqn, place - constants)
         if start is None or step is None:
             continue
         return _trips(comparison.primitive.name, sign, start, end, step)
@@ -94,8 +94,11 @@ def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
     return max(0, -(-distance // abs(step)))
 
 
-def _step(eqn: Any, carry: int) -> int | None:
-    """The literal that each iteration adds to a carry, 0 where it passes it on."""
+def step_of_carry(eqn: Any, carry: int) -> int | None:
+    """The literal that each iteration of a `while` adds to a carry, whose number is given.
+
+    0 where it passes the carry on, None of all else.
+    """
     body = eqn.params["body_jaxpr"].jaxpr
     own, found = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
     producer = {v: e for e in body.eqns for v in e.outvars}
@@ -117,7 +120,7 @@ def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]
     if isinstance(atom, jex.Literal):
         return _integer(atom.val)
     place, constants = places.get(atom), eqn.params["cond_nconsts"]
-    if place is None or (place >= constants and _step(eqn, place - constants) != 0):
+    if place is None or (place >= constants and step_of_carry(eqn, place - constants) != 0):
         return None
     return _value(inputs[place])
 

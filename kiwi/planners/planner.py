@@ -23,10 +23,12 @@ from kiwi.errors import (
 )
 from kiwi.hlo.program import Program
 from kiwi.hlo.units import Unit
+from kiwi.kernels.facts import TargetFacts
 from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
+from kiwi.planners.whole_regions import naming_whole
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
@@ -42,6 +44,9 @@ from kiwi.timings import measured
 from kiwi.xla.compilers import named
 
 _LOG = logging.getLogger(__name__)
+
+UNLIMITED_HOST_BYTES = 2**50
+"""Of the host's memory for each device, where the user's own policy offloads without a budget."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +147,11 @@ class Planner(ABC):
         except InfeasibleBudgetError as error:
             if isinstance(error, BudgetNotMetError):
                 error.plan = replace(error.plan, history=tools.history.concluded(()))
-            lowered = at_most_known(error, step, known)
-            if lowered is error:
+            told = at_most_known(error, step, known)
+            told = naming_whole(told, step.units, settings.mesh, settings.memory_budget_bytes)
+            if told is error:
                 raise
-            raise lowered from error
+            raise told from error
         note_peak(step, known, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
@@ -164,6 +170,17 @@ class Planner(ABC):
         target = predicted_target(settings.verify, settings.mesh.hardware)
         offloads = target.facts(settings.mesh.hardware).offloads
         return self.offloads and offloads and bool(settings.host_budget_bytes)
+
+    def _host_limit_bytes(
+        self, step: StepToPlan, settings: Settings, facts: TargetFacts
+    ) -> int | None:
+        """What one device may take of its host's memory; None where nothing goes there. What the
+        function's own checkpoint policy offloads needs no budget."""
+        if self.may_offload(settings):
+            return settings.host_limit_bytes
+        if not (step.program.user_offloads and facts.offloads):
+            return None
+        return settings.host_limit_bytes or UNLIMITED_HOST_BYTES
 
     def _unused_host_budget(self, settings: Settings) -> tuple[str, ...]:
         if not settings.host_budget_bytes or self.may_offload(settings):
@@ -214,13 +231,15 @@ class Planner(ABC):
         def may_offload(unit: Unit) -> float:
             return 0.0 if facts.may_offload(in_scan=unit.loop is not None) else math.inf
 
+        host_limit_bytes = self._host_limit_bytes(step, settings, facts)
+
         pins = resolve_pins(
             step,
             settings,
             kernels,
             heeds_hints=self.heeds_hints,
             recomputes=self.recomputes,
-            offloads=may_offload if self.may_offload(settings) else None,
+            offloads=None if host_limit_bytes is None else may_offload,
         )
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)
@@ -233,7 +252,8 @@ class Planner(ABC):
             self.recomputes,
             offered=offered,
             pins=pins,
-            host_limit_bytes=settings.host_limit_bytes if self.may_offload(settings) else None,
+            host_limit_bytes=host_limit_bytes,
+            offloads_pinned_only=not self.may_offload(settings),
         )
         fixed = self.fix(fixed, step, budget_bytes, settings)
         return build_problem(kernels, mesh, fixed, budget_bytes)

@@ -21,6 +21,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
+from kiwi.problem.manual_computations import manual_layouts
 from kiwi.problem.step import StepToPlan
 from kiwi.xla.cpu.propagation import propagated_text_on_cpu
 from kiwi.xla.read.name_scopes import scope_of
@@ -40,7 +41,8 @@ class Xla(ProblemPlanner):
 
 
 def propagated(graph: HloGraph, mesh: DeviceMesh, fixed: Fixed) -> dict[int, TensorSharding]:
-    """By value index what XLA propagates from the shardings of `fixed`.
+    """By value index what XLA propagates from the shardings of `fixed`, and what each `shard_map`
+    says of its results.
 
     Results that replace arguments are wanted in those arguments' shardings, as a caller asks for
     who feeds the state back. Values that are cut unevenly are left out.
@@ -57,6 +59,9 @@ def propagated(graph: HloGraph, mesh: DeviceMesh, fixed: Fixed) -> dict[int, Ten
         if wanted is not None and isinstance(value, int) and value not in program.arguments:
             results.setdefault(value, mesh.partition_spec(wanted))
     found = propagated_shardings(graph, mesh, arguments, results)
+    for equation in program.equations:
+        layouts = manual_layouts(program, equation, mesh) or {}
+        found.update((v, layouts[v]) for v in equation.outputs if v in layouts)
     return {v: s for v, s in found.items() if s.divides(program.values[v].shape, mesh.shape)}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import jax
 
 from kiwi.errors import PlanMismatchError
+from kiwi.hlo.user_recomputation import dropped_by_user
 from kiwi.interval import Interval
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
@@ -190,9 +191,11 @@ class Decision:
     """What was decided for one materialised operator.
 
     - `opcode`: its StableHLO opcode; `absorbed`: those of the operators fused into it.
+    - `source_line`: the user's line that it is of; its name scope where none is known.
     - `phase`: "forward", "backward" or "update".
     - `sharding`: layout of its first result, None if it has none. None if it has no result.
-    - `residency`: "keep", "recompute" or "offload".
+    - `residency`: "keep", "recompute" or "offload"; also of results that the function's own
+      `jax.checkpoint` computes again, where that is respected.
     - `seconds`: predicted time on one device, collectives included, without recomputation.
     - `bytes`: local bytes of its results, in a loop those of one iteration.
     - `trips`: how often it is computed in a step, without recomputation.
@@ -214,7 +217,7 @@ class Decision:
 def decisions(solved: Solved) -> tuple[Decision, ...]:
     """One decision per unit, in execution order."""
     planning = solved.problem
-    graph = planning.units.graph
+    graph, dropped = planning.units.graph, dropped_by_user(planning.units)
     found = []
     for unit, (strategy, residency) in zip(planning.units.units, solved.choices, strict=True):
         root = graph.program.equations[unit.root]
@@ -226,13 +229,17 @@ def decisions(solved: Solved) -> tuple[Decision, ...]:
                 absorbed=tuple(graph.opcode_of(e) for e in unit.equations[:-1]),
                 phase=unit.phase.value,
                 name_stack=root.name_stack,
-                source_line=root.source_line,
+                source_line=root.source_line or root.name_stack,
                 shape=first.shape if first is not None else (),
                 sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
-                residency=residency.name,
+                residency=_residency_name(residency, is_dropped=unit.index in dropped),
                 seconds=strategy.seconds,
                 bytes=strategy.result_bytes,
                 trips=planning.units.trips(unit),
             )
         )
     return tuple(found)
+
+
+def _residency_name(residency: Residency, *, is_dropped: bool) -> str:
+    return "recompute" if is_dropped and residency.name == "keep" else residency.name

@@ -18,6 +18,7 @@ from kiwi.calls.constraints import Constraints
 from kiwi.calls.signature import result_shardings
 from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY
+from kiwi.hlo.loops import chooses_platform
 from kiwi.hlo.program import Literal, Program
 from kiwi.hlo.simplifications import left_as_traced
 from kiwi.options import IN_FILES
@@ -110,6 +111,7 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "open_loops": bool(program.loops),
         "as_traced": left_as_traced(program),
         "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
+        "platforms": _platforms(plan),
     }
     if plan.planner_parameters:
         found["planner_parameters"] = dict(plan.planner_parameters)
@@ -121,6 +123,13 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         if settings.constraints != Constraints():
             found["constraints"] = to_plain(settings.constraints, by)
     return found
+
+
+def _platforms(plan: PlanRecord) -> list[str]:
+    """Those whose branches of `jax.lax.platform_dependent` the program was traced with."""
+    equations = plan.execution.units.graph.program.equations
+    is_open = any(chooses_platform(equation.jaxpr_eqn) for equation in equations)
+    return [] if is_open else list(plan.execution.compiler.platforms)
 
 
 def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
 from kiwi.hlo.large_operators import reduces_late
 from kiwi.hlo.program import Value
+from kiwi.hlo.user_recomputation import units_computed_again
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding
@@ -130,6 +131,7 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
     evaluation = evaluate(chosen.problem, [0] * len(chosen.problem.nodes))
     pairs = zip(solved.runs, again_seconds(solved), strict=True)
     recompute_seconds = sum((runs - 1) * seconds for runs, seconds in pairs)
+    recompute_seconds += _user_recompute_seconds(solved)
     found = _estimate(solved, evaluation, recompute_seconds, scheduled(chosen, schedule, fetched))
     again = _further_fetch_seconds(solved, schedule)
     return replace(
@@ -182,6 +184,12 @@ def _estimate(
         _hidden_sums_seconds(solved, evaluation),
         _sums_behind(solved),
     )
+
+
+def _user_recompute_seconds(solved: Solved) -> float:
+    """Of what the user's own checkpoints compute again, in units of its own."""
+    again = units_computed_again(solved.problem.units)
+    return sum(s.seconds for u, (s, _) in enumerate(solved.choices) if u in again)
 
 
 def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:

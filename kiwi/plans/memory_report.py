@@ -191,7 +191,7 @@ class _Describer:
         opcode = self._units.graph.opcode_of(unit.root)
         again = kind == "result" and index in self._recomputed
         name = f"{opcode} ({unit.phase.value}, unit {index})"
-        return ("recomputed" if again else kind), name, root.source_line
+        return ("recomputed" if again else kind), name, root.source_line or root.name_stack
 
 
 def _rows_text(title: str, peak_bytes: int, rows: tuple[MemoryRow, ...]) -> str:

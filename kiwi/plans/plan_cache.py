@@ -146,7 +146,9 @@ def _completed(
     program = step.program
     roots = [program.equations[unit.root] for unit in plan.execution.units.units]
     decisions: tuple[Decision, ...] = tuple(
-        replace(decision, source_line=root.source_line, name_stack=root.name_stack)
+        replace(
+            decision, source_line=root.source_line or root.name_stack, name_stack=root.name_stack
+        )
         for decision, root in zip(plan.decisions, roots, strict=True)
     )
     traced = replace(step, units=plan.execution.units)

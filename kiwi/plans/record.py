@@ -21,6 +21,7 @@ from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
+from kiwi.problem.costs import region_price
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
@@ -229,10 +230,17 @@ class PlanRecord:
     @property
     def _kernel_seconds(self) -> Mapping[int, float]:
         """By unit, what one run of each of its library kernels is priced at."""
-        equations = self.execution.units.graph.program.equations
-        units = zip(self.execution.units.units, self.decisions, strict=True)
-        calls = ((u, d, sum(equations[e].kernel_calls for e in u.equations)) for u, d in units)
-        return {u.index: d.seconds / d.trips / count for u, d, count in calls if count}
+        kernels, graph = self.execution.kernels, self.execution.units.graph
+        found: dict[int, float] = {}
+        for unit, decision in zip(self.execution.units.units, self.decisions, strict=True):
+            calls = sum(graph.program.equations[e].kernel_calls for e in unit.equations)
+            if calls:
+                found[unit.index] = decision.seconds / decision.trips / calls
+            elif graph.equations[unit.root].is_region:
+                price = region_price(kernels, graph.program.equations[unit.root], self.mesh)
+                if price.kernel_runs:
+                    found[unit.index] = price.kernel_seconds / price.kernel_runs
+        return found
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Puts arguments where the plan wants them; returns them as given (a tuple if several).

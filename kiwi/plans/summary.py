@@ -170,6 +170,10 @@ def _shortened(path: str) -> str:
 
 def _recomputed(plan: PlanRecord) -> str:
     found = [d for d in plan.decisions if d.residency == "recompute"]
+    if not found and plan.estimate.recompute_seconds:
+        seconds = format_seconds(plan.estimate.recompute_seconds)
+        what = "results that have no buffer"
+        return f"The function's own jax.checkpoint computes {what} again: {seconds}."
     if not found and not any(d.residency == "offload" for d in plan.decisions):
         return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
     if not found:

@@ -33,6 +33,7 @@ from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.user_recomputation import units_computed_again
 from kiwi.interval import Interval
 from kiwi.kernels.facts import TargetFacts
 from kiwi.kernels.graph import KernelGraph
@@ -84,6 +85,7 @@ class Fixed:
       same step, which are then solutions of this problem, too.
     - `pins`: the user's, see `kiwi.problem.pins`. They have options left.
     - `host_limit_bytes`: of the host's memory for each device; None offloads nothing.
+    - `offloads_pinned_only`: whether nothing goes there but what the user asks for.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -95,6 +97,7 @@ class Fixed:
     offered: tuple[tuple[Residency, ...], ...] = ()
     pins: Pins = field(default_factory=Pins)
     host_limit_bytes: int | None = None
+    offloads_pinned_only: bool = False
 
     def least_offloaded_bytes(
         self, facts: TargetFacts, limit_bytes: int | None, devices: int
@@ -104,6 +107,7 @@ class Fixed:
         if self.host_limit_bytes is None:
             return None
         least = LEAST_OFFLOADED * (limit_bytes or 0) * devices
+        least = math.inf if self.offloads_pinned_only else least
 
         def least_of(unit: Unit) -> float:
             if not facts.may_offload(in_scan=unit.loop is not None):
@@ -578,6 +582,10 @@ class _Builder:
             seconds = self._offered.seconds_to_host(host_usage)
             parts["communication"] = parts["communication"] + 2 * seconds
             loads += overlap.offloaded(unit, seconds, times)
+        if unit.index in units_computed_again(self._units):
+            for part in ("compute", "communication"):
+                parts["recompute"] = parts["recompute"] + parts[part]
+                parts[part] = np.zeros_like(parts[part])
         name = f"unit {node.unit} ({self._units.graph.opcode_of(unit.root)})"
         costs = np.sum(list(parts.values()), axis=0)
         return Node(name, costs, self._usage(node), parts, loads, host_usage)

@@ -7,6 +7,9 @@ Where the mesh has a profile table, its figures go before these, see
 
 A copy between host and device memory takes its bytes over the bandwidth between them.
 
+A region that is planned whole takes what the units take that it consists of, loops times their
+trips (`kiwi.hlo.region_units`).
+
 A unit in the body of a loop takes its seconds once per iteration.
 
 Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
@@ -20,22 +23,25 @@ backward pass, and the barrier for that makes a kernel of it. What is reduced in
 earlier unit (`Kernel.shared`) takes that and its own traffic, a map its traffic alone.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
 
-from kiwi.hlo.equations import REGION_PRIMITIVES
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
+from kiwi.hlo.program import Equation
 from kiwi.hlo.reductions import reduces
-from kiwi.hlo.regions import region_workspace_bytes
+from kiwi.hlo.region_units import units_of_region
+from kiwi.hlo.regions import region_workspace_bytes, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import Kernel, TransposedOperand
 from kiwi.kernels.matrix_operands import CONVOLUTION
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
+from kiwi.targets.registry import TARGETS
 
 _SLICES = frozenset({"dynamic_slice", "slice"})
 _PARTIAL_READERS = _SLICES | {"gather"}
@@ -63,6 +69,7 @@ class UnitWork:
     - `at_hand[k]`: where the kernel of an earlier unit computes it, whether this one has the k-th
       read anyway; else None. `reduces`: whether it ends in a reduction.
     - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
+    - `region`: what the region takes that it runs, if it runs one.
     - `beside`: the seconds of what other kernels of it move beside its own.
     - `maps_apart`: whether maps behind its matmul are a kernel of their own; `adds_apart`: the
       factors whose sharding makes one of what is added to it, which waits for partial sums.
@@ -88,6 +95,7 @@ class UnitWork:
     reduces: bool = False
     functions: tuple[tuple[float, frozenset[int]], ...] = ()
     beside: tuple[tuple[float, frozenset[int]], ...] = ()
+    region: "RegionPrice | None" = None
 
     @classmethod
     def of(cls, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
@@ -96,6 +104,7 @@ class UnitWork:
         values = units.graph.program.values
         equation = units.graph.program.equations[unit.root]
         border, is_transfer = units.border(unit), equation.is_transfer
+        is_region = units.graph.equations[unit.root].is_region
         seconds = (_seconds(units, index, hardware) for index in unit.equations)
         work = [*zip(seconds, unit.rule.operator_factors, strict=True)]
         is_apart = [place in kernel.functions_apart for place in range(len(work))]
@@ -110,11 +119,7 @@ class UnitWork:
                 hardware.host_bandwidth_bytes_per_second if is_transfer else bandwidth
             ),
             recorded=None if table is None else RecordedWork.of(units, unit, table),
-            workspace_bytes=(
-                region_workspace_bytes(equation.jaxpr_eqn)
-                if equation.name in REGION_PRIMITIVES
-                else 0
-            ),
+            workspace_bytes=region_workspace_bytes(equation.jaxpr_eqn) if is_region else 0,
             trips=units.trips(unit),
             border=border,
             stacked=values[unit.outputs[0]].shape[0] if border == STACK else 1,
@@ -130,6 +135,7 @@ class UnitWork:
                 (moved.bytes / bandwidth, unit.rule.operator_factors[moved.place])
                 for moved in kernel.moved_beside
             ),
+            region=region_price(kernels, equation, mesh) if is_region else None,
         )
 
     def price(
@@ -158,6 +164,9 @@ class UnitWork:
             seconds = moved_bytes / self.bytes_per_second
             seconds += self.launch_seconds if self.reduces else 0.0
             once = Price(seconds, Provenance.ANALYTIC)
+        elif self.region is not None:
+            work_seconds = _local_seconds(self.work, shards)
+            once = Price(self.region.seconds + work_seconds, self.region.provenance)
         elif self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
         else:
@@ -172,7 +181,9 @@ class UnitWork:
 
     def least_seconds(self, devices: int) -> float:
         """What it computes takes at least on one of so many devices, where all share it."""
-        return self.trips * sum(seconds for seconds, _ in self.work) / devices
+        shared_seconds = sum(seconds for seconds, _ in self.work) / devices
+        region_seconds = 0.0 if self.region is None else self.region.multiplying_seconds
+        return self.trips * (shared_seconds + region_seconds)
 
     def apart_seconds(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
@@ -215,6 +226,83 @@ def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
     return tuple(key in kernel.shared.values for key, _ in kernel.unit.rule.reads)
 
 
+@dataclass(frozen=True)
+class RegionPrice:
+    """What one run of a region takes on one device.
+
+    - `seconds`: all of it but its collectives.
+    - `multiplying_seconds`: of its matmuls, convolutions and library kernels.
+    - `kernel_seconds`: of its library kernels, and `kernel_runs`: how many run.
+    - `provenance`: the weakest of what it is made of.
+    """
+
+    seconds: float = 0.0
+    multiplying_seconds: float = 0.0
+    kernel_seconds: float = 0.0
+    kernel_runs: float = 0.0
+    provenance: Provenance = Provenance.ANALYTIC
+
+    def times(self, trips: float) -> "RegionPrice":
+        """Of so many runs."""
+        return RegionPrice(
+            trips * self.seconds,
+            trips * self.multiplying_seconds,
+            trips * self.kernel_seconds,
+            trips * self.kernel_runs,
+            self.provenance,
+        )
+
+
+def region_price(kernels: KernelGraph, equation: Equation, mesh: DeviceMesh) -> RegionPrice:
+    """What the region of an equation takes: of a conditional its costliest branch."""
+    parts = units_of_region(equation.jaxpr_eqn, kernels.facts.fusion)
+    prices = [_program_price(units, mesh, kernels.facts.target) for units in parts]
+    runs = trips(equation.jaxpr_eqn)
+    if equation.name == "cond":
+        return max(prices, key=lambda price: price.seconds).times(runs)
+    return _sum(prices).times(runs)
+
+
+@functools.lru_cache(maxsize=64)
+def _program_price(units: UnitGraph, mesh: DeviceMesh, target: str) -> RegionPrice:
+    """What the units of a program take one after another on one device, its collectives apart."""
+    kernels = TARGETS[target].kernels(units, mesh.hardware)
+    equations, prices = units.graph.program.equations, []
+    for unit in units.units:
+        if equations[unit.root].communicates:
+            continue
+        work = UnitWork.of(kernels, unit, mesh)
+        result_bytes = sum(units.graph.program.values[v].size_bytes for v in unit.outputs)
+        price = work.price({}, work.read_bytes, result_bytes)
+        if work.region is not None:
+            inside = work.region.times(work.trips)
+            prices.append(replace(inside, seconds=price.seconds, provenance=price.provenance))
+            continue
+        calls = sum(equations[k].kernel_calls for k in unit.equations)
+        is_large = any(multiplies(units.graph, k) for k in unit.equations)
+        prices.append(
+            RegionPrice(
+                price.seconds,
+                price.seconds if is_large else 0.0,
+                price.seconds if calls else 0.0,
+                work.trips * calls,
+                price.provenance,
+            )
+        )
+    return _sum(prices)
+
+
+def _sum(prices: Sequence[RegionPrice]) -> RegionPrice:
+    provenances = (price.provenance for price in prices)
+    return RegionPrice(
+        sum(price.seconds for price in prices),
+        sum(price.multiplying_seconds for price in prices),
+        sum(price.kernel_seconds for price in prices),
+        sum(price.kernel_runs for price in prices),
+        max(provenances, key=list(Provenance).index, default=Provenance.ANALYTIC),
+    )
+
+
 def _local_seconds(own: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]) -> float:
     return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in own)
 
@@ -239,12 +327,12 @@ def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     graph, program = units.graph, units.graph.program
     flops, found = graph.equations[equation].flops, program.equations[equation]
-    if not flops:
+    if not flops or graph.equations[equation].is_region:
         return 0.0
     is_matmul = multiplies(graph, equation)
     tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
-    if found.is_kernel:
+    if found.is_library_kernel:
         return flops / hardware.kernel_flops_per_second(dtype)
     if found.name == CONVOLUTION:
         return flops / hardware.convolution_flops_per_second(dtype)

@@ -55,12 +55,10 @@ class GivenLayouts:
 def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
     """What a unit's `shard_map` fixes; None for all other units, and for one on another mesh."""
     equation = units.graph.program.equations[unit.root]
-    if equation.name != "shard_map":
+    layouts = manual_layouts(units.graph.program, equation, mesh)
+    axes = None if layouts is None else axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"])
+    if layouts is None or axes is None:
         return None
-    axes = axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"])
-    if axes is None:
-        return None
-    layouts = _layouts(units, equation, mesh, axes)
     repeated = units.trips(unit)
     found = (
         replace(c, seconds=repeated * c.seconds)
@@ -99,11 +97,17 @@ def whole_computations(program: Program, mesh: DeviceMesh) -> list[Equation]:
     ]
 
 
-def _layouts(
-    units: UnitGraph, equation: Equation, mesh: DeviceMesh, axes: Axes
-) -> dict[int, TensorSharding]:
-    """By value; one that is read in several layouts is wanted in the first."""
+def manual_layouts(
+    program: Program, equation: Equation, mesh: DeviceMesh
+) -> dict[int, TensorSharding] | None:
+    """By value what a `shard_map` reads and yields lies like; None of all other equations, and of
+    one on another mesh. What is read in several layouts is wanted in the first."""
     eqn = equation.jaxpr_eqn
+    if equation.name != "shard_map":
+        return None
+    axes = axes_of_mesh(mesh, eqn.params["mesh"])
+    if axes is None:
+        return None
     kept = [
         spec
         for spec, v in zip(eqn.params["out_specs"], eqn.outvars, strict=True)
@@ -117,7 +121,7 @@ def _layouts(
     for value, spec in pairs:
         if not isinstance(value, int) or value in found:
             continue
-        info = units.graph.program.values[value]
+        info = program.values[value]
         whole = TensorSharding.replicated(len(info.shape))
         found[value] = whole if info.is_extended else _layout(spec, len(info.shape), axes)
     return found

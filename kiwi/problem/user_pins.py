@@ -34,6 +34,9 @@ from kiwi.problem.pins import Pin, Pins
 from kiwi.problem.step import StepToPlan
 from kiwi.problem.strategy_table import StrategyTable
 
+POLICY = "the policy of jax.checkpoint"
+"""The label of pins to offload that the function's own policies are."""
+
 
 def resolve_pins(
     step: StepToPlan,
@@ -73,6 +76,8 @@ def resolve_pins(
     found |= check.possible_arguments(asked_pins(step, settings), dropped)
     if heeds_hints and settings.respect_user_shardings:
         found |= check.possible_constraints(dropped)
+    if offloads is not None:
+        found = check.with_possible_offloads(found)
     return Pins(found)
 
 
@@ -238,6 +243,23 @@ class _Check:
                 trial = Pins({value: (*known, pin)})
                 if trial.of_source(value, enumerate_shardings(shape, self.mesh)):
                     found |= trial.values
+        return found
+
+    def with_possible_offloads(
+        self, pins: dict[int, tuple[Pin, ...]]
+    ) -> dict[int, tuple[Pin, ...]]:
+        """The pins, with those of what the function's own checkpoint policy offloads and the
+        compiler can."""
+        found = dict(pins)
+        lifetimes = residencies(self.units, least_offloaded_bytes=self.offloads)
+        for value in sorted(self.units.graph.program.user_offloads):
+            producer, known = self.units.producer.get(value), found.get(value, ())
+            pin = Pin(POLICY, offloads=True)
+            if producer is None or not all(_agree(other, pin) for other in known):
+                continue
+            unit, trial = self.units.units[producer], Pins({value: (*known, pin)})
+            if trial.residency(unit, lifetimes[producer]).options:
+                found |= trial.values
         return found
 
     def _check_source(self, value: int) -> None:

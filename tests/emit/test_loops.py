@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import kiwi
 from kiwi.emit.barriers import barriers
@@ -188,3 +189,22 @@ def test_operands_that_an_operator_never_looks_at_are_handed_to_it(planner):
     found = kiwi.jit(step, **options)(*args)
     for mine, expected in zip(found, step(*args), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_choice_between_platforms_is_planned_as_the_target_s_branch():
+    """In a scan and under vmap; rows are sharded, and the results are those of plain JAX."""
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+            y = jax.vmap(lambda row: jax.lax.platform_dependent(row, cpu=jnp.tanh, default=jnp.sin))
+            return y(x @ w), jnp.trace(w)
+
+        x, traces = jax.lax.scan(layer, x, w)
+        return jnp.mean(x**2) + jnp.sum(traces)
+
+    step = jax.value_and_grad(loss)
+    args = jax.random.normal(jax.random.key(0), (3, 32, 32)) / 8, jnp.ones((512, 32))
+    planned_step = kiwi.jit(step, mesh_shape=(8,), profile="cpu", in_shardings=(None, P("x")))
+    program = planned_step.plan(*args).execution.units.graph.program
+    assert not {"cond", "sin"} & {equation.name for equation in program.equations}
+    assert_equal_results(planned_step(*args), jax.jit(step)(*args))

@@ -14,6 +14,7 @@ from kiwi.hlo import jax_internals
 PACKAGE = Path(kiwi.__file__).parent
 
 PRIVATE_NAMES = (
+    "jax._src.core.NamedAxisEffect",
     "jax._src.compiler.get_compile_options",
     "jax._src.config.traceback_filtering",
     "jax._src.core.JaxprEqnContext",

@@ -16,6 +16,9 @@ from tests.helpers.planning import array, primitives, trace_flat
 
 ALL = {**LOOPS, **CHOICES}
 
+_DERIVED = {"sin": {"cos"}, "cos": {"sin"}, "tan": set[str]()}
+"""By function what its derivative computes."""
+
 
 def program_of(loop: Loop) -> Program:
     leaves, tree = jax.tree.flatten(loop.args)
@@ -103,6 +106,46 @@ def test_conditionals_of_scalars_and_of_platforms_stay_whole():
 
     program = trace_flat(f, array(4), open_loops=True)
     assert not program.loops and primitives(program).count("cond") == 2
+
+
+@pytest.mark.parametrize(
+    ("platforms", "named"), [(("gpu", "cuda"), "tan"), (("cpu",), "sin"), (("tpu",), "cos")]
+)
+def test_of_a_choice_between_platforms_the_target_s_branch_is_inlined(platforms, named):
+    """With the gradient, whose branches hand residuals on through the same choice."""
+
+    def loss(x):
+        chosen = jax.lax.platform_dependent(x, cpu=jnp.sin, cuda=jnp.tan, default=jnp.cos)
+        return jnp.sum(chosen**2)
+
+    program = trace_flat(jax.value_and_grad(loss), array(4), platforms=platforms)
+    assert named in primitives(program)
+    assert not {"sin", "cos", "tan", "cond"} - {named} & set(primitives(program)) - _DERIVED[named]
+
+
+def test_without_a_branch_for_the_target_the_choice_stays():
+    def f(x):
+        return [jax.lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)]
+
+    assert "cond" in primitives(trace_flat(f, array(4), platforms=("cuda",)))
+
+
+def test_what_a_scan_yields_as_a_literal_is_repeated_outside_of_it():
+    def f(x):
+        def body(c, x):
+            return c + x, (2 * x, 2.5, True, 0.0)
+
+        _, (xs, *constants) = jax.lax.scan(body, 0.0, x)
+        return xs, *constants, jnp.sum(constants[0])
+
+    program = trace_flat(f, array(3), open_loops=True)
+    assert primitives(program).count(STACK) == 1
+    x = np.arange(3, dtype="float32")
+    env = evaluate_as_written(lower(program), {program.arguments[0]: x})
+    for result, wanted in zip(program.results, jax.tree.leaves(f(x)), strict=True):
+        assert isinstance(result, int)
+        assert env[result].dtype == wanted.dtype
+        np.testing.assert_array_equal(env[result], wanted)
 
 
 def test_carries_that_start_alike_stay_apart():

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
+from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import kiwi
@@ -133,3 +134,26 @@ def test_a_compilation_cache_does_not_answer(tmp_path):
     first, second = done.stdout.splitlines()
     assert first == second and "(0,)" in first
     assert any(tmp_path.iterdir())
+
+
+def test_a_kernel_of_another_platform_in_a_shard_map_is_laid_out_as_it_says():
+    """XLA:CPU cannot lower it. What reads its result takes it as it lies."""
+    mesh = AbstractMesh((8,), ("rows",), axis_types=(AxisType.Auto,))
+    attend = jax.shard_map(
+        flash_attention, mesh=mesh, in_specs=P("rows"), out_specs=P("rows"), check_vma=False
+    )
+    x = jax.ShapeDtypeStruct((16, 2, 256, 128), "bfloat16")
+    options: dict[str, Any] = {"mesh": mesh, "profile": "v5e", "verify": None}
+    plans = [
+        kiwi.plan(
+            jax.value_and_grad(lambda q, k, v: jnp.sum(attend(q, k, v).astype("float32"))),
+            *(x, x, x),
+            in_shardings=P("rows"),
+            planner=planner,
+            **options,
+        )
+        for planner in ("xla", "joint")
+    ]
+    assert [use.kind for use in plans[0].estimate.collective_uses] == ["all-reduce"]
+    seconds = [plan.estimate.step_seconds for plan in plans]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.05)

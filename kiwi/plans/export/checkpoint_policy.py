@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from kiwi.emit.execution import Execution
 from kiwi.errors import InvalidArgumentError
@@ -78,17 +79,50 @@ def checkpoint_policy(
         run = interpreted(closed, names, policy)
         return lambda *a: jax.tree.unflatten(out_tree[0], run(*jax.tree.leaves(a)))
 
-    derivative = jax.value_and_grad(with_names(), argnums, has_aux)
     derived = trace(
-        lambda *flat_args: jax.tree.leaves(derivative(*jax.tree.unflatten(tree, flat_args))),
+        _derivative(with_names(), tree, _differentiated(args, argnums), has_aux=has_aux),
         leaves,
         open_loops=bool(plan.execution.units.graph.program.loops),
+        platforms=plan.execution.compiler.platforms,
     )
     labels, unmatched = _saved_labels(plan.execution, derived)
     names = {label: f"kiwi_{label}" for label in labels}
     policy = jax.checkpoint_policies.save_only_these_names(*names.values())
     functions = with_names(names), with_names(names, policy)
     return CheckpointPolicy(*functions, policy, tuple(names.values()), unmatched)
+
+
+def _differentiated(args: Sequence[Any], argnums: int | Sequence[int]) -> frozenset[int]:
+    """The positions among the leaves of what has a gradient.
+
+    A state may also hold counters and keys, as that of a `flax.nnx` module does; the step then
+    differentiates the rest of it.
+    """
+    chosen = {argnums} if isinstance(argnums, int) else set(argnums)
+    chosen = {number % len(args) for number in chosen}
+    owners = [k for k, arg in enumerate(args) for _ in jax.tree.leaves(arg)]
+    pairs = zip(owners, jax.tree.leaves(args), strict=True)
+    return frozenset(
+        position
+        for position, (owner, leaf) in enumerate(pairs)
+        if owner in chosen and jnp.issubdtype(jax.typeof(leaf).dtype, jnp.inexact)
+    )
+
+
+def _derivative(
+    loss: Callable[..., Any], tree: Any, differentiated: frozenset[int], *, has_aux: bool
+) -> Callable[..., list[Any]]:
+    """A function of flat arguments: the value of the loss, and the gradients of these leaves."""
+
+    def derived(*leaves: Any) -> list[Any]:
+        def of_some(some: Mapping[int, Any]) -> Any:
+            own = [some.get(position, leaf) for position, leaf in enumerate(leaves)]
+            return loss(*jax.tree.unflatten(tree, own))
+
+        given = {position: leaves[position] for position in sorted(differentiated)}
+        return jax.tree.leaves(jax.value_and_grad(of_some, has_aux=has_aux)(given))
+
+    return derived
 
 
 def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], int]:

@@ -67,7 +67,8 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
     `logical_axes`: a pytree that has a tuple or a `PartitionSpec` of names, or None, for each
     argument leaf: as (positional, keyword) where keywords were given, else the tuple of positional
     ones. By default the names that the planned arguments carry themselves: boxes with `names` and
-    `value`, as of `flax.linen.with_logical_partitioning`.
+    `value`, as of `flax.linen.with_logical_partitioning`, and variables whose metadata name their
+    dimensions, as of `flax.nnx`.
 
     **Raises:** `InvalidArgumentError` if no argument names its dimensions, or `logical_axes` does
     not fit the arguments.
@@ -141,12 +142,30 @@ def _boxed_names(plan: PlanRecord) -> list[Any]:
     found: list[Any] = [None] * plan.traced.call.tree.num_leaves
     for node in jax.tree.leaves(shell, is_leaf=_is_box):
         if _is_box(node):
-            found[node.value] = node.names
+            (position,) = jax.tree.leaves(node)
+            found[position] = _names_of(node)
     return found
 
 
+_OF_VARIABLES = ("sharding_names", "out_sharding", "sharding")
+"""Under which keys the metadata of a `flax.nnx` variable name its dimensions: one of them, by
+Flax's version and by how it was made."""
+
+
+def _names_of(node: Any) -> tuple[Any, ...] | None:
+    """The names of the dimensions of a box or variable; None where it has none."""
+    found = getattr(node, "names", None)
+    if found is None and callable(getattr(node, "get_metadata", None)):
+        metadata = node.get_metadata()
+        given = (metadata.get(key) for key in _OF_VARIABLES)
+        found = next((names for names in given if _are_names(names) and names is not None), None)
+    return tuple(found) if isinstance(found, tuple | list | PartitionSpec) else None
+
+
 def _is_box(node: Any) -> bool:
-    return hasattr(node, "names") and isinstance(getattr(node, "value", None), int)
+    if isinstance(node, tuple | list | dict) or _names_of(node) is None:
+        return False
+    return [type(leaf) for leaf in jax.tree.leaves(node)] == [int]
 
 
 def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:

@@ -1,0 +1,168 @@
+"""Work of a kernel of Pallas over its grid.
+
+A kernel skips blocks: where a causal mask leaves nothing, `pl.when` does not run its branch, or a
+loop ends earlier. Which blocks these are follows from integers that the kernel computes from its
+place in the grid. They are computed here for all places at once, and each branch counts as often as
+it runs, each loop as often as its body does. What depends on data is not known: such a conditional
+counts its costliest branch, such a loop the trips that `work_of` takes it to make.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex
+
+from kiwi.hlo.trips import step_of_carry
+
+Known = Mapping[Any, np.ndarray]
+"""By variable the integers that it has in each place, in shapes that the grid broadcasts to."""
+
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "add": np.add,
+    "and": np.logical_and,
+    "div": lambda x, y: np.sign(x) * np.sign(y) * (abs(x) // np.maximum(1, abs(y))),
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "max": np.maximum,
+    "min": np.minimum,
+    "mul": np.multiply,
+    "ne": np.not_equal,
+    "neg": np.negative,
+    "not": np.logical_not,
+    "or": np.logical_or,
+    "rem": np.fmod,
+    "select_n": lambda which, *cases: np.choose(np.asarray(which, dtype=int), cases),
+    "sign": np.sign,
+    "sub": np.subtract,
+}
+"""Primitives of integers and what they mean; `div` rounds towards zero."""
+
+_SAME = frozenset({"convert_element_type", "copy", "squeeze", "broadcast_in_dim", "reshape"})
+"""Primitives that leave an integer as it is."""
+
+
+def kernel_work(eqn: Any, work_of: Callable[[Any], float]) -> float:
+    """Work of all places in the grid of a traced `pallas_call`.
+
+    `work_of`: that of an equation of which nothing is known.
+    """
+    grid = tuple(n if isinstance(n, int) else 1 for n in eqn.params["grid_mapping"].grid)
+    body = eqn.params["jaxpr"]
+    work, _ = _Walk(grid, work_of).of(getattr(body, "jaxpr", body), {})
+    return prod(grid) * float(np.mean(work))
+
+
+class _Walk:
+    """Walks through a kernel's body, and the regions in it, for all places of a grid."""
+
+    def __init__(self, grid: tuple[int, ...], work_of: Callable[[Any], float]) -> None:
+        self._grid = grid
+        self._work_of = work_of
+
+    def of(self, jaxpr: Any, known: Known) -> tuple[Any, Known]:
+        """The work of a jaxpr in each place, and what is known of its variables."""
+        variables, work = dict(known), np.float64(0)
+        for eqn in jaxpr.eqns:
+            work = work + self._equation(eqn, variables)
+        return work, variables
+
+    def _equation(self, eqn: Any, variables: dict[Any, np.ndarray]) -> Any:
+        """The work of an equation; notes its results if they are known."""
+        name = eqn.primitive.name
+        if name == "cond":
+            return self._conditional(eqn, variables)
+        if name == "while":
+            return self._while(eqn, variables)
+        if name == "scan":
+            body, constants = eqn.params["jaxpr"].jaxpr, eqn.params.get("num_consts", 0)
+            passed = self._passed(eqn.invars[:constants], body.invars[:constants], variables)
+            return eqn.params["length"] * self.of(body, passed)[0]
+        regions = [getattr(r, "jaxpr", r) for r in jex.jaxprs_in_params(eqn.params)]
+        if len(regions) == 1 and len(regions[0].invars) == len(eqn.invars):
+            passed = self._passed(eqn.invars, regions[0].invars, variables)
+            work, inside = self.of(regions[0], passed)
+            for outer, inner in zip(eqn.outvars, regions[0].outvars, strict=False):
+                self._note(outer, self._value(inner, inside), variables)
+            return work
+        if len(eqn.outvars) == 1:
+            self._note(eqn.outvars[0], self._result(eqn, variables), variables)
+        return self._work_of(eqn)
+
+    def _conditional(self, eqn: Any, variables: Known) -> Any:
+        selector, works = self._value(eqn.invars[0], variables), []
+        for branch in eqn.params["branches"]:
+            passed = self._passed(eqn.invars[1:], branch.jaxpr.invars, variables)
+            works.append(self.of(branch.jaxpr, passed)[0])
+        if selector is None:
+            return np.maximum.reduce(np.broadcast_arrays(*works))
+        chosen = np.clip(np.asarray(selector, dtype=int), 0, len(works) - 1)
+        return sum((chosen == k) * work for k, work in enumerate(works))
+
+    def _while(self, eqn: Any, variables: Known) -> Any:
+        trips = self._trips(eqn, variables)
+        if trips is None:
+            return self._work_of(eqn)
+        first, behind = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        body = eqn.params["body_jaxpr"].jaxpr
+        constants = eqn.invars[first : first + behind]
+        passed = self._passed(constants, body.invars[:behind], variables)
+        return trips * self.of(body, passed)[0]
+
+    def _trips(self, eqn: Any, variables: Known) -> Any:
+        """How often a loop runs that counts by ones up to a known limit; None of others."""
+        condition, constants = eqn.params["cond_jaxpr"].jaxpr, eqn.params["cond_nconsts"]
+        if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
+            return None
+        carries = eqn.invars[constants + eqn.params["body_nconsts"] :]
+        outside = dict(zip(condition.invars, (*eqn.invars[:constants], *carries), strict=True))
+        counter, limit = condition.eqns[0].invars
+        if isinstance(counter, jex.Literal) or counter not in condition.invars:
+            return None
+        place = condition.invars.index(counter) - constants
+        if place < 0 or step_of_carry(eqn, place) != 1:
+            return None
+        start = self._value(outside[counter], variables)
+        atom = limit if isinstance(limit, jex.Literal) else outside.get(limit)
+        end = None if atom is None else self._value(atom, variables)
+        return None if start is None or end is None else np.maximum(0, end - start)
+
+    def _result(self, eqn: Any, variables: Known) -> np.ndarray | None:
+        name = eqn.primitive.name
+        if name == "program_id":
+            axis = eqn.params["axis"]
+            shape = [n if d == axis else 1 for d, n in enumerate(self._grid)]
+            return np.arange(self._grid[axis]).reshape(shape)
+        if name == "num_programs":
+            return np.asarray(self._grid[eqn.params["axis"]])
+        operands = [self._value(atom, variables) for atom in eqn.invars]
+        if not operands or any(operand is None for operand in operands):
+            return None
+        if name in _SAME:
+            return operands[0]
+        return _OPERATORS[name](*operands) if name in _OPERATORS else None
+
+    def _passed(self, atoms: Sequence[Any], names: Sequence[Any], variables: Known) -> Known:
+        """What is known of operands, by the names that a region has for them."""
+        pairs = [
+            (name, self._value(atom, variables)) for atom, name in zip(atoms, names, strict=True)
+        ]
+        return {name: value for name, value in pairs if value is not None}
+
+    def _value(self, atom: Any, variables: Known) -> np.ndarray | None:
+        if not isinstance(atom, jex.Literal):
+            return variables.get(atom)
+        value = np.asarray(atom.val)
+        return value if value.ndim == 0 and value.dtype.kind in "iub" else None
+
+    def _note(
+        self, variable: Any, value: np.ndarray | None, variables: dict[Any, np.ndarray]
+    ) -> None:
+        """Remembers scalars only: shapes here are those of the grid."""
+        is_scalar = getattr(variable.aval, "shape", None) == ()
+        if value is not None and is_scalar and not isinstance(variable, jex.DropVar):
+            variables[variable] = value

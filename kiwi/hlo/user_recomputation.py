@@ -1,0 +1,65 @@
+"""What the user's own `jax.checkpoint` recomputes, where a program keeps that apart.
+
+JAX gives what it recomputes a name scope. Part of it is only computed there: factors of derivatives
+that the forward pass has no use for. An equation is computed a second time if the forward pass has
+one of the same primitive, line and results.
+"""
+
+import functools
+from collections.abc import Hashable
+
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.program import Equation, Program
+from kiwi.hlo.units import UnitGraph
+
+_SCOPE = "rematted_computation"
+
+
+@functools.lru_cache(maxsize=4)
+def units_computed_again(units: UnitGraph) -> frozenset[int]:
+    """The units that compute again what the forward pass has computed."""
+    program = units.graph.program
+    first = _first(units)
+    return (
+        frozenset(
+            unit.index
+            for unit in units.units
+            if _is_again(program.equations[unit.root]) and _key(program, unit.root) in first
+        )
+        if program.keeps_checkpoints
+        else frozenset()
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def dropped_by_user(units: UnitGraph) -> frozenset[int]:
+    """The units of the forward pass whose results the user's checkpoints compute again. What they
+    compute again may also be fused with its reader there, and have no result of its own."""
+    program = units.graph.program
+    again = {_key(program, units.units[u].root) for u in units_computed_again(units)}
+    return frozenset(
+        unit.index
+        for unit in units.units
+        if unit.phase is Phase.FORWARD
+        and _key(program, unit.root) in again
+        and not _is_again(program.equations[unit.root])
+    )
+
+
+def _first(units: UnitGraph) -> set[Hashable]:
+    program = units.graph.program
+    return {
+        _key(program, e.index)
+        for e in program.equations
+        if units.graph.phase_of(e.index) is Phase.FORWARD and not _is_again(e)
+    }
+
+
+def _is_again(equation: Equation) -> bool:
+    return _SCOPE in equation.name_stack and not equation.is_border
+
+
+def _key(program: Program, index: int) -> Hashable:
+    equation = program.equations[index]
+    types = tuple((program.values[o].shape, program.values[o].dtype) for o in equation.outputs)
+    return equation.name, equation.source_line, types

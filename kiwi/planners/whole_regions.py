@@ -1,0 +1,53 @@
+"""Regions that every device runs whole, named where a budget is refused."""
+
+from collections.abc import Iterator
+
+from kiwi.errors import InfeasibleBudgetError
+from kiwi.hlo.units import UnitGraph
+from kiwi.mesh import DeviceMesh
+from kiwi.problem.manual_computations import given_layouts
+from kiwi.sizes import format_bytes
+
+LARGE_REGION = 0.05
+"""The part of the budget from which a region's operands and results are named in a refusal."""
+
+MOST_NAMED = 3
+"""How many regions a refusal names at most, the largest first."""
+
+
+def naming_whole(
+    error: InfeasibleBudgetError, units: UnitGraph, mesh: DeviceMesh, budget_bytes: int
+) -> InfeasibleBudgetError:
+    """The error, with the regions in its cause that every device runs whole, if the operands and
+    results of one take a large part of the budget."""
+    found = sorted(_whole_regions(units, mesh), key=lambda region: -region[0])
+    large = [region for region in found if region[0] >= LARGE_REGION * budget_bytes]
+    if not large or mesh.size == 1:
+        return error
+    named = dict.fromkeys(f"{text} ({format_bytes(size)})" for size, text, _ in large[:MOST_NAMED])
+    meshes = dict.fromkeys(axes for _, _, axes in large if axes)
+    suggestion = error.suggestion
+    if meshes:
+        suggestion = f"mesh=the mesh of the shard_map, {next(iter(meshes))}. Or {suggestion}"
+    return error.changed(
+        cause=f"Every device runs these whole: {'; '.join(named)}.", suggestion=suggestion
+    )
+
+
+def _whole_regions(units: UnitGraph, mesh: DeviceMesh) -> Iterator[tuple[int, str, str]]:
+    """Of each region that is whole on every device the bytes of its operands and results, where it
+    stands, and the axes of its mesh if it is a `shard_map`."""
+    program = units.graph.program
+    for unit in units.units:
+        equation = program.equations[unit.root]
+        is_opaque = units.graph.equations[unit.root].is_region or equation.is_library_kernel
+        if not is_opaque or equation.is_kernel:
+            continue
+        if given_layouts(units, unit, mesh) is not None:
+            continue
+        size_bytes = sum(program.values[v].size_bytes for v in {*unit.reads, *unit.outputs})
+        own = equation.jaxpr_eqn.params.get("mesh") if equation.name == "shard_map" else None
+        axes = "" if own is None else ", ".join(f"{k}={n}" for k, n in dict(own.shape).items())
+        place = f" at {equation.source_line}" if equation.source_line else ""
+        of_mesh = f", written for a mesh of {axes}" if axes else ""
+        yield size_bytes, f"{equation.name}{place}{of_mesh}", axes
