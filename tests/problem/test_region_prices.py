@@ -90,10 +90,10 @@ def test_a_kernel_in_a_shard_map_takes_what_its_sharding_rule_makes_it_take():
 
 
 def test_a_refusal_names_the_shard_map_that_every_device_runs_whole():
-    theirs = AbstractMesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
+    theirs = AbstractMesh((4, 2), ("fsdp", "tp"), axis_types=(AxisType.Auto,) * 2)
     mapped = jax.shard_map(mlp, mesh=theirs, in_specs=(P("fsdp"), P(), P()), out_specs=P("fsdp"))
     args = array(65536, 1024), array(1024, 1024), array(1024, 1024)
     with pytest.raises(InfeasibleBudgetError) as refused:
         kiwi.plan(mapped, *args, mesh_shape=(2, 4), memory_budget="64MiB", **OPTIONS)
-    assert "shard_map at" in refused.value.cause and "fsdp=8" in refused.value.cause
-    assert refused.value.suggestion.startswith("mesh=the mesh of the shard_map, fsdp=8")
+    assert "shard_map at" in refused.value.cause and "fsdp=4, tp=2" in refused.value.cause
+    assert refused.value.suggestion.startswith("mesh=the mesh of the shard_map, fsdp=4, tp=2")
