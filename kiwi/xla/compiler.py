@@ -44,6 +44,8 @@ class Compiler(ABC):
       plans copy elements of buffers there, at indices that it does not know.
     - `transposes_products`: whether it may lay out what matmuls yield in an order that they do not
       write, unless it is told not to.
+    - `reads_rows`: the primitives whose operands and results have to lie row-major: it gives them
+      layouts that their kernels refuse when they run.
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `schedules_for_memory`: whether its own scheduler keeps memory low, so that plans begin with
       the barriers that they need. XLA:CPU's needs more memory in its own order.
@@ -64,6 +66,7 @@ class Compiler(ABC):
     offloads_in_scans: bool = False
     hoists_copies: bool = False
     transposes_products: bool = False
+    reads_rows: frozenset[str] = frozenset()
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     schedules_for_memory: bool = True
     reads_heap_trace: bool = True
