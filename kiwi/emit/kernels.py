@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from kiwi.emit.context import Context
+from kiwi.emit.host_buffers import row_major
 from kiwi.hlo.kernels import Factors, Kernel
 from kiwi.hlo.program import Equation
 from kiwi.hlo.units import Unit
@@ -23,12 +24,12 @@ def on_each_device(
     context: Context, unit: Unit, equation: Equation, local: Mapping[int, Any]
 ) -> list[Any]:
     """The results of a kernel that something reads, from operands in the unit's layouts."""
-    if context.execution.mesh.size == 1:
-        return equation.apply(local.__getitem__)
-    whole = jax.sharding.PartitionSpec()
+    reads_rows = equation.name in context.execution.facts.row_major_primitives
     kernel = equation.kernel or equation.batches
-    if kernel is None:
+    if kernel is None or context.execution.mesh.size == 1:
+        whole = jax.sharding.PartitionSpec()
         function = lambda *reads: equation.apply(dict(zip(equation.reads, reads)).__getitem__)  # noqa: B905, E731
+        function = _of_rows(function) if reads_rows else function
         return context.on_each_device(function, whole, whole)(*(local[v] for v in equation.reads))
     axes = dict(_axes_of_factors(context, unit, equation, kernel))
     specs: list[Any] = [_specs(context, axes, t) for t in (kernel.operands, kernel.results)]
@@ -39,8 +40,14 @@ def on_each_device(
         names = context.execution.mesh.axis_names
         cut_by = tuple(names[axis] for axis in axes.get(kernel.shifted, ()))
         function = functools.partial(function, axes=cut_by)
+    function = _of_rows(function) if reads_rows else function
     found = context.on_each_device(function, *specs)(*equation.operands(local.__getitem__))
     return equation.kept(found)
+
+
+def _of_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of arrays that lie row-major, and of results that do."""
+    return lambda *shards: jax.tree.map(row_major, function(*map(row_major, shards)))
 
 
 def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:

@@ -139,7 +139,8 @@ class Values:
         """Whether an equation is not applied as it was traced. A `shard_map` says itself what each
         device computes."""
         is_unlowered = equation.is_unlowered and equation.name != "shard_map"
-        return is_unlowered or equation.batches is not None
+        reads_rows = equation.name in self._execution.facts.row_major_primitives
+        return is_unlowered or equation.batches is not None or reads_rows
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
         """What may be for other devices than those of the planning machine, or is independent along

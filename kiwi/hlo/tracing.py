@@ -159,7 +159,7 @@ class _Builder(LoopOpener):
                 env[eqn.outvars[0]] = inputs[_MARKS[eqn.primitive.name]]
             elif eqn.primitive.name in _TYPES_IN_SHARD_MAP:
                 env.update(zip(eqn.outvars, inputs, strict=True))
-            elif (space := moved_to(eqn)) is not None:
+            elif kept_outputs(eqn) and (space := moved_to(eqn)) is not None:
                 env[eqn.outvars[0]] = self._moved(eqn, inputs[0], space, scope, loop)
             elif eqn.primitive.name == HINT_PRIMITIVE:
                 self._note_hint(eqn, inputs[0])
@@ -191,8 +191,8 @@ class _Builder(LoopOpener):
         What returns from the host's is the value that was copied there: whether it is kept,
         recomputed or offloaded meanwhile is a plan's to say.
         """
-        if space is jax.memory.Space.Device and value in self._host_copies:
-            assert isinstance(value, int)
+        is_copy = isinstance(value, int) and value in self._host_copies
+        if space is jax.memory.Space.Device and is_copy:
             return self._offloaded(value)
         (copy,) = self._emit(eqn, (value,), scope, loop)
         if space is jax.memory.Space.Host:

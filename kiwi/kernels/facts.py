@@ -61,6 +61,8 @@ class TargetFacts:
       elements of buffers there, at indices that the compiler does not know.
     - `transposes_products`: what matmuls yield may be laid out in an order that they do not write,
       unless the compiler is told not to.
+    - `row_major_primitives`: primitives whose operands and results have to lie row-major. The
+      compiler gives them layouts that their kernels refuse when they run.
     - `copies_ahead`: programs are tried in which copies begin ahead of their readers.
     - `schedules_for_memory`: the compiler's scheduler keeps memory low, so that plans begin with
       the barriers that they need. Otherwise every step has one.
@@ -84,6 +86,7 @@ class TargetFacts:
     makes_constants_early: bool = True
     hoists_copies: bool = False
     transposes_products: bool = False
+    row_major_primitives: frozenset[str] = frozenset()
     copies_ahead: bool = False
     schedules_for_memory: bool = True
     offloads: bool = False

@@ -3,6 +3,7 @@
 from kiwi.targets.rules import (
     cpu_collectives,
     cpu_copied_operands,
+    cpu_row_major_ffts,
     cpu_schedule,
     cpu_zeros_of_scatters,
     max_pooling,
@@ -27,6 +28,7 @@ CPU = Target(
         max_pooling.INDICES,
         cpu_zeros_of_scatters.RULE,
         cpu_copied_operands.RULE,
+        cpu_row_major_ffts.RULE,
         cpu_schedule.RULE,
     ),
     COMPILER,
