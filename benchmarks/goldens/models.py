@@ -6,7 +6,7 @@ Only shapes are needed, so that widths cost nothing; the number of operators doe
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -61,7 +61,8 @@ class Model:
         return importlib.import_module(f"examples.{self.module}")
 
 
-_GPT = gpt.GptConfig(layers=1, width=1024, heads=16, batch=32, sequence=512, vocabulary=4096)
+# Layers alone; with a vocabulary it is the model of "accumulation".
+_GPT = gpt.GptConfig(layers=1, width=1024, heads=16, batch=32, sequence=512)
 
 MODELS: Mapping[str, Model] = {
     "mlp": Model(
@@ -83,6 +84,7 @@ MODELS: Mapping[str, Model] = {
             sequence=512,
             vocabulary=4096,
         ),
+        shares=(0.9, 0.84),
     ),
     "vit": Model(
         "vit",
@@ -92,7 +94,7 @@ MODELS: Mapping[str, Model] = {
     "convnet": Model(
         "convnet",
         convnet.ConvnetConfig(stages=(64, 128), image=64, batch=256, classes=16),
-        shares=(0.97, 0.75),
+        shares=(0.97, 0.93),
     ),
     "lstm": Model(
         "lstm", lstm.LstmConfig(layers=1, width=1024, batch=128, sequence=128), shares=(0.8, 0.65)
@@ -105,9 +107,11 @@ MODELS: Mapping[str, Model] = {
     "state_space": Model(
         "state_space",
         state_space.StateSpaceConfig(layers=1, width=512, batch=32, sequence=256),
-        shares=(0.85, 0.75),
+        shares=(0.95, 0.9),
     ),
-    "accumulation": Model("accumulation", accumulation.Config(_GPT), shares=(0.8, 0.7)),
+    "accumulation": Model(
+        "accumulation", accumulation.Config(replace(_GPT, vocabulary=4096)), shares=(0.8, 0.7)
+    ),
     "equinox_vit": Model(
         "equinox_vit",
         equinox_vit.Config(layers=1, width=512, heads=8, batch=64, image=64, patch=4),
