@@ -70,7 +70,7 @@ MODELS: Mapping[str, Model] = {
         mlp.MlpConfig(layers=3, width=512, batch=16384, optimizer="adam"),
         shares=(0.85, 0.75),
     ),
-    "gpt": Model("gpt", _GPT, shares=(0.8, 0.7)),
+    "gpt": Model("gpt", _GPT, shares=(0.9, 0.84)),
     # bfloat16 parameters, fewer heads of keys than of queries, and a scan over the layers.
     "llama": Model(
         "llama",
@@ -89,7 +89,7 @@ MODELS: Mapping[str, Model] = {
     "vit": Model(
         "vit",
         vit.VitConfig(layers=1, width=512, heads=8, batch=64, image=128, patch=8),
-        shares=(0.8, 0.7),
+        shares=(0.85, 0.78),
     ),
     "convnet": Model(
         "convnet",
@@ -107,7 +107,7 @@ MODELS: Mapping[str, Model] = {
     "state_space": Model(
         "state_space",
         state_space.StateSpaceConfig(layers=1, width=512, batch=32, sequence=256),
-        shares=(0.95, 0.9),
+        shares=(0.97, 0.9),
     ),
     "accumulation": Model(
         "accumulation", accumulation.Config(replace(_GPT, vocabulary=4096)), shares=(0.8, 0.7)
