@@ -7,11 +7,13 @@
     python -m benchmarks.goldens record mlp --target cpu        # one file of it
 
 A cell is one of ten training steps (`benchmarks.goldens.models`), planned for one target under one
-budget. Targets are a CPU, H100s and v5es. Their plans are not compiled, so that a cell takes
-seconds; a few small steps are also planned with the compile check of each target ("cpu-checked"
-and so on). Budgets are the profile's memory ("free") and two shares of the peak that the free
-plan is estimated to have ("loose", "tight"). The budgets are recorded in bytes, and `check` plans
-under the recorded ones.
+budget. Targets are a CPU, H100s and v5es, whose plans are not compiled, so that a cell takes
+seconds. Two small steps are also planned with the compile check of each target ("cpu-checked" and
+so on; skipped where the compiler is not installed). The closed loop of "h100-sxm-tightened" and
+"v5e-tightened" compiles up to ten programs: they run only where `--target` names them.
+
+Budgets are the profile's memory ("free") and two shares of the peak that the free plan is estimated
+to have ("loose", "tight"). They are recorded in bytes, and `check` plans under the recorded ones.
 
 A cell records the outcome: the decisions, the shardings, the estimate, the notes, the printed
 summary, and digests of the emitted programs as StableHLO, with a barrier at every step and with

@@ -37,6 +37,10 @@ def _parsed() -> argparse.Namespace:
     return parsed
 
 
+def _is_chosen(target: str, named: Sequence[str]) -> bool:
+    return target in named if named else not TARGETS[target].takes_minutes
+
+
 def main() -> int:
     """Records or checks; the exit code is 1 where something differs or cannot be recorded."""
     parsed = _parsed()
@@ -44,7 +48,7 @@ def main() -> int:
         series
         for series in all_series()
         if (not parsed.models or series.model in parsed.models)
-        and (not parsed.target or series.target in parsed.target)
+        and _is_chosen(series.target, parsed.target)
         and (not parsed.budget or set(series.budgets) & set(parsed.budget))
     ]
     work = {"record": record, "check": check}[parsed.action]

@@ -107,7 +107,7 @@ MODELS: Mapping[str, Model] = {
     "state_space": Model(
         "state_space",
         state_space.StateSpaceConfig(layers=1, width=512, batch=32, sequence=256),
-        shares=(0.95, 0.9),
+        shares=(0.97, 0.9),
     ),
     "accumulation": Model(
         "accumulation", accumulation.Config(replace(_GPT, vocabulary=4096)), shares=(0.8, 0.7)

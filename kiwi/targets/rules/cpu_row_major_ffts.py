@@ -1,4 +1,4 @@
-"""XLA:CPU gives an FFT operands in the order in which they lie, and its kernel refuses all but rows.
+"""XLA:CPU gives an FFT operands in any order, and its kernel refuses all but row-major ones.
 
 The program compiles, and fails when it runs (`fft_thunk.cc`, "RET_CHECK failure"). Plans keep
 operands and results of FFTs row-major there.
