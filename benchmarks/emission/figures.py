@@ -38,12 +38,12 @@ def tpu_cycles(step: Step) -> Figures:
 
 def gpu_figures(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:
     """What the process for XLA:GPU answers."""
-    return _of(gpu.compiled_there(step, options, folder), folder, gpu.DUMP)
+    return _of(gpu.compiled_there(step, options, folder), folder, gpu.GPU.dump)
 
 
 def tpu_figures(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:
     """What the process for XLA:TPU answers."""
-    return _of(tpu.compiled_there(step, options, folder), folder, tpu.DUMP)
+    return _of(tpu.compiled_there(step, options, folder), folder, tpu.TPU.dump)
 
 
 def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:

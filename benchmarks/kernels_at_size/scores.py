@@ -29,13 +29,13 @@ def compiled(step: Step, compiler: str, sequence: int) -> dict[str, Any]:
 def on_tpu(step: ExportedStep, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Of XLA:TPU's program."""
     tpu.compiled_there(step, options, folder)
-    return _read(folder, tpu.DUMP)
+    return _read(folder, tpu.TPU.dump)
 
 
 def on_gpu(step: ExportedStep, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Of XLA:GPU's program."""
     gpu.compiled_there(step, options, folder)
-    return _read(folder, gpu.DUMP)
+    return _read(folder, gpu.GPU.dump)
 
 
 def _read(folder: str, dump: str) -> dict[str, Any]:

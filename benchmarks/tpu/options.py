@@ -22,7 +22,7 @@ from kiwi.xla.read.collectives import COLLECTIVE_KINDS, CollectiveReader
 from kiwi.xla.read.compiled_program import read_dump
 from kiwi.xla.read.hlo_text import parse_module
 from kiwi.xla.step import ExportedStep, Step
-from kiwi.xla.tpu.compiler import DUMP, TPU, TPU_CHECK_OPTIONS, devices_of
+from kiwi.xla.tpu.compiler import TPU, TPU_CHECK_OPTIONS, devices_of
 
 MESH_SHAPE, PROFILE, TOPOLOGY = (2, 4), "v5e", "2x4"
 
@@ -125,7 +125,7 @@ def figures(step: Step, variant: Mapping[str, Any]) -> Row:
 def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Row:
     """What the process with the compiler answers."""
     told = {**options["compiler_options"], **dump_options(folder)}
-    found = dumped(lambda: step.compile(devices_of(step.mesh), told), folder, DUMP)
+    found = dumped(lambda: step.compile(devices_of(step.mesh), told), folder, TPU.dump)
     program = read_dump(found, step.mesh, TPU.name, 0.0, TPU.other_memories)
     return {
         "peak_bytes": program.peak_bytes,

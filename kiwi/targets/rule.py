@@ -13,6 +13,7 @@ from kiwi.hlo.units import UnitGraph
 from kiwi.kernels.facts import TargetFacts
 from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import Hardware
+from kiwi.targets.witness import NotShown, Witness
 
 StatesFacts = Callable[[TargetFacts, Hardware], TargetFacts]
 """Adds what holds of any program on such devices."""
@@ -30,6 +31,7 @@ class Rule:
     - `component`: the pass or library that does it, by XLA's name.
     - `observed`: the versions in which it was observed, e.g. "jax 0.10.2, H100".
     - `evidence`: where it is shown: tests and benchmarks of this repository.
+    - `witness`: a small program whose compiled module shows it.
     - `states`, `apply`: see the types; None for nothing.
     - `limits`: what the rule is known not to cover; empty for nothing known.
     """
@@ -39,6 +41,7 @@ class Rule:
     component: str
     observed: str
     evidence: tuple[str, ...]
+    witness: Witness | NotShown = None
     states: StatesFacts | None = None
     apply: StatesKernels | None = None
     limits: str = ""

@@ -19,10 +19,12 @@ class Target:
     - `rules`: in the order in which they state facts; a later one may read what an earlier one
       stated.
     - `compiler`: which compiles for such devices, with its options.
+    - `observed_on`: the profile of the catalogue for which witnesses of rules are compiled.
     """
 
     rules: tuple[Rule, ...]
     compiler: Compiler
+    observed_on: str
 
     @property
     def name(self) -> str:

@@ -39,6 +39,7 @@ class Compiler(ABC):
     - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
     - `stated_kinds`: of which functions it states the time well enough to plan with it (values of
       `kiwi.profiling.measure.Kind`); `distributions`: those that bring it, whichever is installed.
+    - `dump`: the end of the names of the files that it writes before it generates code.
     - `reads_heap_trace`: whether a check reads when XLA's heap frees each buffer, which only a dump
       tells.
     """
@@ -47,6 +48,7 @@ class Compiler(ABC):
     platforms: tuple[str, ...]
     run_options: Mapping[str, Any]
     check_options: Mapping[str, Any]
+    dump: str
     has_host_memory: bool = True
     other_memories: Mapping[int, str] = field(default_factory=lambda: HOST_ONLY)
     reads_heap_trace: bool = True
@@ -110,13 +112,12 @@ class Compiler(ABC):
         return own if options["way"] is None else own.overlapping[options["way"]]
 
     def compiled_to_buffers(
-        self, step: ExportedStep, devices: Sequence[Any], folder: str, dump: str
+        self, step: ExportedStep, devices: Sequence[Any], folder: str
     ) -> CompiledProgram:
-        """The program for a check, read from the files `dump` in `folder` before code is
-        generated."""
+        """The program for a check, read from the files in `folder` before code is generated."""
         told = {**self.check_options, **dump_options(folder)}
         started = time.monotonic()
-        found = dumped(lambda: step.compile(devices, told), folder, dump)
+        found = dumped(lambda: step.compile(devices, told), folder, self.dump)
         seconds = time.monotonic() - started
         found = found if self.reads_heap_trace else found.without_heap_trace
         return read_dump(found, step.mesh, self.name, seconds, self.other_memories)
@@ -125,6 +126,11 @@ class Compiler(ABC):
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for `step.mesh.size` devices, none of which needs to be attached; raises
         `CompileCheckError` if the compilation fails, `CompilerUnavailableError` as
+        `check_available`."""
+
+    @abstractmethod
+    def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
+        """In a process of its own, the devices of a mesh, to compile for; raises as
         `check_available`."""
 
     def begin(self, step: Step) -> Callable[[], CompiledProgram]:

@@ -1,6 +1,45 @@
 """A resharded copy may begin beside the matmul in front of its reader, to overlap with it."""
 
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
 from kiwi.targets.rule import Rule, stating
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_ROWS, _WIDTH = 16_384, 2048
+
+
+def _layers(way: int | None) -> Example:
+    """The second weight is gathered."""
+    return Example(
+        lambda x, w, v: jnp.tanh(x @ w) @ v,
+        (array(_ROWS, _WIDTH), array(_WIDTH, _WIDTH), array(_WIDTH, _WIDTH)),
+        (4,),
+        (P("x"), P(), P("x")),
+        P("x"),
+        way=way,
+    )
+
+
+def _begins_ahead(module: InspectedModule) -> bool:
+    """Whether the first matmul lies between the start of the gather and its end."""
+    starts = [k for k in module.kernels if k.computes("all-gather-start")]
+    starts += [k for k in module.kernels if k.computes("AsyncCollectiveStart")]
+    ends = [k for k in module.kernels if k.computes("all-gather-done")]
+    ends += [k for k in module.kernels if k.computes("AsyncCollectiveDone")]
+    matmuls = [k for k in module.kernels if k.computes("tanh") or k.computes("__cublas$lt$matmul")]
+    if not (starts and ends and matmuls):
+        return False
+    return module.is_before(starts[0], matmuls[0]) and module.is_before(matmuls[0], ends[0])
+
+
+WITNESS = Witness(
+    says="The gather of the second weight starts before the first matmul, and ends behind it.",
+    example=_layers(way=0),
+    shows=_begins_ahead,
+    control=_layers(way=None),
+)
 
 RULE = Rule(
     name="copies_ahead",
@@ -8,5 +47,6 @@ RULE = Rule(
     component="LatencyHidingScheduler",
     observed="jax 0.10.2, H100; libtpu 0.0.42.1, v5e",
     evidence=("tests/planners", "benchmarks/schedules"),
+    witness=WITNESS,
     states=stating(copies_ahead=True),
 )

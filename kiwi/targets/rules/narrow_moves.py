@@ -1,8 +1,14 @@
 """Collectives move an operand in the narrower dtype that its reader converts it to first."""
 
+from jax.sharding import PartitionSpec as P
+
 from kiwi.hlo.program import Value
 from kiwi.kernels.graph import KernelGraph
-from kiwi.targets.rule import Rule, stating
+from kiwi.targets.rule import Rule
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_WIDTH = 512
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:
@@ -19,6 +25,28 @@ def _moved(graph: KernelGraph, unit: int, value: Value) -> Value:
     return narrow if is_narrower else value
 
 
+def _gathered(dtype: str) -> Example:
+    """A product with rows on each device: the parameter is gathered."""
+    return Example(
+        lambda x, w: x @ w.astype(dtype),
+        (array(64, _WIDTH, dtype=dtype), array(_WIDTH, _WIDTH)),
+        (4,),
+        (P("x"), P("x")),
+        P("x"),
+    )
+
+
+def _moves_one_byte(module: InspectedModule) -> bool:
+    return module.collectives["all-gather"].bytes == _WIDTH**2
+
+
+WITNESS = Witness(
+    says="One byte is gathered for each element of an array that is read as int8.",
+    example=_gathered("int8"),
+    shows=_moves_one_byte,
+    control=_gathered("float32"),
+)
+
 RULE = Rule(
     name="narrow_moves",
     does="An operand that its reader converts to a narrower dtype first is converted before it is "
@@ -26,14 +54,6 @@ RULE = Rule(
     component="SPMD partitioner, as Kiwi emits it",
     observed="jax 0.10.2; libtpu 0.0.42.1",
     evidence=("tests/emit/test_emission.py", "benchmarks/resharding"),
+    witness=WITNESS,
     apply=_apply,
-)
-
-BFLOAT16_AS_FLOAT32 = Rule(
-    name="cpu_bfloat16_as_float32",
-    does="Collectives move bfloat16 as float32.",
-    component="FloatNormalization of XLA:CPU",
-    observed="jax 0.10.2",
-    evidence=("benchmarks/resharding",),
-    states=stating(moved_itemsizes=(("bfloat16", 4),)),
 )

@@ -1,14 +1,20 @@
-"""A scan that a plan leaves whole holds its stacked results from the start of the step.
+"""A scan that a plan leaves whole may hold its stacked results from the start of the step.
 
-It writes the results behind its carry slice by slice over zeros, whose place they take. The zeros
-depend on nothing, so that XLA's scheduler makes them first, and no barrier reaches them.
+The scan writes the results behind its carry slice by slice over zeros, whose place they take. The
+zeros depend on nothing: XLA's scheduler may make them first, and no barrier reaches them.
 """
 
 from itertools import compress
 
+import jax
+import jax.numpy as jnp
+from jax import lax
+
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.kernel import HeldEarly
 from kiwi.targets.rule import Rule, more_of_units
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
 
 
 def _held(units: UnitGraph, unit: Unit) -> tuple[HeldEarly, ...]:
@@ -21,12 +27,42 @@ def _held(units: UnitGraph, unit: Unit) -> tuple[HeldEarly, ...]:
     return (HeldEarly(unit.index, stacked_bytes, max(1, sum(sizes))),)
 
 
+_LENGTH, _WIDTH = 256, 512
+
+
+def _scanned(y: jax.Array, *, stacks: bool) -> jax.Array:
+    def body(carry: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        return jnp.sin(carry + x), carry * x if stacks else None
+
+    final, stacked = lax.scan(body, y[0], y)
+    return final.sum() + (jnp.sin(stacked).sum() if stacks else 0.0)
+
+
+def _makes_stack_of_nothing(module: InspectedModule) -> bool:
+    elements = _LENGTH * _WIDTH
+    made = [k for k in module.kernels if k.reads_nothing and k.writes(elements)]
+    updates = [k for k in module.with_opcodes("dynamic-update-slice") if k.writes(elements)]
+    return len(made) == 1 and bool(updates) and module.is_before(made[0], updates[0])
+
+
+_ARGUMENTS = array(_LENGTH, _WIDTH), array(_WIDTH, _WIDTH)
+
+WITNESS = Witness(
+    says="A kernel that reads nothing makes the buffer that the loop writes its slices to.",
+    example=Example(lambda x, w: _scanned(x @ w, stacks=True), _ARGUMENTS),
+    shows=_makes_stack_of_nothing,
+    control=Example(lambda x, w: _scanned(x @ w, stacks=False), _ARGUMENTS),
+)
+
+
 RULE = Rule(
     name="whole_scans",
-    does="The stacked results of a scan that is left whole exist from the start of the step.",
+    does="The stacked results of a scan that is left whole have a buffer that depends on nothing, "
+    "and may exist from the start of the step.",
     component="WhileLoop lowering of `jax.lax.scan`, HeapSimulator",
     observed="jax 0.10.2",
     evidence=("benchmarks/fidelity",),
+    witness=WITNESS,
     apply=more_of_units(
         "held_early", lambda units: {u.index: _held(units, u) for u in units.units}
     ),

@@ -65,9 +65,24 @@ def begun_elsewhere(
         "donated": step.donated,
         "options": options or {},
     }
-    exported = step.exported(platform)
+    return _begun(request, step.exported(platform), explain)
+
+
+def begun_without_step(
+    answer: Callable[[None, Mapping[str, Any], str], Any],
+    options: Mapping[str, Any],
+    explain: Explain = _explains_nothing,
+) -> "Begun":
+    """As `begun_elsewhere`, for an answer that finds in its options what to compile: it gets None
+    for a step."""
+    request = {"answer": (answer.__module__, answer.__name__), "options": options}
+    return _begun(request, None, explain)
+
+
+def _begun(request: Mapping[str, Any], exported: bytes | None, explain: Explain) -> "Begun":
     folder = tempfile.TemporaryDirectory(prefix="kiwi-")
-    Path(folder.name, EXPORTED).write_bytes(exported)
+    if exported is not None:
+        Path(folder.name, EXPORTED).write_bytes(exported)
     Path(folder.name, REQUEST).write_text(json.dumps(request))
     return Begun(folder, explain)
 

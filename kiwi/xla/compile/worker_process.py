@@ -7,8 +7,10 @@ see `kiwi.xla.compile.worker`; the result is written there.
 import json
 import os
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from jax import export
 
@@ -22,12 +24,19 @@ from kiwi.xla.step import ExportedStep
 def main(folder: str) -> None:
     """Answers the request that lies in `folder`."""
     request = json.loads(Path(folder, REQUEST).read_text())
-    exported = export.deserialize(bytearray(Path(folder, EXPORTED).read_bytes()))
-    mesh = from_plain(request["mesh"], DeviceMesh)
-    step = ExportedStep(exported, mesh, tuple(request["donated"]))
+    step = _step(request, Path(folder, EXPORTED))
     module, function = request["answer"]
     found = getattr(import_module(module), function)(step, request["options"], folder)
     Path(folder, RESULT).write_text(json.dumps(found))
+
+
+def _step(request: Mapping[str, Any], path: Path) -> ExportedStep | None:
+    """The exported step; None where the answer needs none."""
+    if not path.exists():
+        return None
+    exported = export.deserialize(bytearray(path.read_bytes()))
+    mesh = from_plain(request["mesh"], DeviceMesh)
+    return ExportedStep(exported, mesh, tuple(request["donated"]))
 
 
 if __name__ == "__main__":

@@ -41,9 +41,6 @@ CPU_CHECK_OPTIONS = {
 """Of a check: LLVM optimises nothing, because nothing is run. What XLA keeps in memory and sends is
 settled before."""
 
-DUMP = "cpu_after_optimizations"
-"""The end of the names of the files that XLA writes before it generates code."""
-
 
 class CpuCompiler(Compiler):
     """XLA:CPU, which is always installed."""
@@ -53,6 +50,10 @@ class CpuCompiler(Compiler):
         compilation fails."""
         devices = cpu_devices()
         return compile_elsewhere(step) if len(devices) < step.mesh.size else _read(step, devices)
+
+    def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
+        """See `Compiler`: all that the process has."""
+        return cpu_devices()
 
     def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
         """Starts a process only for more devices than this one has."""
@@ -64,6 +65,7 @@ CPU = CpuCompiler(
     ("cpu",),
     CPU_COMPILER_OPTIONS,
     CPU_CHECK_OPTIONS,
+    dump="cpu_after_optimizations",
     has_host_memory=False,
     reads_heap_trace=False,  # A check in this process has no dump, and tells the same.
 )
@@ -85,7 +87,7 @@ def compile_elsewhere(step: Step) -> CompiledProgram:
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = virtual_devices(step.mesh.size)
-    return to_plain(CPU.compiled_to_buffers(step, devices, folder, DUMP))
+    return to_plain(CPU.compiled_to_buffers(step, devices, folder))
 
 
 def virtual_devices(count: int) -> list[Any]:

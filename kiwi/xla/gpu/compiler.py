@@ -4,7 +4,7 @@ The wheels jax-cuda12-plugin and jax-cuda12-pjrt (the extra `aot-cuda`; no other
 NVIDIA's) compile for devices that are described to them, see `kiwi.xla.gpu.target_config`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -12,7 +12,7 @@ import jax
 
 from kiwi.codec import to_plain
 from kiwi.errors import CompilerUnavailableError, KiwiError
-from kiwi.mesh import Hardware
+from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import Answer, Begun, begun_elsewhere
 from kiwi.xla.compiler import CompilerElsewhere
@@ -67,9 +67,6 @@ along what they sum."""
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that bring the compiler; each with a "-pjrt" of the same version."""
 
-DUMP = "gpu_after_optimizations"
-"""The end of the names of the files that XLA writes before it generates code."""
-
 _INSTALL = 'pip install "kiwi-planner[aot-cuda]"'
 
 
@@ -87,6 +84,10 @@ class GpuCompiler(CompilerElsewhere):
         options = {"target_config": config, **self.request(step)}
         check_plugin()
         return begun_elsewhere(answer, step, "cuda", options, explain_failure)
+
+    def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
+        """See `Compiler`."""
+        return compile_only_devices(target_config(mesh.hardware), mesh.size)
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
         """By number of a `timed_scope` the seconds of its kernels; raises as `compile`, and
@@ -106,6 +107,7 @@ GPU = GpuCompiler(
     ("gpu", "cuda"),
     GPU_COMPILER_OPTIONS,
     GPU_CHECK_OPTIONS,
+    dump="gpu_after_optimizations",
     overlapping_options=(GPU_OVERLAPPING_OPTIONS,),
     stated_kinds=frozenset({"matmul", "operator", "stream", "collective"}),
     distributions=PLUGINS,
@@ -116,7 +118,7 @@ def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) 
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     with step.memories_stated:
-        return to_plain(GPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
+        return to_plain(GPU.asked(options).compiled_to_buffers(step, devices, folder))
 
 
 def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
@@ -124,7 +126,7 @@ def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     told = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
     with step.memories_stated:
-        return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, DUMP).text)
+        return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, GPU.dump).text)
 
 
 def check_plugin() -> None:

@@ -119,6 +119,16 @@ def read_memory(
     )
 
 
+def read_buffers(
+    module: bytes, assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY
+) -> tuple[LiveBuffer, ...]:
+    """All buffers of one device, temporaries first; takes the same as `read_memory`."""
+    program = _Program(parse("Module", module))
+    buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
+    temporaries, always = _places(program, buffers)
+    return (*temporaries, *always)
+
+
 def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
     """By name, the bytes in other memories than the device's."""
     found: dict[str, int] = {}

@@ -88,9 +88,6 @@ _WITHOUT_A_TPU = {
 }
 """Environment under which libtpu says nothing and asks nobody."""
 
-DUMP = "after_optimizations"
-"""The end of the names of the files that XLA writes before it generates code."""
-
 _HOST_BOUNDS = (2, 2, 1)
 """Chips of one host, where a topology consists of such."""
 
@@ -116,6 +113,10 @@ class TpuCompiler(CompilerElsewhere):
         check_libtpu()
         return begun_elsewhere(answer, step, "tpu", self.request(step))
 
+    def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
+        """See `Compiler`."""
+        return devices_of(mesh)
+
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
         """By number of a `timed_scope` the cycles of its kernels over the clock; raises as
         `compile`, and `CompilerUnavailableError` for TPUs without a clock."""
@@ -140,6 +141,7 @@ TPU = TpuCompiler(
     ("tpu",),
     TPU_COMPILER_OPTIONS,
     TPU_CHECK_OPTIONS,
+    dump="after_optimizations",
     other_memories={1: "VMEM", **HOST_ONLY},
     # Plan files hold a place among them: others go to the end.
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
@@ -159,7 +161,7 @@ TPU = TpuCompiler(
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
     devices = devices_of(step.mesh)
-    return to_plain(TPU.asked(options).compiled_to_buffers(step, devices, folder, DUMP))
+    return to_plain(TPU.asked(options).compiled_to_buffers(step, devices, folder))
 
 
 def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:

@@ -1,0 +1,1 @@
+"""Rules of XLA:CPU alone, one file each."""

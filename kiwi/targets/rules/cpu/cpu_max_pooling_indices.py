@@ -1,0 +1,50 @@
+"""XLA:CPU holds the indices of all elements for the gradient of max pooling.
+
+The window reduction that finds the selected elements reads an index per dimension and element. The
+indices depend on nothing, so that the scheduler makes them first: they are there from the start of
+the step. XLA:GPU computes them as it reduces.
+"""
+
+from kiwi.hlo.units import UnitGraph
+from kiwi.kernels.kernel import HeldEarly
+from kiwi.targets.max_pooling import IMAGES, INDEX_BYTES, gradients, pooled, pooled_gradient
+from kiwi.targets.rule import Rule, more_of_units
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+
+def _indices(units: UnitGraph) -> dict[int, tuple[HeldEarly, ...]]:
+    held = {}
+    for unit in gradients(units):
+        value = units.graph.program.values[unit.outputs[0]]
+        numerator = len(value.shape) * INDEX_BYTES
+        held[unit.index] = (HeldEarly(unit.index + 1, numerator, value.itemsize),)
+    return held
+
+
+def _makes_indices_first(module: InspectedModule) -> bool:
+    indices = [k for k in module.with_opcodes("iota") if k.writes(IMAGES.size, "s32")]
+    first_matmul = module.with_opcodes("dot")[0]
+    return len(indices) == 4 and all(module.is_before(k, first_matmul) for k in indices)
+
+
+WITNESS = Witness(
+    says="Four arrays of indices are written before the first matmul of the step.",
+    example=Example(pooled_gradient, (array(64, 64), IMAGES)),
+    shows=_makes_indices_first,
+    control=Example(pooled, (array(64, 64), IMAGES)),
+)
+
+RULE = Rule(
+    name="cpu_max_pooling_indices",
+    does="The indices of all elements exist from the start of the step.",
+    component="SelectAndScatterExpander of XLA:CPU",
+    observed="jax 0.10.2",
+    evidence=(
+        "tests/plans/test_memory.py",
+        "tests/emit/test_max_pooling.py",
+        "benchmarks/fidelity",
+    ),
+    witness=WITNESS,
+    apply=more_of_units("held_early", _indices),
+)

@@ -1,0 +1,1 @@
+"""Rules of XLA:GPU alone, one file each."""

@@ -1,0 +1,73 @@
+"""XLA:GPU transposes the partial sums of a convolution to reduce-scatter them.
+
+It reduce-scatters along the most major dimension only (`GpuLayoutAssignment`), and the convolution
+library writes images in the order batch, features, space, in 16 bits features last. Matmuls write
+summands in the order wanted.
+"""
+
+from collections.abc import Collection, Sequence
+
+import jax
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from kiwi.hlo.program import Equation
+from kiwi.kernels.matrix_operands import CONVOLUTION
+from kiwi.targets.rule import Rule, stating
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_FEATURES_LAST_BYTES = 2
+"""Up to this size of an element the convolution library writes the features last."""
+
+
+def sums_elsewhere(root: Equation, cuts: Sequence[int], scattered: Collection[int]) -> bool:
+    """Whether the sums are scattered along another dimension than the most major one."""
+    if root.name != CONVOLUTION:
+        return False
+    result = root.jaxpr_eqn.outvars[0].aval
+    batch, features, *space = root.jaxpr_eqn.params["dimension_numbers"].out_spec
+    order = (batch, features, *space)
+    if result.dtype.itemsize <= _FEATURES_LAST_BYTES:
+        order = (batch, *space, features)
+    longer = [d for d in order if result.shape[d] > cuts[d]]
+    return bool(longer) and any(d != longer[0] for d in scattered)
+
+
+_IMAGES, _KERNEL, _RESULT_ELEMENTS = (32, 16, 16, 64), (3, 3, 64, 32), 32 * 16 * 16 * 32
+
+
+def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+
+
+def _scattered_to(result: P) -> Example:
+    """Images and kernel cut along the features that the convolution sums over."""
+    features = P(None, None, None, "x"), P(None, None, "x")
+    return Example(_convolved, (array(*_IMAGES), array(*_KERNEL)), (8,), features, result)
+
+
+def _transposes_sums(module: InspectedModule) -> bool:
+    transposes = [k for k in module.with_opcodes("transpose") if k.writes(_RESULT_ELEMENTS)]
+    return len(transposes) == 1 and "reduce-scatter" in module.collectives
+
+
+WITNESS = Witness(
+    says="The sums that are scattered along features are transposed as a whole first.",
+    example=_scattered_to(P(None, None, None, "x")),
+    shows=_transposes_sums,
+    control=_scattered_to(P("x")),
+)
+
+
+RULE = Rule(
+    name="gpu_convolution_sums",
+    does="Partial sums of a convolution that are scattered along another dimension than the most "
+    "major one are transposed to another buffer first.",
+    component="GpuLayoutAssignment, cuDNN",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/xla/gpu/test_compiler.py",),
+    witness=WITNESS,
+    states=stating(sums_elsewhere=sums_elsewhere),
+)

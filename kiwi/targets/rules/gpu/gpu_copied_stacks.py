@@ -1,0 +1,79 @@
+"""XLA:GPU computes what a loop hands to another one first, and then copies it into its stack.
+
+Zeros are written, the element is read and written; matmuls read and write a copy of it. Kernels of
+TPUs write an element where it belongs.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from kiwi.hlo.large_operators import multiplies
+from kiwi.hlo.loops import CARRY, LoopKind
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.targets.rule import Rule, of_units
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_PASSES, _PASSES_OF_MATMULS = 3, 5
+
+
+def passes_of_stacks(units: UnitGraph, unit: Unit) -> int:
+    """How often what an iteration yields or starts from passes through memory to be handed to
+    another loop; 0 where it is handed to none."""
+    program, border = units.graph.program, units.border(unit)
+    if unit.loop is None or program.loops[unit.loop].kind is not LoopKind.SCAN:
+        return 0
+    if border not in (None, CARRY) or len(unit.outputs) != 1:
+        return 0
+    (value,) = unit.outputs
+    readers = (units.units[r] for r in units.readers.get(value, ()))
+    others = [r for r in readers if r.loop not in (None, unit.loop)]
+    equations = [k for r in others for k in r.equations if value in program.equations[k].reads]
+    if not others:
+        return 0
+    is_multiplied = any(multiplies(units.graph, k) for k in equations)
+    return _PASSES_OF_MATMULS if is_multiplied else _PASSES
+
+
+def _stacked(units: UnitGraph) -> dict[int, int]:
+    passes = {unit.index: passes_of_stacks(units, unit) for unit in units.units}
+    return {index: count for index, count in passes.items() if count}
+
+
+_WIDTH, _ROWS, _LENGTH = 256, 512, 8
+
+
+def _final(w: jax.Array, x: jax.Array) -> jax.Array:
+    return lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=_LENGTH)[0]
+
+
+def _gradient(w: jax.Array, x: jax.Array) -> jax.Array:
+    """The backward pass is a loop that reads the states of the forward one's iterations."""
+    return jax.grad(lambda x: _final(w, x).sum())(x)
+
+
+def _copies_into_stack(module: InspectedModule) -> bool:
+    stacks = [k for k in module.kernels if k.reads_nothing and k.writes(_LENGTH * _ROWS * _WIDTH)]
+    updates = module.with_opcodes("dynamic-update-slice")
+    is_copied = bool(updates) and not any(k.computes("tanh") for k in updates)
+    return bool(stacks) and is_copied
+
+
+WITNESS = Witness(
+    says="Zeros are written for the stack, and a kernel apart from tanh writes each state there.",
+    example=Example(_gradient, (array(_WIDTH, _WIDTH), array(_ROWS, _WIDTH))),
+    shows=_copies_into_stack,
+    control=Example(_final, (array(_WIDTH, _WIDTH), array(_ROWS, _WIDTH))),
+)
+
+
+RULE = Rule(
+    name="gpu_copied_stacks",
+    does="What a loop hands to another one is computed first, and copied into its stack then.",
+    component="WhileLoop emission of XLA:GPU",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/problem/test_costs.py",),
+    witness=WITNESS,
+    apply=of_units("stack_passes", _stacked),
+)

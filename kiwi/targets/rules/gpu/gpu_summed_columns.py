@@ -1,0 +1,72 @@
+"""XLA:GPU sums up the columns of a map's result in the kernel that writes it.
+
+That kernel writes over nothing that it reads. The gradient of a bias is such a sum. Few rows are
+summed up by a kernel of their own.
+"""
+
+import jax
+
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.reductions import REDUCTIONS
+from kiwi.kernels.graph import KernelGraph
+from kiwi.targets.rule import Rule
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_ROWS, _WIDTH = 65_536, 512
+
+
+def _has_summed_columns(graph: HloGraph, value: int) -> bool:
+    """Whether something reads a value and reduces it, and not along its last dimension."""
+    last = len(graph.program.values[value].shape) - 1
+    readers = (graph.program.equations[k] for k in graph.program.readers[value])
+    reduced = (e.jaxpr_eqn.params["axes"] for e in readers if e.name in REDUCTIONS)
+    return any(last not in axes for axes in reduced)
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    hlo = graph.units.graph
+    kept = {
+        kernel.unit.index: ()
+        for kernel in graph.kernels
+        if kernel.overwritable and _has_summed_columns(hlo, kernel.unit.outputs[0])
+    }
+    return graph.stating("overwritable", kept)
+
+
+def _gradients(
+    h: jax.Array, w: jax.Array, g: jax.Array, v: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Those of a bias behind a GELU, and of the matmul in front of it."""
+    before = jax.vjp(jax.nn.gelu, h)[1](g @ v)[0]
+    return before.sum(0), before @ w
+
+
+def _sums_while_it_writes(module: InspectedModule) -> bool:
+    elements = _ROWS * _WIDTH
+    summing = [k for k in module.with_opcodes("tanh", "reduce") if k.writes(elements)]
+    return len(summing) == 1 and module.temporaries_of(4 * elements) == 2
+
+
+_ROWS_OF = array(_ROWS, _WIDTH)
+_SQUARE = array(_WIDTH, _WIDTH)
+_ARGUMENTS = _ROWS_OF, _SQUARE, _ROWS_OF, _SQUARE
+
+WITNESS = Witness(
+    says="The kernel of the GELU's gradient also sums columns, and writes beside what it reads.",
+    example=Example(_gradients, _ARGUMENTS),
+    shows=_sums_while_it_writes,
+    control=Example(lambda *arguments: _gradients(*arguments)[1], _ARGUMENTS),
+)
+
+RULE = Rule(
+    name="gpu_summed_columns",
+    does="A map whose result's columns are summed up, as for the gradient of a bias, is one kernel "
+    "with the sum, and writes over nothing that it reads.",
+    component="MultiOutputFusion",
+    observed="jax 0.10.2, H100: the gradient of a GELU",
+    evidence=("tests/xla/gpu/test_compiler.py",),
+    witness=WITNESS,
+    apply=_apply,
+    limits="Up to some thousand rows are summed up by a kernel of their own.",
+)

@@ -1,0 +1,168 @@
+"""XLA:GPU transposes operands of a matmul to another buffer, in a kernel of its own.
+
+A matmul reads the batch, then what is kept and what is summed over, either of the two first, each
+in the order in which the left operand is described, and writes its result in either order as well.
+
+- Maps write their results as the reader wants them; what a matmul yields, an argument, and what a
+  loop hands on lie as they are. Attention so transposes queries, keys, values and its result, and
+  all their gradients: each unit that reads one does so anew.
+- What is gathered lies with that dimension first: XLA:GPU gathers along the most major one only
+  (`GpuLayoutAssignment`).
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.library_calls import maps_behind
+from kiwi.kernels.matrix_operands import MATMUL, Matrix, matrices
+from kiwi.mesh import TensorSharding
+from kiwi.targets.rule import Rule
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+Order = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LyingOperand:
+    """An operand of a matmul whose dimensions lie in one of some orders.
+
+    - `orders`: from major to minor.
+    """
+
+    matrix: Matrix
+    orders: tuple[Order, ...]
+
+    def is_transposed(self, shards: Mapping[int, int]) -> bool:
+        """Whether none of the orders is readable, where factors are cut into so many pieces."""
+        lying = ([self.matrix.dims[d] for d in order] for order in self.orders)
+        return not any(self.matrix.is_readable(dims, shards) for dims in lying)
+
+
+def transposed_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, LyingOperand], ...]:
+    """By number of the read, when a kernel of its own transposes it first."""
+    operands = {}
+    for matrix in matrices(units, unit, (MATMUL,)):
+        orders = _orders(units, unit.rule.reads[matrix.read][0])
+        if orders:
+            operands[matrix.read] = LyingOperand(matrix, orders)
+    return tuple(operands.items())
+
+
+def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
+    """The orders that a value's dimensions may lie in, from major to minor; none where it lies in
+    any."""
+    graph, producer = units.graph, units.producer.get(value)
+    as_it_is = tuple(range(len(graph.program.values[value].shape)))
+    unit = None if producer is None else units.units[producer]
+    if unit is None or graph.program.equations[unit.root].is_border:
+        return (as_it_is,)
+    equations = (graph.program.equations[k] for k in unit.equations)
+    products = [e for e in equations if e.name == MATMUL]
+    if not products:
+        return () if is_map(graph, unit.root) else (as_it_is,)
+    if maps_behind(units, unit):
+        return ()
+    (contracted, _), (batch, _) = products[-1].jaxpr_eqn.params["dimension_numbers"]
+    if products[-1].jaxpr_eqn.outvars[0].aval.shape != graph.program.values[value].shape:
+        return (as_it_is,)
+    first = len(products[-1].jaxpr_eqn.invars[0].aval.shape) - len(contracted)
+    return as_it_is, (*as_it_is[: len(batch)], *as_it_is[first:], *as_it_is[len(batch) : first])
+
+
+@dataclass(frozen=True)
+class GatheredOperand:
+    """An operand of a matmul of more than two dimensions, as it lies where it was gathered."""
+
+    matrix: Matrix
+
+    def is_transposed(
+        self, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
+    ) -> bool:
+        """Whether the copy of it in the layout `wanted` is transposed."""
+        return _is_copy_transposed(self.matrix, mesh_shape, stored, wanted)
+
+
+def gathered_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, GatheredOperand], ...]:
+    """By number of the read; none of two dimensions, which are read in either order."""
+    operands = matrices(units, unit, (MATMUL,))
+    by_read = {m.read: GatheredOperand(m) for m in operands if len(m.dims) > 2}
+    return tuple(by_read.items())
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _is_copy_transposed(
+    matrix: Matrix, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
+) -> bool:
+    """Whether the copy of an operand in the layout `wanted` is transposed."""
+    kept = {axis for axes in wanted.dims for axis in axes}
+    gathered = [d for d, axes in enumerate(stored.dims) if set(axes) - kept]
+    if not gathered:
+        return False
+    # Of several dimensions the first is gathered last.
+    first = gathered[0]
+    dims = [matrix.dims[first], *matrix.dims[:first], *matrix.dims[first + 1 :]]
+    return not matrix.is_readable(dims, _shards(matrix, mesh_shape, wanted))
+
+
+def _shards(matrix: Matrix, mesh_shape: tuple[int, ...], layout: TensorSharding) -> dict[int, int]:
+    """Into how many pieces a layout cuts each factor: the major ones of a dimension first."""
+    found = {}
+    for factors, axes in zip(matrix.dims, layout.dims, strict=True):
+        left = functools.reduce(lambda n, axis: n * mesh_shape[axis], axes, 1)
+        for factor in factors:
+            found[factor] = min(left, matrix.sizes[factor])
+            left //= found[factor]
+    return found
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    units = graph.units
+    operands = {unit.index: transposed_operands(units, unit) for unit in units.units}
+    copies = {unit.index: gathered_operands(units, unit) for unit in units.units}
+    return graph.adding("transposed_operands", operands).adding("transposed_copies", copies)
+
+
+def _scores(
+    x: jax.Array, wq: jax.Array, wk: jax.Array, mapped: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    queries = mapped(jnp.einsum("bsd,dhk->bshk", x, wq))
+    keys = mapped(jnp.einsum("btd,dhk->bthk", x, wk))
+    return jnp.einsum("bshk,bthk->bhst", queries, keys)
+
+
+_ATTENTION = array(4, 128, 256), array(256, 8, 32), array(256, 8, 32)
+
+
+def _transposes_alone(module: InspectedModule) -> bool:
+    transposes = module.with_opcodes("transpose")
+    return len(transposes) == 2 and not any(k.computes("sine") for k in transposes)
+
+
+WITNESS = Witness(
+    says="Queries and keys are transposed by a kernel each that does nothing else.",
+    example=Example(lambda x, q, k: _scores(x, q, k, lambda y: y), _ATTENTION),
+    shows=_transposes_alone,
+    # The kernel of a map behind the matmul writes them in the order wanted.
+    control=Example(lambda x, q, k: _scores(x, q, k, jnp.sin), _ATTENTION),
+)
+
+
+RULE = Rule(
+    name="gpu_transposed_operands",
+    does="A matmul reads the batch, then what is kept and what is summed over, either of the two "
+    "first. An operand that lies otherwise is transposed to another buffer.",
+    component="GpuLayoutAssignment, TransposeFolding",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/xla/gpu/test_transposed_operands.py", "tests/xla/gpu/test_compiler.py"),
+    witness=WITNESS,
+    apply=_apply,
+    limits="Three projections of one operand are one matmul, which is not told.",
+)

@@ -1,0 +1,72 @@
+"""XLA:GPU makes the zeros of a max pooling's gradient together with those of a relu.
+
+A relu and its gradient read zeros of the same shape. One kernel writes both, so that there are two
+arrays of zeros for as long as either is needed.
+"""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from kiwi.hlo.program import Equation, Literal, Value
+from kiwi.hlo.units import UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import HeldEarly
+from kiwi.targets.max_pooling import IMAGES, gradients, pooled_gradient
+from kiwi.targets.rule import Rule
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+
+def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
+    """The units with an operator that reads zeros of the shape and dtype of a value."""
+    equations = units.graph.program.equations
+    for unit in units.units:
+        if any(_reads_zeros(equations[k], like) for k in unit.equations):
+            yield unit.index
+
+
+def _reads_zeros(equation: Equation, like: Value) -> bool:
+    """Whether a literal zero is an operand, which XLA broadcasts to the shape of the result."""
+    if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
+        return False
+    literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))
+    return any(literal.dtype == like.dtype and not literal.any() for literal in literals)
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    units, second = graph.units, {}
+    for unit in gradients(units):
+        readers = list(_readers_of_zeros(units, units.graph.program.values[unit.outputs[0]]))
+        if readers:
+            second[unit.index] = (HeldEarly(max((*readers, unit.index)) + 1),)
+    return graph.adding("held_early_without_barriers", second)
+
+
+def _relu_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
+    return pooled_gradient(w, x, jax.nn.relu)
+
+
+def _writes_zeros_twice(module: InspectedModule) -> bool:
+    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(IMAGES.size, "f32")]
+    return sum(len(kernel.results) for kernel in zeros) == 2
+
+
+WITNESS = Witness(
+    says="Two arrays of zeros are written.",
+    example=Example(_relu_gradient, (array(64, 64), IMAGES)),
+    shows=_writes_zeros_twice,
+    control=Example(pooled_gradient, (array(64, 64), IMAGES)),
+)
+
+RULE = Rule(
+    name="gpu_zeros_of_relu",
+    does="The zeros exist twice if a relu of the same shape reads zeros, unless a barrier prevents "
+    "it.",
+    component="SelectAndScatterExpander, HloCSE",
+    observed="jax 0.10.2, H100",
+    evidence=("benchmarks/fidelity",),
+    witness=WITNESS,
+    apply=_apply,
+)

@@ -1,0 +1,65 @@
+"""On GPUs each reader computes an addition of interleaved tensors, such as the halves of a scan.
+
+`jax.lax.associative_scan` pads its two halves with zeros between the elements and adds them. The
+kernels that read the sum compute it, whatever their number.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from kiwi.hlo.chains import Chains
+from kiwi.hlo.equation_kinds import interleaves
+from kiwi.targets.rule import Rule, fusing
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+
+def sums_interleaved(chains: Chains, index: int) -> bool:
+    """Whether an equation adds nothing but tensors with elements put between others."""
+    program = chains.graph.program
+    producers = [program.values[v].producer for v in program.equations[index].reads]
+    return all(k is not None and interleaves(program.equations[k]) for k in producers)
+
+
+_ROWS, _WIDTH = 512, 512
+
+
+def _interleaved(x: jax.Array) -> jax.Array:
+    even = lax.pad(jnp.sin(x), 0.0, ((0, 1, 1), (0, 0, 0)))
+    odd = lax.pad(jnp.cos(x), 0.0, ((1, 0, 1), (0, 0, 0)))
+    return even + odd
+
+
+def _read_twice(y: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return y.sum(0), (y * (y.sum(0) @ w)).sum(1)
+
+
+def _adds_in_each_reader(module: InspectedModule) -> bool:
+    adding = [k for k in module.with_opcodes("pad", "add") if k.computes("reduce")]
+    return len(adding) == 2 and not any(k.writes(2 * _ROWS * _WIDTH) for k in module.kernels)
+
+
+WITNESS = Witness(
+    says="Two kernels pad and add the halves, and none writes the sum.",
+    example=Example(
+        lambda x, w: _read_twice(_interleaved(x), w), (array(_ROWS, _WIDTH), array(_WIDTH, _WIDTH))
+    ),
+    shows=_adds_in_each_reader,
+    # A sum of two other tensors is written.
+    control=Example(
+        lambda x, y, w: _read_twice(jnp.sin(x) + jnp.tan(y), w),
+        (*(array(2 * _ROWS, _WIDTH),) * 2, array(_WIDTH, _WIDTH)),
+    ),
+)
+
+
+RULE = Rule(
+    name="interleaved_sums",
+    does="All readers of a sum of interleaved tensors compute it for themselves.",
+    component="PriorityFusion",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/hlo/test_fusion.py",),
+    witness=WITNESS,
+    states=fusing(sums_in_readers=(sums_interleaved,)),
+)

@@ -1,0 +1,173 @@
+"""XLA:GPU reduces rows in the kernel of the maps that read the rows again.
+
+A softmax and a normalisation reduce rows and read the same rows again: the maximum, the sum of
+exponentials, the mean and the variance go to the kernel that writes the result. It reads the rows
+once, and what it reduces is never in memory. Their gradients reduce rows in the same way. Rows are
+those along the last dimension, of up to `LONGEST_ROW` elements, on GPUs that multiply in tf32.
+
+Costly functions of the rows are not computed twice: the sum of a softmax's exponentials that the
+backward pass reads as well is a kernel of its own, with the maximum. What sums columns of
+normalised rows, as the gradient of a normalisation's scale, reads them from memory: the kernel that
+reduces rows writes them there first.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from math import prod
+
+import jax
+
+from kiwi.hlo.equation_kinds import WORTH_KEEPING, is_map
+from kiwi.hlo.program import Value
+from kiwi.hlo.reductions import REDUCTIONS
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import MovedBeside, RowReduction
+from kiwi.targets.rule import Rule
+from kiwi.targets.witness import Example, Witness, array
+
+LONGEST_ROW = 16_384
+"""Elements of the longest rows that are reduced so."""
+
+MASKED_BYTES = 6
+"""A reduction of rows under a mask takes as long as if it moved this much for each element instead
+of reading it, and nothing if it is a sum kept for the backward pass: such kernels have better
+tiles."""
+
+
+def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
+    """By unit, those that reduce rows for the maps that read them again. A reader in another phase
+    computes it again in a kernel of its own."""
+    found: dict[int, RowReduction] = {}
+    for unit in reversed(units.units):  # readers first
+        rows = _rows(units, unit)
+        if rows is None:
+            continue
+        readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
+        near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
+        if not (near and all(_reads_again(units, r, unit, rows, found) for r in near)):
+            continue
+        dims = dict(unit.rule.operator_operands[-1])[rows.index]
+        read, last = _rows_read_again(units, near[0], unit, rows)[0], near[0].index
+        if last in found and not found[last].is_summed_once:
+            last = found[last].reader
+        costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
+        is_summed_once = bool(costly) and len(near) < len(readers)
+        reduction = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
+        if any(_is_shared(units, k, rows) for k in unit.equations):
+            reduction = _masked(reduction, units.graph.program.values[read], _size(rows))
+        found[unit.index] = reduction
+    return found
+
+
+def _masked(reduction: RowReduction, rows: Value, elements: int) -> RowReduction:
+    """A reduction of rows under a mask that several of them share, which takes longer."""
+    more_bytes = max(0, MASKED_BYTES - rows.itemsize)
+    return replace(
+        reduction,
+        masked_elements=elements,
+        masked_once_bytes=-rows.itemsize if reduction.is_summed_once else more_bytes,
+        masked_again_bytes=2 * more_bytes,
+    )
+
+
+def written_rows(
+    units: UnitGraph, unit: Unit, reduced: Mapping[int, RowReduction]
+) -> tuple[MovedBeside, ...]:
+    """What goes through memory in front of a reduction of columns that ends a unit, where the unit
+    reduces rows first; `reduced`: as `reduced_for_readers` says."""
+    program, place = units.graph.program, len(unit.equations) - 1
+    root = program.equations[unit.root]
+    if root.name not in REDUCTIONS or _rows(units, unit) is not None:
+        return ()
+    summed = program.values[root.reads[0]]
+    read = {units.producer[value] for value in unit.reads if value in units.producer}
+    is_of_rows = any(reduced[producer].rows in unit.reads for producer in read & reduced.keys())
+    return (MovedBeside(place, 2 * summed.size_bytes),) if is_of_rows else ()
+
+
+def _rows(units: UnitGraph, unit: Unit) -> Value | None:
+    """What a unit of maps reduces along the last dimension only; None of others."""
+    graph, program = units.graph, units.graph.program
+    root = program.equations[unit.root]
+    if root.name not in REDUCTIONS or len(unit.outputs) != 1:
+        return None
+    (operand,) = root.reads
+    rows = program.values[operand]
+    axes = root.jaxpr_eqn.params["axes"]
+    is_short = tuple(axes) == (len(rows.shape) - 1,) and rows.shape[-1] <= LONGEST_ROW
+    return rows if is_short and all(is_map(graph, k) for k in unit.equations[:-1]) else None
+
+
+def _is_shared(units: UnitGraph, index: int, rows: Value) -> bool:
+    """Whether an equation broadcasts, to the shape of rows, several rows that are fewer."""
+    program = units.graph.program
+    equation = program.equations[index]
+    if equation.name != "broadcast_in_dim" or not equation.reads:
+        return False
+    given, result = (program.values[v] for v in (equation.reads[0], equation.outputs[0]))
+    is_of_rows = result.shape == rows.shape and given.shape[-1:] == rows.shape[-1:]
+    return is_of_rows and rows.shape[-1] < _size(given) < _size(rows)
+
+
+def _reads_again(
+    units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Collection[int]
+) -> bool:
+    """Whether a reader goes over the rows that a unit reduces, and has them in its result."""
+    values = units.graph.program.values
+    if not _rows_read_again(units, reader, unit, rows):
+        return False
+    if _rows(units, reader) is not None:
+        return reader.index in found
+    is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
+    return is_of_maps and any(_size(values[o]) == _size(rows) for o in reader.outputs)
+
+
+def _rows_read_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) -> list[int]:
+    """The values as large as the rows that both a reader and the unit read."""
+    values = units.graph.program.values
+    shared = [value for value in unit.reads if value in reader.reads]
+    return [value for value in shared if _size(values[value]) == _size(rows)]
+
+
+def _size(value: Value) -> int:
+    return prod(value.shape)
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    if "tf32" not in graph.hardware.flops_per_second:
+        return graph
+    units = graph.units
+    reduced = reduced_for_readers(units)
+    written = {unit.index: written_rows(units, unit, reduced) for unit in units.units}
+    return graph.stating("rows", reduced).adding("moved_beside", written)
+
+
+def _softmax(x: jax.Array) -> jax.Array:
+    return jax.nn.softmax(2.0 * x) + 1.0
+
+
+WITNESS = Witness(
+    says="The softmax, and the maps around it, are one kernel.",
+    example=Example(_softmax, (array(64, LONGEST_ROW),)),
+    shows=lambda module: len(module.kernels) == 1,
+    control=Example(_softmax, (array(64, LONGEST_ROW + 1),)),
+)
+
+
+RULE = Rule(
+    name="softmax_rows",
+    does="What a softmax or a normalisation reduces along the last dimension is reduced in the "
+    "kernel that reads the rows again.",
+    component="SoftmaxRewriterTriton",
+    observed="jax 0.10.2, H100: rows of 1,000 to 128,256 elements in float32 and bfloat16",
+    evidence=(
+        "tests/xla/gpu/test_compiler.py",
+        "tests/targets/test_softmax_rows.py",
+        "benchmarks/fidelity",
+    ),
+    witness=WITNESS,
+    apply=_apply,
+    limits="A mean in bfloat16 that is subtracted, as `jnp.var` does beside `jnp.mean`, is five "
+    "kernels instead of one.",
+)

@@ -1,0 +1,44 @@
+"""The gradient of max pooling is added to zeros that depend on nothing.
+
+The scheduler may make them at the start of the step. They are the result's memory in a plan, which
+ties them to the step (`kiwi.emit.interpreter`).
+"""
+
+from kiwi.hlo.units import UnitGraph
+from kiwi.kernels.kernel import HeldEarly
+from kiwi.targets.max_pooling import IMAGES, gradients, pooled, pooled_gradient
+from kiwi.targets.rule import Rule, more_of_units
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+
+def _zeros(units: UnitGraph) -> dict[int, tuple[HeldEarly, ...]]:
+    return {unit.index: (HeldEarly(unit.index + 1),) for unit in gradients(units)}
+
+
+def _writes_zeros(module: InspectedModule) -> bool:
+    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(IMAGES.size, "f32")]
+    return len(zeros) == 1 and bool(module.with_opcodes("scatter"))
+
+
+WITNESS = Witness(
+    says="A kernel that reads nothing writes zeros as large as the images, and another scatters.",
+    example=Example(pooled_gradient, (array(64, 64), IMAGES)),
+    shows=_writes_zeros,
+    control=Example(pooled, (array(64, 64), IMAGES)),
+)
+
+RULE = Rule(
+    name="max_pooling_zeros",
+    does="The zeros that the gradient is added to exist from the start of the step, unless a "
+    "barrier ties them to it.",
+    component="SelectAndScatterExpander",
+    observed="jax 0.10.2",
+    evidence=(
+        "tests/plans/test_memory.py",
+        "tests/emit/test_max_pooling.py",
+        "benchmarks/fidelity",
+    ),
+    witness=WITNESS,
+    apply=more_of_units("held_early_without_barriers", _zeros),
+)

@@ -1,0 +1,1 @@
+"""Rules of XLA:TPU alone, one file each."""

@@ -1,0 +1,88 @@
+"""XLA:TPU computes maps in front of a matmul, and behind it, in the matmul's kernel.
+
+- A map whose operands take at most twice the bytes of its result is computed by each matmul that
+  reads it, unless it slices. With several readers it must not be the epilogue of another matmul,
+  and each matmul of the backward pass that reads it must itself end in a map or a reduction.
+- A transposed or reshaped value is no kernel of its own: its readers read the value itself.
+- A chain that reads next to nothing, as that of random bits, is computed by all that read it.
+- A scatter adds to the result of a matmul in place, which then has a buffer.
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+
+from kiwi.hlo.chains import Chains
+from kiwi.hlo.equation_kinds import is_map, is_of_matrices
+from kiwi.hlo.graph import HloGraph, Phase
+from kiwi.targets.rule import Rule, fusing
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_MOST_READ = 2
+"""How many times the bytes of its result a map's operands take at most."""
+
+
+def is_in_matmuls(chains: Chains, index: int) -> bool:
+    """Whether the matmuls that read an equation's result compute it."""
+    if chains.has_slice(index):
+        return False
+    readers = chains.readers(index)
+    if len(readers) > 1:
+        if any(chains.ends_call([index], value) for value in chains.reads(index)):
+            return False
+        if not all(_is_ended(chains, reader) for reader in readers):
+            return False
+    return chains.is_as_small(index, _MOST_READ)
+
+
+def _is_ended(chains: Chains, reader: int) -> bool:
+    """Whether an equation is a matmul of the backward pass only if a map or a reduction reads its
+    result, or nothing does."""
+    graph = chains.graph
+    if graph.phase_of(reader) is Phase.FORWARD or not is_of_matrices(graph, reader):
+        return True
+    readers = chains.readers(reader)
+    return not readers or any(is_map(graph, k) or "reduce" in graph.opcodes[k] for k in readers)
+
+
+def ends_any(graph: HloGraph, absorbed: Sequence[int], reads: Sequence[int]) -> bool:
+    """A kernel ends the matmul whose result it reads, whatever else it reads."""
+    return True
+
+
+_WIDTH = 512
+
+
+def _is_one_kernel(module: InspectedModule) -> bool:
+    (kernel, *others) = module.kernels
+    return not others and kernel.computes("convolution", "sine", "tanh")
+
+
+WITNESS = Witness(
+    says="The sine in front of the matmul, the matmul and the tanh behind it are one kernel.",
+    example=Example(lambda x, w: jnp.tanh(jnp.sin(x) @ w), (array(_WIDTH, _WIDTH),) * 2),
+    shows=_is_one_kernel,
+    # The operands of this map take four times the bytes of its result.
+    control=Example(
+        lambda x, y, z, u, w: jnp.tanh((jnp.sin(x) * y + z * u) @ w), (array(_WIDTH, _WIDTH),) * 5
+    ),
+)
+
+
+RULE = Rule(
+    name="maps_in_matmuls",
+    does="A matmul computes the maps that it reads, if their operands take at most twice the bytes "
+    "of the result, and the maps of its result.",
+    component="fusion of XLA:TPU (output fusion)",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/hlo/test_fusion.py", "tests/xla/tpu/test_unfused_operands.py"),
+    witness=WITNESS,
+    states=fusing(
+        in_matmuls=(is_in_matmuls,),
+        epilogues=(ends_any,),
+        repeats_short_chains=True,
+        reads_through_layouts=True,
+        adds_to_scatters_in_place=True,
+    ),
+)

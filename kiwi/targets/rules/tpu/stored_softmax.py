@@ -1,0 +1,79 @@
+"""XLA:TPU stores the exponential of a softmax that is computed in a wider type than its scores.
+
+The scores are a matmul's result in bfloat16, one matrix for each element of the batch. If the
+softmax does more with them in float32 than to convert them, as a mask or a scale does, several
+kernels read the exponential, and it has a buffer.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from kiwi.hlo.chains import Chains
+from kiwi.hlo.equation_kinds import is_of_matrices
+from kiwi.hlo.program import Value
+from kiwi.targets.rule import Rule, fusing
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_OF_SOFTMAX = frozenset({"convert_element_type", "sub", "exp", "broadcast_in_dim", "stop_gradient"})
+"""What `jax.nn.softmax` does with scores of a narrower type up to its exponential."""
+
+
+def is_stored_softmax(chains: Chains, index: int) -> bool:
+    """Whether an equation is the exponential of such a softmax."""
+    graph, values = chains.graph, chains.graph.program.values
+    if "exponential" not in graph.opcodes[index]:
+        return False
+    value = values[graph.program.equations[index].outputs[0]]
+    scores = [values[v] for v in chains.reads(index) if values[v].shape == value.shape]
+    if len(scores) != 1 or scores[0].size_bytes >= value.size_bytes:
+        return False
+    if not any("reduce" in graph.opcodes[r] for r in graph.program.readers[value.index]):
+        return False
+    members = (k for k in chains.members(index) if _is_as_wide(chains, k, value))
+    wide = {graph.program.equations[k].name for k in members}
+    return wide - _OF_SOFTMAX != set() and is_of_matrices(graph, scores[0].producer)
+
+
+def _is_as_wide(chains: Chains, index: int, like: Value) -> bool:
+    """Whether an equation's result has the shape and the type of a value."""
+    program = chains.graph.program
+    (output,) = program.equations[index].outputs
+    result = program.values[output]
+    return (result.shape, result.size_bytes) == (like.shape, like.size_bytes)
+
+
+_HEADS = array(4, 512, 4, 64, dtype="bfloat16")
+_SCORES = 4 * 4 * 512 * 512
+
+
+def _attention(q: jax.Array, k: jax.Array, v: jax.Array, *, is_causal: bool) -> jax.Array:
+    scores = jnp.einsum("bqhk,bshk->bhqs", q, k).astype(jnp.float32)
+    rows = jnp.arange(scores.shape[-1])
+    scores = jnp.where(rows[:, None] >= rows, scores, -1e30) if is_causal else scores
+    return jnp.einsum("bhqs,bshk->bqhk", jax.nn.softmax(scores).astype(q.dtype), v)
+
+
+def _stores_exponential(module: InspectedModule) -> bool:
+    return any(kernel.writes(_SCORES, "f32") for kernel in module.with_opcodes("exponential"))
+
+
+WITNESS = Witness(
+    says="A kernel that computes exponentials writes them in float32.",
+    example=Example(lambda q, k, v: _attention(q, k, v, is_causal=True), (_HEADS,) * 3),
+    shows=_stores_exponential,
+    control=Example(lambda q, k, v: _attention(q, k, v, is_causal=False), (_HEADS,) * 3),
+)
+
+
+RULE = Rule(
+    name="stored_softmax",
+    does="The exponential of a softmax in float32 of masked or scaled scores in bfloat16 is "
+    "stored.",
+    component="fusion of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/xla/tpu/test_unfused_operands.py", "docs/tpu.md"),
+    witness=WITNESS,
+    states=fusing(stored=(is_stored_softmax,)),
+    limits="A plain decoder in bfloat16 holds less than this rule says.",
+)

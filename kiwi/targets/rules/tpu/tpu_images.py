@@ -1,0 +1,120 @@
+"""XLA:TPU makes batch and features the minor dimensions of images.
+
+That holds from convolutions on, through all maps and pooling. An argument that convolutions read as
+an image is copied to bfloat16 as the step starts, with tiles of batch and features; the copy counts
+as the argument's. An argument that only maps read, and a kernel that is an argument, stay as they
+are.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.program import Equation
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.matrix_operands import CONVOLUTION
+from kiwi.kernels.storage import MinorDimensions
+from kiwi.targets.rule import Rule
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_POOLS = frozenset({"reduce_window", "select_and_scatter"})
+_BFLOAT16_BYTES = 2
+
+
+def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
+    """By value, the two dimensions that are minor; only for what is connected to a convolution."""
+    program = graph.program
+    pairs = (pair for equation in program.equations for pair in _of_convolution(equation))
+    kernels = {e.inputs[1] for e in program.equations if e.name == CONVOLUTION}
+    given = kernels.intersection(program.arguments)  # They stay as they are.
+    minor_of = {value: minor for value, minor in pairs if value not in given}
+    pending = list(minor_of)
+    for value in pending:
+        producer, rank = program.values[value].producer, len(program.values[value].shape)
+        around = [*program.readers[value], *(() if producer is None else (producer,))]
+        for index in around:
+            if not (is_map(graph, index) or graph.opcodes[index] & _POOLS):
+                continue
+            equation = program.equations[index]
+            for other in (*equation.reads, *equation.outputs):
+                if other not in minor_of and _is_alike(graph, index, value, other, rank):
+                    minor_of[other] = minor_of[value]
+                    pending.append(other)
+    return minor_of
+
+
+def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) -> bool:
+    """Whether an equation keeps the order of dimensions from one value to another."""
+    shape, wanted = graph.program.values[other].shape, graph.program.values[value].shape
+    return shape == wanted or (bool(graph.opcodes[index] & _POOLS) and len(shape) == rank)
+
+
+def _of_convolution(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    if equation.name != CONVOLUTION:
+        return
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    tensors = (*equation.inputs, *equation.outputs)
+    specs = (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec)
+    for value, spec in zip(tensors, specs, strict=True):
+        if isinstance(value, int):
+            yield value, (spec[0], spec[1])
+
+
+def _copied_itemsizes(graph: HloGraph, minor_of: Mapping[int, MinorDimensions]) -> dict[int, int]:
+    """By argument that a convolution reads as an image, bytes of an element of its copy."""
+    program = graph.program
+    return {
+        value: min(_BFLOAT16_BYTES, program.values[value].itemsize)
+        for value in minor_of
+        if program.values[value].producer is None
+        and any(program.equations[r].name == CONVOLUTION for r in program.readers[value])
+    }
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    hlo = graph.units.graph
+    minor_of = minor_dimensions(hlo)
+    copied_itemsize = _copied_itemsizes(hlo, minor_of)
+    storage = replace(graph.storage, minor=minor_of, copied_itemsize=copied_itemsize)
+    return replace(graph, storage=storage)
+
+
+_IMAGES, _KERNEL = array(4, 32, 32, 64), array(3, 3, 64, 64)
+
+
+def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+
+
+def _has_minor_batch(module: InspectedModule) -> bool:
+    """Whether a kernel writes an image whose two minor dimensions are features and batch."""
+    results = (array for kernel in module.kernels for array in kernel.results)
+    images = (array for array in results if array.shape == (4, 32, 32, 64))
+    return any(array.layout.startswith(("3,0,", "0,3,")) for array in images)
+
+
+WITNESS = Witness(
+    says="A kernel writes images whose two minor dimensions are batch and features.",
+    example=Example(_convolved, (_IMAGES, _KERNEL)),
+    shows=_has_minor_batch,
+    control=Example(jnp.sin, (_IMAGES,)),
+)
+
+
+RULE = Rule(
+    name="tpu_images",
+    does="Batch and features are the minor dimensions of images. An argument that convolutions "
+    "read as an image has a copy in bfloat16.",
+    component="layout assignment of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/xla/tpu/test_images.py",),
+    witness=WITNESS,
+    apply=_apply,
+)

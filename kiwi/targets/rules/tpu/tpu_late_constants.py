@@ -1,0 +1,46 @@
+"""XLA:TPU computes large constants where they are read."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from kiwi.targets.rule import Rule, stating
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+_WIDTH = 512
+
+
+def _read_twice(c: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(jnp.tanh(x + c) @ w + c) @ w
+
+
+def _waves() -> jax.Array:
+    rows, columns = (lax.broadcasted_iota("float32", (_WIDTH, _WIDTH), d) for d in (0, 1))
+    return jnp.sin(rows * columns)
+
+
+def _holds_no_constant(module: InspectedModule) -> bool:
+    return len(module.with_opcodes("sine")) == 2 and not any(
+        kernel.reads_nothing and kernel.writes(_WIDTH**2) for kernel in module.kernels
+    )
+
+
+_MATRIX = array(_WIDTH, _WIDTH)
+
+WITNESS = Witness(
+    says="Both readers of a constant compute it, and no kernel writes it.",
+    example=Example(lambda x, w: _read_twice(_waves(), x, w), (_MATRIX,) * 2),
+    shows=_holds_no_constant,
+    control=Example(lambda x, w: _read_twice(lax.sort(_waves()), x, w), (_MATRIX,) * 2),
+)
+
+RULE = Rule(
+    name="tpu_late_constants",
+    does="Large constants are computed where they are read.",
+    component="fusion of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/emit/test_max_pooling.py",),
+    witness=WITNESS,
+    states=stating(makes_constants_early=False),
+)

@@ -1,0 +1,83 @@
+"""XLA:TPU moves a gradient's partial sums beside the next kernel of the backward pass alone.
+
+The reduce-scatter of a gradient stands behind the next operator of the backward pass that does not
+read it, another product as a rule.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.in_place import is_of_library
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.targets.rule import Rule, of_units, stating
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
+
+
+def sums_behind(units: UnitGraph, unit: Unit) -> int | None:
+    """The next operator of the backward pass, if it does not read the gradient."""
+    if unit.phase is not Phase.BACKWARD or not is_of_library(units.graph, unit):
+        return None
+    following = (u for u in units.units[unit.index + 1 :] if u.phase is not Phase.UPDATE)
+    other = next(following, None)
+    if other is None or other.loop != unit.loop:
+        return None
+    return other.index if set(unit.outputs).isdisjoint(other.reads) else None
+
+
+def _behind(units: UnitGraph) -> dict[int, int]:
+    later = {unit.index: sums_behind(units, unit) for unit in units.units}
+    return {index: behind for index, behind in later.items() if behind is not None}
+
+
+def _gradients(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
+    def loss(weights: tuple[jax.Array, ...]) -> jax.Array:
+        y = x
+        for w in weights:
+            y = jnp.tanh(y @ w)
+        return y.sum()
+
+    return jax.grad(loss)(weights)
+
+
+_LAYERS, _WIDTH = 3, 2048
+
+
+def _fully_sharded(way: int | None) -> Example:
+    weights = (array(_WIDTH, _WIDTH),) * _LAYERS
+    specs = (P("x"), *[P()] * _LAYERS)
+    return Example(_gradients, (array(16_384, _WIDTH), *weights), (8,), specs, P("x"), way=way)
+
+
+def _moves_beside_one(module: InspectedModule) -> bool:
+    """Whether one kernel lies between each start and its end, a matmul that also reduces."""
+    places = {kernel.name: place for place, kernel in enumerate(module.kernels)}
+    starts = [places[k.name] for k in module.with_opcodes("AsyncCollectiveStart")]
+    ends = [places[k.name] for k in module.with_opcodes("AsyncCollectiveDone")]
+    pairs = list(zip(starts, ends, strict=False))
+    return bool(pairs) and all(
+        end == start + 2 and module.kernels[start + 1].computes("convolution", "reduce-scatter")
+        for start, end in pairs
+    )
+
+
+WITNESS = Witness(
+    says="One matmul stands between the start of each reduce-scatter and its end.",
+    example=_fully_sharded(way=2),
+    shows=_moves_beside_one,
+    control=_fully_sharded(way=None),
+)
+
+RULE = Rule(
+    name="tpu_sums_behind",
+    does="The reduce-scatter of a gradient runs beside the next operator of the backward pass "
+    "alone.",
+    component="LatencyHidingScheduler of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e and v5p",
+    evidence=("tests/xla/tpu", "tests/targets/test_tpu_sums.py", "benchmarks/fidelity"),
+    witness=WITNESS,
+    states=stating(sums_beside_one_kernel=True),
+    apply=of_units("sums_behind", _behind),
+)

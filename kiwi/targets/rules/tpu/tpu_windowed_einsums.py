@@ -1,0 +1,35 @@
+"""XLA:TPU runs a matmul while its operand is gathered, or its result scattered, piece by piece."""
+
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from kiwi.targets.rule import Rule, stating
+from kiwi.targets.witness import Example, Witness, array
+
+
+def _gathered(way: int) -> Example:
+    """A matmul of the size at which XLA:TPU begins to cut it."""
+    rows, width = 32_768, 4096
+    cut = P("x", "y"), P("x", "y")
+    matrices = array(rows, width, dtype="bfloat16"), array(width, rows, dtype="bfloat16")
+    return Example(jnp.matmul, matrices, (2, 2), cut, P("x", "y"), way=way)
+
+
+WITNESS = Witness(
+    says="Pieces of the operands are passed on between matmuls.",
+    example=_gathered(way=0),
+    shows=lambda module: "collective-permute" in module.collectives,
+    control=_gathered(way=1),
+)
+
+RULE = Rule(
+    name="tpu_windowed_einsums",
+    does="Matmuls run while their operands are gathered, and their results scattered, piece by "
+    "piece (Wang et al., Overlap communication with dependent computation via decomposition, "
+    "ASPLOS 2023).",
+    component="WindowedEinsumHandler",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("benchmarks/schedules",),
+    witness=WITNESS,
+    states=stating(pipelines_matmuls=True),
+)

@@ -1,0 +1,100 @@
+"""XLA computes units in the kernel of an earlier one, by multi-output fusion.
+
+A kernel that goes over a tensor anyway also computes what else is wanted of it: both moments of
+Adam, and the parameter with them. XLA:GPU does so in updates alone (rule `shared_updates`), XLA:TPU
+everywhere (rule `shared_kernels`): there a matmul or a map also reduces what it yields, for the
+gradient of a bias or the maximum of a softmax. A unit then reads from memory what its kernel has
+not, and no more. What depends on a reduction, as a variance does on a mean, goes over the tensor
+again.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
+from kiwi.hlo.graph import Phase
+from kiwi.hlo.reductions import reduces
+from kiwi.hlo.strides import is_strided_unit
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.kernels.kernel import SharedKernel
+
+
+@dataclass
+class _Kernel:
+    """Units of one phase and loop that are computed together.
+
+    - `elements`: of the tensor that it goes over.
+    - `read`, `yielded`: the values that it has: from memory, and computed for each element.
+    """
+
+    first: Unit
+    elements: int
+    multiplies: bool
+    read: set[int] = field(default_factory=set)
+    yielded: set[int] = field(default_factory=set)
+
+
+def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, SharedKernel]:
+    """By unit, those in the kernel of an earlier one.
+
+    - `updates_alone`: whether the compiler does so in updates only.
+    """
+    found: dict[int, SharedKernel] = {}
+    kernel_with: dict[int, _Kernel] = {}
+    for unit in units.units:
+        multiplies = any(units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
+        if not (multiplies or _goes_over(units, unit)):
+            continue
+        if updates_alone and not _updates(units, unit, multiplies=multiplies):
+            continue
+        elements = _elements(units, unit.outputs if multiplies else (*unit.reads, *unit.outputs))
+        kernel = None if multiplies else _joined(units, unit, elements, kernel_with)
+        if kernel is None:
+            kernel = _Kernel(unit, elements, multiplies)
+        else:
+            values = frozenset(unit.reads) & (kernel.read | kernel.yielded)
+            found[unit.index] = SharedKernel(kernel.first.index, values)
+        if not multiplies:
+            kernel.read.update(unit.reads)
+        if not reduces(units, unit):
+            kernel.yielded.update(unit.outputs)
+        large = (v for v in kernel.read | kernel.yielded if _elements(units, [v]) == elements)
+        kernel_with.update(dict.fromkeys(large, kernel))
+    return found
+
+
+def _joined(
+    units: UnitGraph, unit: Unit, elements: int, kernel_with: Mapping[int, _Kernel]
+) -> _Kernel | None:
+    """The kernel of a value that a unit goes over, if all else that it reads is known by then."""
+    kernels = {id(k): k for k in map(kernel_with.get, unit.reads) if k is not None}
+    for kernel in sorted(kernels.values(), key=lambda k: -k.first.index):
+        first = kernel.first
+        is_near = (first.phase, first.loop) == (unit.phase, unit.loop)
+        is_as_large = kernel.elements == elements
+        may_join = reduces(units, unit) or not kernel.multiplies
+        others = set(unit.reads) - kernel.yielded
+        is_known = all(units.producer.get(value, -1) < first.index for value in others)
+        if is_near and is_as_large and may_join and is_known:
+            return kernel
+    return None
+
+
+def _updates(units: UnitGraph, unit: Unit, *, multiplies: bool) -> bool:
+    """Whether a unit only maps elements, in an update."""
+    return unit.phase is Phase.UPDATE and not multiplies and not reduces(units, unit)
+
+
+def _goes_over(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a unit consists of maps, and of a reduction at most that ends it."""
+    *before, root = unit.equations
+    is_end = is_map(units.graph, root) or reduces(units, unit)
+    is_of_maps = is_end and all(is_map(units.graph, k) for k in before)
+    return is_of_maps and not is_strided_unit(units, unit)
+
+
+def _elements(units: UnitGraph, values: Collection[int]) -> int:
+    """Of the largest of some values."""
+    shapes = (units.graph.program.values[value].shape for value in values)
+    return max(map(prod, shapes), default=0)

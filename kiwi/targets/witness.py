@@ -1,0 +1,73 @@
+"""`Witness`: a small program whose compiled module shows that a rule holds.
+
+After an upgrade of jax `pytest -m witness` compiles the witnesses of all rules, and names the rules
+whose modules no longer show what they claim. Each witness has a control beside it: a program for
+which the module must not show it. So a question that any module answers with yes is found out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from kiwi.xla.read.inspected import InspectedModule
+
+Shows = Callable[[InspectedModule], bool]
+"""Whether a compiled module shows what a rule claims."""
+
+
+def array(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
+    """An argument of an example."""
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A small function of arrays, and how it is compiled.
+
+    - `function`: returns an array, or a tuple of them.
+    - `arguments`: large enough for the rule, and no larger.
+    - `mesh_shape`: of the devices, with axes "x", "y", "z".
+    - `in_specs`: of each argument; none: all are whole.
+    - `out_specs`: of the result, or of each result; None: XLA chooses.
+    - `donated`: positions of arguments.
+    - `way`: the number of the overlapping options (`Compiler.overlapping_options`); None: the
+      options of a check.
+    - `generates_code`: whether the text is read once code is generated, which tells cycles.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    mesh_shape: tuple[int, ...] = (1,)
+    in_specs: Sequence[PartitionSpec] = ()
+    out_specs: Any = None
+    donated: tuple[int, ...] = ()
+    way: int | None = None
+    generates_code: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Witness:
+    """What the compiled module of a small program shows of a rule.
+
+    - `says`: what the module must show, in a sentence.
+    - `example`, `shows`: the program, and whether its module shows it.
+    - `control`: a program, mostly alike, whose module must not show it.
+    """
+
+    says: str
+    example: Example
+    shows: Shows
+    control: Example
+
+
+@dataclass(frozen=True)
+class NotShown:
+    """Why a rule has no witness: what it claims is in no compiled module.
+
+    - `reason`: in a sentence or two.
+    """
+
+    reason: str
