@@ -10,7 +10,7 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 
 _MOST_ROWS = 8
-_LEAST_SHARE = 0.01
+_LEAST_SHARE = 0.05
 """Stages that took less of the time are not shown."""
 _LONGEST_PATH = 44
 _INDEX = re.compile(r"\[\d+\]")
