@@ -191,8 +191,8 @@ class _Builder(LoopOpener):
         What returns from the host's is the value that was copied there: whether it is kept,
         recomputed or offloaded meanwhile is a plan's to say.
         """
-        is_copy = isinstance(value, int) and value in self._host_copies
-        if space is jax.memory.Space.Device and is_copy:
+        is_fetch = space is jax.memory.Space.Device
+        if is_fetch and isinstance(value, int) and value in self._host_copies:
             return self._offloaded(value)
         (copy,) = self._emit(eqn, (value,), scope, loop)
         if space is jax.memory.Space.Host:

@@ -51,6 +51,7 @@ EXTENSION_NAMES = (
     "jax.extend.core.Var",
     "jax.extend.core.jaxpr_as_fun",
     "jax.extend.core.jaxprs_in_params",
+    "jax.extend.core.primitives",
     "jax.extend.source_info_util.register_exclusion",
     "jax.interpreters.ad.primitive_jvps",
     "jax.interpreters.batching.primitive_batchers",

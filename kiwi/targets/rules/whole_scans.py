@@ -35,7 +35,7 @@ def _scanned(y: jax.Array, *, stacks: bool) -> jax.Array:
         return jnp.sin(carry + x), carry * x if stacks else None
 
     final, stacked = lax.scan(body, y[0], y)
-    return final.sum() + (jnp.sin(stacked).sum() if stacks else 0.0)
+    return final.sum() + (0.0 if stacked is None else jnp.sin(stacked).sum())
 
 
 def _makes_stack_of_nothing(module: InspectedModule) -> bool:

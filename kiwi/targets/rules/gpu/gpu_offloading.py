@@ -4,6 +4,8 @@ It does not do so with elements that scans stack, which come back in the wrong o
 (openxla/xla#46231).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -14,7 +16,7 @@ from kiwi.targets.witness import Example, Witness, array
 _WIDTH = 256
 
 
-def _kept_on(x: jax.Array, w: jax.Array, space: jax.memory.Space) -> jax.Array:
+def _kept_on(x: jax.Array, w: jax.Array, space: Any) -> jax.Array:
     """Reads a value again behind two matmuls, in which it lies in another memory."""
     y = jnp.tanh(x @ w)
     kept, z = lax.optimization_barrier((jax.device_put(y, space), jnp.tanh(y @ w) @ w))

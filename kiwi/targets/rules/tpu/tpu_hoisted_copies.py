@@ -3,6 +3,8 @@
 Values leave the device, also those that scans stack.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -14,7 +16,7 @@ from kiwi.xla.read.inspected import InspectedModule
 _WIDTH = 512
 
 
-def _fetched_late(x: jax.Array, w: jax.Array, space: jax.memory.Space) -> jax.Array:
+def _fetched_late(x: jax.Array, w: jax.Array, space: Any) -> jax.Array:
     """A barrier lets the fetch begin only when four matmuls are done."""
     kept = jax.device_put(x, space)
     y = x
