@@ -13,7 +13,7 @@ import pytest
 
 from kiwi.mesh import Hardware
 from kiwi.planners import known_peaks
-from kiwi.targets.rules import cublas_workspace
+from kiwi.targets.rules.gpu import cublas_workspace
 
 DEVICE_COUNT = 8
 

@@ -41,7 +41,7 @@ class Rule:
     component: str
     observed: str
     evidence: tuple[str, ...]
-    witness: Witness | NotShown = None
+    witness: Witness | NotShown
     states: StatesFacts | None = None
     apply: StatesKernels | None = None
     limits: str = ""
