@@ -16,7 +16,7 @@ find_python = for python in python3.11 python3 python3.12 python3.13; do \
 	&& { echo $$python; break; }; done
 PYTHON ?= $(shell $(find_python))
 
-.PHONY: help install demo test test-slow lint format types imports docs pictures check clean
+.PHONY: help install demo test test-slow test-witnesses lint format types imports docs pictures check clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test: $(STAMP) ## Run the tests (WORKERS=2 processes)
 
 test-slow: $(STAMP) ## Run the tests that take minutes
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow
+
+test-witnesses: $(STAMP) ## Name the rules of XLA that the installed jax breaks
+	$(BIN)/python -m pytest -m witness
 
 lint: $(STAMP) ## Check style and format
 	$(BIN)/ruff check .

@@ -53,7 +53,7 @@ class Link:
 class BackendTraits:
     """What all devices of a backend do, as far as prices depend on it.
 
-    The rules of `kiwi.targets.rules.backend_traits` say why.
+    The rules of `kiwi.targets.rules` say why.
 
     - `gathers_first_dimension`: collectives gather and scatter the first dimension of a buffer
       alone, so that another one is transposed.

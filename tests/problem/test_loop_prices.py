@@ -18,7 +18,7 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import TensorSharding, hardware
 from kiwi.problem.overlap import Overlap
 from kiwi.targets.registry import TARGETS
-from kiwi.targets.rules.gpu_copied_stacks import passes_of_stacks
+from kiwi.targets.rules.gpu.gpu_copied_stacks import passes_of_stacks
 from tests.helpers.planning import WAITING, kernels_of, units_of
 
 WIDTH, HIDDEN, LENGTH, HEADS = 4096, 11008, 2048, 32

@@ -9,7 +9,7 @@ import pytest
 from kiwi.memory.residency import Residency
 from kiwi.mesh import TensorSharding
 from kiwi.problem.copies import CopyNode, Reading, Transposes, copy_node
-from kiwi.targets.rules.gpu_transposed_operands import gathered_operands
+from kiwi.targets.rules.gpu.gpu_transposed_operands import gathered_operands
 from tests.helpers.planning import array, units_of
 
 SIZES = {"b": 8, "s": 16, "d": 32, "e": 64, "h": 8, "k": 16, "t": 24}

@@ -11,7 +11,7 @@ import pytest
 import kiwi
 from examples import mlp
 from kiwi.hlo.graph import Phase
-from kiwi.targets.rules.shared_kernels import shared_kernels
+from kiwi.targets.shared_kernels import shared_kernels
 from tests.helpers.planning import array, units_of
 
 ROWS, WIDTH = 4096, 1024

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.targets.rules.softmax_rows import LONGEST_ROW, reduced_for_readers
+from kiwi.targets.rules.gpu.softmax_rows import LONGEST_ROW, reduced_for_readers
 from tests.helpers.planning import kernels_of
 
 ROWS = jax.ShapeDtypeStruct((64, 128), "float32")

@@ -6,7 +6,7 @@ import pytest
 
 from examples import gpt, mlp
 from kiwi.hlo.graph import Phase
-from kiwi.targets.rules.tpu_sums import sums_behind
+from kiwi.targets.rules.tpu.tpu_sums_behind import sums_behind
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 

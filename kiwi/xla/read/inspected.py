@@ -175,6 +175,13 @@ class InspectedModule:
         alike = [buffer for buffer in self.temporaries if buffer.bytes == size_bytes]
         return max((sum(b.start <= a.start < b.end for b in alike) for a in alike), default=0)
 
+    def is_in_place(self, kernel: Kernel) -> bool:
+        """Whether a kernel's largest result takes the place of a temporary of the same size, which
+        ends as it begins."""
+        results = [b for b in self.buffers if b.instruction == kernel.name]
+        result = max(results, key=lambda buffer: buffer.bytes)
+        return any(b.end == result.start and b.bytes == result.bytes for b in self.temporaries)
+
     @functools.cached_property
     def temporary_bytes(self) -> int:
         """The most that temporaries take at one time."""

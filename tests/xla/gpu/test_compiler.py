@@ -15,7 +15,7 @@ from examples import convnet, gpt, mlp, state_space, vit
 from kiwi.errors import CompilerUnavailableError, NotEnoughDevicesError
 from kiwi.mesh import hardware
 from kiwi.profiling.measure import TimedFunction
-from kiwi.targets.rules.softmax_rows import LONGEST_ROW
+from kiwi.targets.rules.gpu.softmax_rows import LONGEST_ROW
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.gpu import compiler as cuda
 

@@ -22,12 +22,12 @@ def sums_interleaved(chains: Chains, index: int) -> bool:
     return all(k is not None and interleaves(program.equations[k]) for k in producers)
 
 
-_ROWS, _WIDTH = 512, 512
+_ROWS, _WIDTH = 1024, 1024
 
 
 def _interleaved(x: jax.Array) -> jax.Array:
     even = lax.pad(jnp.sin(x), 0.0, ((0, 1, 1), (0, 0, 0)))
-    odd = lax.pad(jnp.cos(x), 0.0, ((1, 0, 1), (0, 0, 0)))
+    odd = lax.pad(jnp.tan(x), 0.0, ((1, 0, 1), (0, 0, 0)))
     return even + odd
 
 

@@ -4,9 +4,14 @@ No other operators may read the map, its operands take at most twice the bytes o
 is not the epilogue of what it alone reads.
 """
 
+import jax
+from jax import lax
+
 from kiwi.hlo.chains import Chains
 from kiwi.hlo.graph import Phase
 from kiwi.targets.rule import Rule, fusing
+from kiwi.targets.witness import Example, Witness, array
+from kiwi.xla.read.inspected import InspectedModule
 
 _NOT_REPEATED = frozenset({"concatenate", "cosine", "reverse", "sine", "slice", "tan"})
 """Opcodes that are not fused with convolutions that read them."""
@@ -28,12 +33,38 @@ def is_in_convolutions(chains: Chains, index: int) -> bool:
     return not any(chains.ends_call(members, value) for value in chains.tensors(index))
 
 
+def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
+
+
+def _centred(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+    """The second convolution reads a map of the first one's result and of its mean."""
+    y = _convolved(x, first)
+    return _convolved(y - y.mean((0, 1, 2)), second)
+
+
+def _maps_inside(module: InspectedModule) -> bool:
+    return bool(module.with_opcodes("convolution", "subtract"))
+
+
+_ARGUMENTS = array(4, 32, 32, 64), array(3, 3, 64, 64), array(3, 3, 64, 64)
+
+WITNESS = Witness(
+    says="One kernel subtracts the mean and convolves.",
+    example=Example(_centred, _ARGUMENTS),
+    shows=_maps_inside,
+    control=Example(lambda x, v, w: _convolved(x, v) - _convolved(x, w), _ARGUMENTS[:3]),
+)
+
+
 RULE = Rule(
     name="maps_in_convolutions",
     does="A convolution of the backward pass computes the maps that convolutions alone read.",
     component="fusion of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
     evidence=("tests/xla/tpu/test_images.py",),
+    witness=WITNESS,
     states=fusing(in_convolutions=(is_in_convolutions,)),
     limits="Convolutions of the forward pass also compute maps in front of them.",
 )

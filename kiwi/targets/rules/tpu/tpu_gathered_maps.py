@@ -107,7 +107,7 @@ RULE = Rule(
     does="A map that a gather reads has a buffer while elements are taken from it.",
     component="fusion of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
-    evidence=("tests/xla/tpu/test_gathered_maps.py",),
+    evidence=("tests/targets/test_tpu_gathered_maps.py",),
     witness=WITNESS,
     apply=_apply,
 )

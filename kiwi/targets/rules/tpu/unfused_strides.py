@@ -63,7 +63,7 @@ RULE = Rule(
     "with nothing.",
     component="fusion of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
-    evidence=("tests/hlo/test_strides.py",),
+    evidence=("tests/targets/test_unfused_strides.py",),
     witness=WITNESS,
     states=fusing(apart=(is_apart,)),
     apply=_apply,

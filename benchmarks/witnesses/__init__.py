@@ -1,0 +1,1 @@
+"""Which rules of XLA the installed compilers follow: `python -m benchmarks.witnesses`."""
