@@ -24,7 +24,7 @@ from examples.baselines import Baseline, estimate_baseline
 from kiwi.errors import KiwiError
 from kiwi.mesh import hardware
 from kiwi.plans.estimate import Estimate
-from kiwi.xla.tpu import rules
+from kiwi.targets.rules.tpu import tpu_scattered_sums
 
 HOST_MEMORY = "1TiB"
 """Of a host with TPUs, which plans of steps that were run with offloading may use as well."""
@@ -72,7 +72,7 @@ def as_run(step: PublishedStep) -> Estimate:
     """
     decoder, axes = Decoder.of(step), _axes(step)
     specs = Specs(state_specs(decoder, axes), PartitionSpec(axes.batch))
-    with mock.patch.object(rules, "cuts_tiles", return_value=True):
+    with mock.patch.object(tpu_scattered_sums, "cuts_tiles", return_value=True):
         return estimate_baseline(
             Baseline(step.key, training_step(decoder, axes), specs),
             abstract_state(decoder),

@@ -6,8 +6,8 @@ import pytest
 
 import kiwi
 from examples import mlp
+from kiwi.campaign import problem_search, tools
 from kiwi.campaign.tools import INTERRUPTED_PLAN
-from kiwi.planners import problem_planner, tools
 from kiwi.plans.file import read
 from kiwi.problem import build
 from kiwi.timings import OTHER
@@ -56,13 +56,13 @@ def test_without_any_time_it_is_raised():
 
 def test_a_later_compilation_that_is_interrupted_leaves_the_plan_that_fits(monkeypatch):
     """Ctrl-C while the closed loop looks for something better than the plan it has."""
-    whole = problem_planner.ProblemSearch.known
+    whole = problem_search.ProblemSearch.known
 
     def known(self, most_seconds):
         yield from whole(self, most_seconds)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(problem_planner.ProblemSearch, "known", known)
+    monkeypatch.setattr(problem_search.ProblemSearch, "known", known)
     plan = make_plan(any_time=True)
     assert plan.fits and INTERRUPTED_PLAN in plan.notes
     with pytest.raises(KeyboardInterrupt):

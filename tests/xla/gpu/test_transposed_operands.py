@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
+from kiwi.targets.rules.gpu.gpu_transposed_operands import transposed_operands
 from kiwi.xla.gpu import compiler
-from kiwi.xla.gpu.transposed_operands import transposed_operands
 from tests.helpers.planning import array, units_of
 
 LENGTH, HEADS, WIDTH = 512, 8, 64
@@ -41,7 +41,9 @@ def transposed(function: Callable[..., Any], *arguments: Any, shards: int = 1) -
     found = 0
     for unit in units.units:
         pieces = dict.fromkeys(range(len(unit.rule.factor_sizes)), shards)
-        found += sum(asked(pieces) for asked in transposed_operands(units, unit).values())
+        found += sum(
+            operand.is_transposed(pieces) for _, operand in transposed_operands(units, unit)
+        )
     return found
 
 
