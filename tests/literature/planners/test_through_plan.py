@@ -20,32 +20,38 @@ from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
 from kiwi.xla.gpu.compiler import GPU
 from tests.helpers.offloading import all_as, arrays, perceptron, solution_with
+from tests.helpers.planning import array
 
-WIDTH, ROWS = 128, 4096
+WIDTH, ROWS = 128, 2048
 VALUE_BYTES = 4 * WIDTH * ROWS
 BY_CLOCK = ("checkmate", "checkmate-lp", "kiwi-full", "kiwi-reduced", "poet", "rk-checkmate")
 """The clock ends these integer programs: they get small steps, and far more time than they need."""
-LAYERS = {"offmate": 5, **dict.fromkeys(BY_CLOCK, 2)}
-"""Of the step, by planner, three of all others. OffMate's blocks are whole layers: few of them
-leave it nothing to choose."""
-SHARES = {2: 0.9, 3: 0.8, 5: 0.8}
+LAYERS = {"offmate": 8, **dict.fromkeys(BY_CLOCK, 2)}
+"""Of the step, by planner. OffMate's blocks are whole layers: few of them leave it no choice."""
+USUAL_LAYERS = 4
+SHARES = {2: 0.9, 4: 0.8, 8: 0.8}
 """Of what a step of so many layers holds if everything is kept, the budget that forces a choice."""
 
-FAST_LINK = replace(kiwi.mesh.hardware("v5e"), host_bandwidth_bytes_per_second=1e12)
+FAST_LINK = replace(kiwi.mesh.hardware("v5e"), host_bandwidth_bytes_per_second=1e13)
 """Over which copies hide behind little computation, so that offloading pays."""
 
 
 def step(ws, x):
-    """Blocks with a residual connection, of which the backward pass reads two values each."""
+    """Blocks with a residual connection, whose inner value is four times as large as the others."""
 
     def loss(ws):
         hidden = x
-        for k in range(len(ws)):
-            hidden = hidden + jnp.tanh(jnp.tanh(hidden @ ws[k]) @ ws[k].T)
+        for up, down in ws:
+            hidden = hidden + jnp.tanh(hidden @ up) @ down
         return (hidden**2).mean()
 
     value, gradient = jax.value_and_grad(loss)(ws)
-    return ws - gradient, value
+    return jax.tree.map(jnp.subtract, ws, gradient), value
+
+
+def arguments(layers, width=WIDTH, rows=ROWS):
+    """Their types."""
+    return [(array(width, 4 * width), array(4 * width, width))] * layers, array(rows, width)
 
 
 NAMES = [planner.name for planner in PLANNERS]
@@ -57,34 +63,36 @@ COPYING = [planner.name for planner in PLANNERS if isinstance(planner, Offloadin
 def planned(planner, share=None, **options):
     """The plan within a share of what the step holds if it keeps everything."""
     name = planner if isinstance(planner, str) else planner.name
-    layers = LAYERS.get(name, 3)
+    layers = LAYERS.get(name, USUAL_LAYERS)
     budget = int((share or SHARES[layers]) * kept_bytes(layers))
     effort = "thorough" if name in BY_CLOCK else "quick"
     given = {"mesh_shape": (1,), "profile": FAST_LINK, "verify": None, "effort": effort}
     given |= {"plan_cache": False, "donate_argnums": 0, **options}
-    arguments = arrays(layers, WIDTH, ROWS)
-    return kiwi.plan(step, *arguments, planner=planner, memory_budget=budget, **given)
+    return kiwi.plan(step, *arguments(layers), planner=planner, memory_budget=budget, **given)
 
 
 @functools.cache
 def kept_bytes(layers):
     options = {"mesh_shape": (1,), "profile": FAST_LINK, "verify": None, "donate_argnums": 0}
-    return kiwi.plan(step, *arrays(layers, WIDTH, ROWS), planner="keep-all", **options).peak_bytes
+    return kiwi.plan(step, *arguments(layers), planner="keep-all", **options).peak_bytes
 
 
 @functools.cache
 def example(layers):
-    keys = jax.random.split(jax.random.key(0))
-    weights = jax.random.normal(keys[0], (layers, WIDTH, WIDTH)) / WIDTH**0.5
-    x = jax.random.normal(keys[1], (ROWS, WIDTH))
-    return weights, x, jax.jit(step)(weights, x)
+    types, tree = jax.tree.flatten(arguments(layers))
+    keys = jax.random.split(jax.random.key(0), len(types))
+    leaves = [
+        jax.random.normal(key, each.shape) / WIDTH**0.5
+        for key, each in zip(keys, types, strict=True)
+    ]
+    return leaves, jax.tree.leaves(jax.jit(step)(*jax.tree.unflatten(tree, leaves)))
 
 
 def assert_computes_the_same(plan):
-    weights, x, wanted = example(LAYERS.get(plan.planner, 3))
-    found = plan.jit(plan.mesh.jax_mesh())(weights.copy(), x)
+    leaves, wanted = example(LAYERS.get(plan.planner, USUAL_LAYERS))
+    found = plan.jit(plan.mesh.jax_mesh())(*(leaf.copy() for leaf in leaves))
     for expected, result in zip(wanted, found, strict=True):
-        np.testing.assert_allclose(expected, result, rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(expected, result, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in COPYING])
@@ -108,8 +116,8 @@ def test_copies_to_the_host_are_emitted_and_the_step_computes_the_same(name):
 
 
 def test_the_hosts_memory_is_a_limit():
-    limit = 4 * VALUE_BYTES
-    plan = planned("offmate", 0.85, host_memory_budget=limit)
+    limit = 12 * VALUE_BYTES
+    plan = planned("offmate", host_memory_budget=limit)
     assert plan.fits and 0 < plan.host_peak_bytes <= limit == plan.host_limit_bytes
     free = planned("offmate")
     assert free.fits and free.host_peak_bytes > 0
@@ -128,18 +136,20 @@ def test_a_compiler_without_host_memory_is_not_asked():
 
 
 def test_xla_for_gpus_keeps_what_is_copied_on_the_host():
-    wide, given = perceptron(3, is_scanned=False), arrays(3, 1024, 16384)
+    layers, width, rows = 4, 1024, 16384
     profile = replace(kiwi.mesh.hardware("h100-sxm"), host_bandwidth_bytes_per_second=1e12)
-    options = {"mesh_shape": (1,), "profile": profile, "effort": "quick", "donate_argnums": 0}
     try:
         GPU.check_available(profile)
     except CompilerUnavailableError as error:
         pytest.skip(str(error))
-    free = kiwi.plan(wide, *given, planner="keep-all", verify=None, **options)
-    budget = int(0.75 * free.peak_bytes)
-    plan = kiwi.plan(wide, *given, planner="pofo", verify="cuda", memory_budget=budget, **options)
-    assert plan.fits and plan.compiled.peak_bytes <= budget
-    assert plan.compiled.host_peak_bytes >= 4 * 1024 * 16384
+    options = {"mesh_shape": (1,), "profile": profile, "effort": "quick", "plan_cache": False}
+    chain, given = perceptron(layers, is_scanned=False), arrays(layers, width, rows)
+    free = kiwi.plan(chain, *given, planner="keep-all", verify=None, **options)
+    options |= {"memory_budget": int(0.8 * free.peak_bytes), "host_memory_budget": "64GiB"}
+    plan = kiwi.plan(chain, *given, planner="fastsa", verify="cuda", **options)
+    assert plan.fits and plan.execution.fetched
+    assert plan.compiled.peak_bytes <= plan.memory_budget_bytes
+    assert plan.compiled.host_peak_bytes >= 4 * width * rows
 
 
 def test_an_object_plans_with_its_parameters(tmp_path):
@@ -177,11 +187,11 @@ def test_fetches_stand_where_their_transfers_begin():
 
 
 def test_a_schedule_with_fetches_is_estimated_as_the_solution_that_it_is_of():
-    plan = all_as(step, arrays(3, WIDTH, ROWS), "offload")
+    plan = all_as(step, arguments(3), "offload")
     function = kiwi.jit(
         step, mesh_shape=(1,), profile="v5e", verify=None, host_memory_budget="64GiB"
     )
-    traced = function.traced(*arrays(3, WIDTH, ROWS))
+    traced = function.traced(*arguments(3))
     planner = planner_named("joint")
     problem = planner.formulate(traced, 2**30, function.settings)
     solved = Solved(problem, solution_with(problem, "offload"))
