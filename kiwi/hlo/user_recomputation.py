@@ -33,10 +33,12 @@ def units_computed_again(units: UnitGraph) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def dropped_by_user(units: UnitGraph) -> frozenset[int]:
-    """The units of the forward pass whose results the user's checkpoints compute again. What they
-    compute again may also be fused with its reader there, and have no result of its own."""
+    """The units of the forward pass whose results the user's checkpoints compute again, in units
+    of their own or fused with their readers."""
     program = units.graph.program
-    again = {_key(program, units.units[u].root) for u in units_computed_again(units)}
+    if not program.keeps_checkpoints:
+        return frozenset()
+    again = {_key(program, e.index) for e in program.equations if _is_again(e)}
     return frozenset(
         unit.index
         for unit in units.units

@@ -47,7 +47,7 @@ def test_what_a_policy_offloads_is_offloaded_if_it_is_respected_and_else_planned
     assert anew.estimate.host_peak_bytes == 0
     both_bytes = 4 * 8192 * (256 + 1024) * 4 // 8
     assert kept.estimate.host_peak_bytes == both_bytes
-    assert kept.estimate.peak_bytes < free.estimate.peak_bytes - 0.8 * both_bytes
+    assert kept.estimate.peak_bytes < free.estimate.peak_bytes - 0.75 * both_bytes
     assert kept.residency_counts()["offload"] == 2
 
 
