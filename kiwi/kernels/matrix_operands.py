@@ -1,8 +1,8 @@
 """What matmuls and convolutions read: operands whose dimensions have to lie in certain orders.
 
 The library behind them takes matrices and images. An operand that lies otherwise is transposed to
-another buffer first; which orders are read as they are depends on the compiler, see
-`kiwi.xla.cpu.copied_operands` and `kiwi.xla.gpu.transposed_operands`.
+another buffer first. Which orders are read as they are depends on the compiler: the rules
+`cpu_copied_operands` and `gpu_transposed_operands` say it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ platforms:
 
 (a) An operator that leaves partial sums, with its result constrained to one sharding: axes that
     all go to one dimension of the result are reduce-scattered where the compiler can do that
-    (`Rules.scatters_sums`). Axes that go to several dimensions are all-reduced together and
+    (`TargetFacts.scatters_sums`). Axes that go to several dimensions are all-reduced together and
     cut.
 (b) Where a compiler has no reduce-scatter it all-reduces, once for each dimension, and cuts.
 (c) Where an axis goes to a dimension that is cut already, and other partial sums are left or go

@@ -104,7 +104,7 @@ def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) ->
     return Source(replace(problem.problem, limit_bytes=None), starts)
 
 
-@mock.patch("kiwi.xla.cpu.copied_operands._is_freed", lambda *_: False)
+@mock.patch("kiwi.targets.rules.cpu.cpu_copied_operands._is_freed", lambda *_: False)
 @mock.patch("kiwi.problem.build.fused_pairs", lambda _: frozenset())
 def _formulated(planned: kiwi.PlannedFunction, arguments: tuple[Any, ...]) -> PlanningProblem:
     """By the account of memory with which the instances were recorded: XLA:CPU freed no operand

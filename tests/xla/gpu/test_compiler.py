@@ -100,7 +100,7 @@ def test_summands_of_a_convolution_are_transposed_to_be_scattered(scattered: int
 @needs_compiler
 @pytest.mark.parametrize(("gathered", "transposed"), [(0, False), (1, True), (2, False)])
 def test_matmuls_transpose_gathered_copies_whose_groups_lie_apart(gathered: int, transposed: bool):
-    """The rule of `kiwi.xla.gpu.transposed_operands`, as its unit tests have it."""
+    """The rule of `gpu_transposed_operands`, as its unit tests have it."""
     x = jax.ShapeDtypeStruct((64, 256, 1024), "float32")
     w = jax.ShapeDtypeStruct((64, 256, 256), "float32")
     whole = NamedSharding(jax.make_mesh((8,), ("x",)), PartitionSpec())
