@@ -18,16 +18,17 @@ _TITLES = {"cpu": "XLA:CPU", "cuda": "XLA:GPU", "tpu": "XLA:TPU"}
 _HEAD = """\
 # Rules of XLA
 
-Kiwi predicts what XLA makes of a step. A *rule* is one thing that a compiler does: it fuses, copies,
-combines or reorders. Each rule is one file of `kiwi/targets/rules`. A *target* is a list of rules.
+Kiwi predicts what XLA makes of a step. A *rule* is one thing that a compiler does: it fuses,
+copies, combines or reorders. Each rule is one file of
+`kiwi/targets/rules`. A *target* is a list of rules.
 
 Each rule names its *witness*: a small program whose compiled module shows what the rule says. A
 control stands beside it, for which the module must not show it. After an upgrade of jax
 
     pytest -m witness
 
-names the rules that no longer hold. The last columns say what `python -m benchmarks.witnesses` found
-with a version of jax: ✓ the module shows it, ✗ it does not, – nobody asked.
+names the rules that no longer hold. The last columns say what `python -m benchmarks.witnesses`
+found with a version of jax: ✓ the module shows it, ✗ it does not, – nobody asked.
 
 This page is generated (`python -m benchmarks.witnesses --page`) and checked by a test.
 """

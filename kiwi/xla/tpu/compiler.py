@@ -34,8 +34,8 @@ TPU_OVERLAPPING_OPTIONS = {
   a limit of this many per cent.
 - Space to batch turns parts of images into a larger batch, and holds several copies of them.
 - All-reduces combined into one hold what all of them sum until the last is computed: on slices
-  without reduce-scatter (`kiwi.targets.rules.tpu.tpu_scattered_sums`) all gradients of a step. Small ones gain
-  by it.
+  without reduce-scatter (`kiwi.targets.rules.tpu.tpu_scattered_sums`) all gradients of a step.
+  Small ones gain by it.
 - Fast merge places buffers on the heap in the order in which they are defined, as long as that fits
   the chip, and wastes up to a quarter of it. Without it the heap is that of `kiwi.memory.heap`.
 """
