@@ -8,7 +8,7 @@ from jax import lax
 from benchmarks.fidelity.models import MODELS
 from kiwi.hlo.fusion import materialised
 from kiwi.mesh.tiles import tiled_elements
-from kiwi.xla.tpu.buffers import minor_dimensions
+from kiwi.targets.rules.tpu.tpu_images import minor_dimensions
 from tests.helpers.planning import fusion_of, graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from kiwi.xla.cpu.copied_operands import CopiedMatrices
+from kiwi.targets.rules.cpu.cpu_copied_operands import CopiedMatrices
 from tests.helpers.planning import array, units_of
 
 X, Y = array(8, 4, 16), array(4, 8, 32)
