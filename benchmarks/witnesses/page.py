@@ -19,8 +19,8 @@ _HEAD = """\
 # Rules of XLA
 
 Kiwi predicts what XLA makes of a step. A *rule* is one thing that a compiler does: it fuses,
-copies, combines or reorders. Each rule is one file of `kiwi/targets/rules`. A *target* is a list of
-rules.
+copies, combines or reorders. Each rule is one file of
+`kiwi/targets/rules`. A *target* is a list of rules.
 
 Each rule names its *witness*: a small program whose compiled module shows what the rule says. A
 control stands beside it, for which the module must not show it. After an upgrade of jax

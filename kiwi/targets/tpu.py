@@ -4,7 +4,6 @@ from kiwi.targets.rules import (
     bound_by_bytes,
     copies_ahead,
     maps_in_readers,
-    max_pooling_zeros,
     narrow_moves,
     overwritten_operands,
     whole_scans,
@@ -55,7 +54,6 @@ TPU = Target(
         tpu_narrow_operands.RULE,
         overwritten_operands.RULE,
         whole_scans.RULE,
-        max_pooling_zeros.RULE,
         tpu_gathered_maps.RULE,
         # Collectives.
         tpu_scattered_sums.RULE,

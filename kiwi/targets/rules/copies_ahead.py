@@ -5,7 +5,7 @@ from jax.sharding import PartitionSpec as P
 
 from kiwi.targets.rule import Rule, stating
 from kiwi.targets.witness import Example, Witness, array
-from kiwi.xla.read.inspected import InspectedModule
+from kiwi.xla.read.inspected import InspectedModule, Kernel
 
 _ROWS, _WIDTH = 16_384, 2048
 
@@ -22,12 +22,15 @@ def _layers(way: int | None) -> Example:
     )
 
 
+def _is_named(kernel: Kernel, end: str, call: str) -> bool:
+    """Whether a kernel starts a gather or awaits it, on GPUs by its name, on TPUs by its call."""
+    return kernel.name.startswith(f"all-gather-{end}") or kernel.computes(call)
+
+
 def _begins_ahead(module: InspectedModule) -> bool:
     """Whether the first matmul lies between the start of the gather and its end."""
-    starts = [k for k in module.kernels if k.computes("all-gather-start")]
-    starts += [k for k in module.kernels if k.computes("AsyncCollectiveStart")]
-    ends = [k for k in module.kernels if k.computes("all-gather-done")]
-    ends += [k for k in module.kernels if k.computes("AsyncCollectiveDone")]
+    starts = [k for k in module.kernels if _is_named(k, "start", "AsyncCollectiveStart")]
+    ends = [k for k in module.kernels if _is_named(k, "done", "AsyncCollectiveDone")]
     matmuls = [k for k in module.kernels if k.computes("tanh") or k.computes("__cublas$lt$matmul")]
     if not (starts and ends and matmuls):
         return False

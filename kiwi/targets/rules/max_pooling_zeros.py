@@ -1,7 +1,7 @@
 """The gradient of max pooling is added to zeros that depend on nothing.
 
 The scheduler may make them at the start of the step. They are the result's memory in a plan, which
-ties them to the step (`kiwi.emit.interpreter`).
+ties them to the step (`kiwi.emit.interpreter`). XLA:TPU has a kernel that needs no zeros.
 """
 
 from kiwi.hlo.units import UnitGraph

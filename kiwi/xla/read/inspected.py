@@ -76,18 +76,17 @@ class Kernel:
             array.elements == elements and dtype in (None, array.dtype) for array in self.results
         )
 
-    def reads(self, other: "Kernel") -> bool:
-        """Whether it reads a result of another one, under whatever name."""
+    @property
+    def sources(self) -> frozenset[str]:
+        """The names of the instructions whose results it reads, under whatever name."""
         pending, seen = list(self.instruction.operands), set()
         while pending:
             name = pending.pop()
-            if name == other.name:
-                return True
             source = self.computation.by_name.get(name)
-            if source is not None and name not in seen and source.opcode in RUNS_NOTHING:
-                seen.add(name)
+            if name not in seen and source is not None and source.opcode in RUNS_NOTHING:
                 pending += source.operands
-        return False
+            seen.add(name)
+        return frozenset(seen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,11 +175,15 @@ class InspectedModule:
         return max((sum(b.start <= a.start < b.end for b in alike) for a in alike), default=0)
 
     def is_in_place(self, kernel: Kernel) -> bool:
-        """Whether a kernel's largest result takes the place of a temporary of the same size, which
+        """Whether a kernel's largest result takes the place of an operand of the same size, which
         ends as it begins."""
         results = [b for b in self.buffers if b.instruction == kernel.name]
         result = max(results, key=lambda buffer: buffer.bytes)
-        return any(b.end == result.start and b.bytes == result.bytes for b in self.temporaries)
+        read = kernel.sources
+        return any(
+            b.instruction in read and b.end == result.start and b.bytes == result.bytes
+            for b in self.temporaries
+        )
 
     @functools.cached_property
     def temporary_bytes(self) -> int:

@@ -129,8 +129,8 @@ def test_matmuls_transpose_gathered_copies_whose_groups_lie_apart(gathered: int,
 @pytest.mark.parametrize(
     ("length", "is_one_kernel"), [(LONGEST_ROW, True), (LONGEST_ROW + 1, False)]
 )
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_softmax_of_short_rows_is_one_kernel(length: int, is_one_kernel: bool, dtype: str):
+def test_a_softmax_of_short_rows_takes_the_time_of_one_kernel(length: int, is_one_kernel: bool):
+    dtype = "bfloat16"
     found = kiwi.plan(
         lambda x: jax.nn.softmax(2 * x) + 1,
         jax.ShapeDtypeStruct((1024, length), dtype),

@@ -49,7 +49,7 @@ def test_tiles_are_filled_up(shape: tuple[int, ...], elements: int):
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", [(64, 64, 64), (30, 20), (4, 512, 16, 64), (1500,)])
+@pytest.mark.parametrize("shape", [(4, 512, 16, 64), (1500,)])
 def test_arguments_and_results_have_the_bytes_of_their_tiles(shape: tuple[int, ...]):
     compiled = planned(lambda x: jnp.sin(x), array(*shape)).compiled
     assert compiled is not None

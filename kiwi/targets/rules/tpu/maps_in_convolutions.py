@@ -54,7 +54,7 @@ WITNESS = Witness(
     says="One kernel subtracts the mean and convolves.",
     example=Example(_centred, _ARGUMENTS),
     shows=_maps_inside,
-    control=Example(lambda x, v, w: _convolved(x, v) - _convolved(x, w), _ARGUMENTS[:3]),
+    control=Example(lambda x, v, w: _convolved(_convolved(x, v), w), _ARGUMENTS),
 )
 
 

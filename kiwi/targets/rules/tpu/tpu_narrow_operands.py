@@ -123,7 +123,7 @@ def _apply(graph: KernelGraph) -> KernelGraph:
     return replace(graph.stating("moved", moved_by_unit), storage=storage)
 
 
-_WIDTH = 512
+_WIDTH = 1024
 
 
 def _products(x: jax.Array, v: jax.Array, w: jax.Array, precision: str) -> jax.Array:

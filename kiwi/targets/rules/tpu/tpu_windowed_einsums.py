@@ -8,15 +8,14 @@ from kiwi.targets.witness import Example, Witness, array
 
 
 def _gathered(way: int) -> Example:
-    """A matmul of the size at which XLA:TPU begins to cut it."""
-    rows, width = 32_768, 4096
-    cut = P("x", "y"), P("x", "y")
-    matrices = array(rows, width, dtype="bfloat16"), array(width, rows, dtype="bfloat16")
-    return Example(jnp.matmul, matrices, (2, 2), cut, P("x", "y"), way=way)
+    """A matmul of the size at which XLA:TPU begins to cut it; its columns are gathered."""
+    rows = array(65_536, 8192, dtype="bfloat16")
+    columns = array(8192, 8192, dtype="bfloat16")
+    return Example(jnp.matmul, (rows, columns), (8,), (P("x"), P(None, "x")), P("x"), way=way)
 
 
 WITNESS = Witness(
-    says="Pieces of the operands are passed on between matmuls.",
+    says="Pieces of the operand are passed on between matmuls.",
     example=_gathered(way=0),
     shows=lambda module: "collective-permute" in module.collectives,
     control=_gathered(way=1),

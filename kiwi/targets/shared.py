@@ -1,0 +1,6 @@
+"""The rules that XLA's compilers share: what a target of another backend begins with."""
+
+from kiwi.targets.rules import narrow_moves, overwritten_operands, whole_scans
+
+SHARED = (narrow_moves.RULE, overwritten_operands.RULE, whole_scans.RULE)
+"""In the order in which they state facts."""
