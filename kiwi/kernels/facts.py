@@ -34,7 +34,7 @@ def _never(root: Equation, cuts: Sequence[int], scattered: Collection[int]) -> b
 class TargetFacts:
     """What a target does with any program. Bytes are those of one device.
 
-    - `target`: its name, e.g. "cuda".
+    - `target`: its name, as in `verify`.
     - `fusion`: what is computed inside of other kernels.
 
     Communication:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import jax
 
 from kiwi.errors import PlanMismatchError
-from kiwi.hlo.user_recomputation import dropped_by_user
 from kiwi.interval import Interval
+from kiwi.kernels.user_recomputation import dropped_by_user
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
 from kiwi.hlo.large_operators import reduces_late
 from kiwi.hlo.program import Value
-from kiwi.hlo.user_recomputation import units_computed_again
+from kiwi.kernels.user_recomputation import units_computed_again
 from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.timeline import Buffer, Timeline
 from kiwi.mesh import TensorSharding

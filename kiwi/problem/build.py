@@ -33,10 +33,10 @@ from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.hlo.user_recomputation import units_computed_again
 from kiwi.interval import Interval
 from kiwi.kernels.facts import TargetFacts
 from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.user_recomputation import units_computed_again
 from kiwi.memory.heap import allocated_bytes
 from kiwi.memory.live_ranges import LiveRanges, fused_pairs, overwritten_pairs, runs_of
 from kiwi.memory.loop_bodies import OperandRead

@@ -32,13 +32,13 @@ from math import prod
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.program import Equation
-from kiwi.hlo.reductions import reduces
 from kiwi.hlo.region_units import units_of_region
 from kiwi.hlo.regions import region_workspace_bytes, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import Kernel, TransposedOperand
 from kiwi.kernels.matrix_operands import CONVOLUTION
+from kiwi.kernels.reductions import reduces
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
 from kiwi.problem.recorded_seconds import RecordedWork
 from kiwi.targets.registry import TARGETS

@@ -14,10 +14,10 @@ from math import prod
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.reductions import reduces
-from kiwi.hlo.strides import is_strided_unit
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.kernel import SharedKernel
+from kiwi.kernels.reductions import reduces
+from kiwi.kernels.strides import is_strided_unit
 
 
 @dataclass

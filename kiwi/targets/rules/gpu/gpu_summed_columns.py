@@ -7,8 +7,8 @@ summed up by a kernel of their own.
 import jax
 
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.reductions import REDUCTIONS
 from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.reductions import REDUCTIONS
 from kiwi.targets.rule import Rule
 from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule

@@ -19,10 +19,10 @@ import jax
 
 from kiwi.hlo.equation_kinds import WORTH_KEEPING, is_map
 from kiwi.hlo.program import Value
-from kiwi.hlo.reductions import REDUCTIONS
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import MovedBeside, RowReduction
+from kiwi.kernels.reductions import REDUCTIONS
 from kiwi.targets.rule import Rule
 from kiwi.targets.witness import Example, Witness, array
 

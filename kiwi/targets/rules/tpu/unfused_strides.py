@@ -9,10 +9,10 @@ What XLA makes of equations between two such ones is not said: slices of broadca
 
 from kiwi.hlo.chains import Chains
 from kiwi.hlo.equation_kinds import WINDOWED, interleaves, repeats
-from kiwi.hlo.strides import is_strided
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import MovedBeside
+from kiwi.kernels.strides import is_strided
 from kiwi.targets.rule import Rule, fusing
 from kiwi.targets.witness import Example, Witness, array
 
