@@ -161,7 +161,7 @@ RULE = Rule(
     "first. An operand that lies otherwise is transposed to another buffer.",
     component="GpuLayoutAssignment, TransposeFolding",
     observed="jax 0.10.2, H100",
-    evidence=("tests/xla/gpu/test_transposed_operands.py", "tests/xla/gpu/test_compiler.py"),
+    evidence=("tests/targets/test_gpu_transposed_operands.py", "tests/xla/gpu/test_compiler.py"),
     witness=WITNESS,
     apply=_apply,
     limits="Three projections of one operand are one matmul, which is not told.",
