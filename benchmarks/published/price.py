@@ -52,7 +52,7 @@ def _axes(step: PublishedStep) -> Axes:
     """A mesh on which the axes that were given are; of GPUs with one axis inside of a node."""
     profile = hardware(step.chip)
     within = profile.devices_per_node or 1
-    if profile.platform == "tpu" or step.devices <= within:
+    if profile.backend == "tpu" or step.devices <= within:
         names = tuple(step.axes)
         tensor = tuple(name for name in names if name == "tp")
         return Axes(tuple(step.axes.values()), names, ("fsdp",), tensor)

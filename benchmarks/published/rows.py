@@ -61,7 +61,7 @@ class PublishedStep:
     @property
     def on_tpus(self) -> bool:
         """Whether its devices are TPUs."""
-        return hardware(self.chip).platform == "tpu"
+        return hardware(self.chip).backend == "tpu"
 
 
 def read(path: Path = GIVEN) -> Iterator[PublishedStep]:

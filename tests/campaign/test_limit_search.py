@@ -20,7 +20,6 @@ from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.registry import planner_named
 from kiwi.plans.record import Origin
-from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.tpu.compiler import TPU
 
 BUDGET = 2**30
@@ -452,9 +451,9 @@ def test_collectives_overlap_in_the_way_whose_schedule_is_fastest(with_overlap):
 def test_a_program_that_waits_for_reductions_is_estimated_so(base):
     """In the first way to overlap it does, in the second it does not."""
     estimate = replace(base.estimate, hidden_seconds=3.0, hidden_sums_seconds=1.0)
-    compiler = replace(base.execution.compiler, ways_without_sums=frozenset({0}))
-    execution = replace(base.execution, compiler=compiler)
-    for way, hidden_seconds in ((0, 2.0), (1, 3.0)):
+    on_tpus = replace(base.execution.facts, target=TPU.name)
+    execution = replace(base.execution, units=replace(base.execution.units, facts=on_tpus))
+    for way, hidden_seconds in ((0, 2.0), (2, 3.0)):
         compiled = replace(base.compiled, overlap=way)
         plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
         assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds
@@ -462,8 +461,10 @@ def test_a_program_that_waits_for_reductions_is_estimated_so(base):
 
 def test_matmuls_that_wait_for_gradients_hide_half_of_them_unless_each_runs_beside_a_kernel(base):
     estimate = replace(base.estimate, hidden_seconds=3.0, hidden_sums_seconds=1.0)
-    for compiler, hidden_seconds in ((GPU, 2.5), (TPU, 3.0)):
-        execution = replace(base.execution, compiler=compiler, gradients_in_time=True)
+    for beside_one_kernel, hidden_seconds in ((False, 2.5), (True, 3.0)):
+        facts = replace(base.execution.facts, sums_beside_one_kernel=beside_one_kernel)
+        units = replace(base.execution.units, facts=facts)
+        execution = replace(base.execution, units=units, gradients_in_time=True)
         compiled = replace(base.compiled, overlap=2)
         plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
         assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds

@@ -1,8 +1,8 @@
 """XLA:GPU lends cuBLAS a buffer while it multiplies.
 
-The buffer has 32 MiB from compute capability 9.0 on, 4 MiB before, whatever is multiplied. Nothing
-is lent where XLA generates the code itself: for integers, vectors, and matrices of a hundred
-elements.
+The buffer has 4 MiB, whatever is multiplied. Before jax 0.12 it has 32 MiB from compute capability
+9.0 on. Nothing is lent where XLA generates the code itself: for integers, vectors, and matrices of
+a hundred elements.
 """
 
 import functools
@@ -24,7 +24,10 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.gpu.target_config import target_config
 
 _HOPPER = 9
-_BYTES, _BYTES_FROM_HOPPER = 4 * 2**20, 32 * 2**20
+_BYTES, _FORMER_BYTES_FROM_HOPPER = 4 * 2**20, 32 * 2**20
+_SAME_FOR_ALL_SINCE = (0, 12)
+"""The version of jax; 0.11 was not asked."""
+
 _GENERATED_ELEMENTS = 100
 """XLA's `gemm_rewrite_size_threshold`: of both operands."""
 
@@ -58,7 +61,12 @@ def lent_bytes(hardware: Hardware) -> int:
         found = _CAPABILITY.search(target_config(hardware))
     except CompilerUnavailableError:
         return 0
-    return _BYTES_FROM_HOPPER if found and int(found[1]) >= _HOPPER else _BYTES
+    return _bytes_from_hopper() if found and int(found[1]) >= _HOPPER else _BYTES
+
+
+def _bytes_from_hopper() -> int:
+    is_same = jax.__version_info__ >= _SAME_FOR_ALL_SINCE
+    return _BYTES if is_same else _FORMER_BYTES_FROM_HOPPER
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:
@@ -73,18 +81,19 @@ def _multiplied(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 WITNESS = Witness(
-    says="The matmul has a temporary of 32 MiB.",
+    says="The matmul has a temporary of 32 MiB, of 4 MiB from jax 0.12 on.",
     example=Example(_multiplied, (array(256, 256),) * 2),
-    shows=lambda module: module.temporaries_of(_BYTES_FROM_HOPPER) == 1,
+    shows=lambda module: module.temporaries_of(_bytes_from_hopper()) == 1,
     control=Example(_multiplied, (array(256, 256, dtype="int32"),) * 2),
 )
 
 
 RULE = Rule(
     name="cublas_workspace",
-    does="cuBLAS is lent 32 MiB while it multiplies, 4 MiB before compute capability 9.0.",
+    does="cuBLAS is lent 4 MiB while it multiplies; before jax 0.12 it is lent 32 MiB from compute "
+    "capability 9.0 on.",
     component="GemmRewriter, cuBLAS",
-    observed="jax 0.10.2, each GPU of the catalogue",
+    observed="jax 0.10.2, each GPU of the catalogue; jax 0.12.0.1, H100",
     evidence=("tests/xla/gpu/test_compiler.py",),
     witness=WITNESS,
     apply=_apply,
