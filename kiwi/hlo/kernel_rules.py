@@ -170,6 +170,9 @@ class _Differentiable(Kernel):
         return found, leaves, tree, numbers
 
     def _with_residuals(self, *args: Any) -> tuple[Any, ...]:
+        if not all(isinstance(a, Tracer) for a in args):
+            # Residuals are told from constants by being traced.
+            return jax.jit(self._with_residuals)(*args)
         found, leaves, _, numbers = self._taken_apart(args)
         pairs = zip(leaves, numbers, strict=True)
         return (*found, *(leaf for leaf, k in pairs if k is None and isinstance(leaf, Tracer)))

@@ -1,6 +1,6 @@
 """Plan files: a document with a header, as JSON.
 
-    {"format": "kiwi-plan", "version": 4, "digest": "...", "timings": {...}, "plan": {...}}
+    {"format": "kiwi-plan", "version": 5, "digest": "...", "timings": {...}, "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`: a file that was cut off or altered is
 refused. `timings` says where the time of planning went; it is no part of the plan, is missing where
@@ -17,10 +17,11 @@ from typing import Any
 from kiwi.errors import KiwiError, PlanFileError
 from kiwi.json_file import FileFormat
 from kiwi.plans.document import Document
+from kiwi.xla.compilers import FIRST_BACKEND, of_platform
 
 FORMAT = FileFormat(
     "kiwi-plan",
-    4,
+    5,
     "plan file",
     PlanFileError,
     ending="}}",
@@ -46,10 +47,21 @@ def _with_scatters_onto_zeros(document: Document) -> Document:
     return {**document, "options": {**options, "as_traced": [*products, "scatters onto zeros"]}}
 
 
+def _with_backends_and_compilers(document: Document) -> Document:
+    """From version 4, in which hardware had a platform, and options named no compiler once."""
+    hardware, options = dict(document["hardware"]), dict(document["options"])
+    hardware["backend"] = hardware.pop("platform", FIRST_BACKEND)
+    if "compiler" not in options:
+        checks = document.get("checks") or {}
+        options["compiler"] = checks.get("target") or of_platform(hardware["backend"]).name
+    return {**document, "hardware": hardware, "options": options}
+
+
 UPGRADES: dict[int, Callable[[Document], Document]] = {
     1: _without_kept_copies,
     2: _with_transposed_products,
     3: _with_scatters_onto_zeros,
+    4: _with_backends_and_compilers,
 }
 """By version, what turns a document of that version into one of the next."""
 

@@ -452,7 +452,7 @@ def test_a_program_that_waits_for_reductions_is_estimated_so(base):
     """In the first way to overlap it does, in the second it does not."""
     estimate = replace(base.estimate, hidden_seconds=3.0, hidden_sums_seconds=1.0)
     on_tpus = replace(base.execution.facts, target=TPU.name)
-    execution = replace(base.execution, units=replace(base.execution.units, facts=on_tpus))
+    execution = replace(base.execution, kernels=replace(base.execution.kernels, facts=on_tpus))
     for way, hidden_seconds in ((0, 2.0), (2, 3.0)):
         compiled = replace(base.compiled, overlap=way)
         plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
@@ -463,8 +463,8 @@ def test_matmuls_that_wait_for_gradients_hide_half_of_them_unless_each_runs_besi
     estimate = replace(base.estimate, hidden_seconds=3.0, hidden_sums_seconds=1.0)
     for beside_one_kernel, hidden_seconds in ((False, 2.5), (True, 3.0)):
         facts = replace(base.execution.facts, sums_beside_one_kernel=beside_one_kernel)
-        units = replace(base.execution.units, facts=facts)
-        execution = replace(base.execution, units=units, gradients_in_time=True)
+        kernels = replace(base.execution.kernels, facts=facts)
+        execution = replace(base.execution, kernels=kernels, gradients_in_time=True)
         compiled = replace(base.compiled, overlap=2)
         plan = replace(base, estimate=estimate, execution=execution, compiled=compiled)
         assert estimate_of_overlapping(plan).hidden_seconds == hidden_seconds

@@ -324,7 +324,7 @@ def rolled(q, k, v):
     ],
 )
 def test_manual_computations_around_kernels_are_left_out(body, spec, is_opened):
-    w, x = np.ones((16, 4, 8), "f"), np.random.default_rng(0).normal(size=(8, 6, 16)).astype("f")
+    w, x = np.ones((16, 4, 8), "f"), np.random.default_rng(0).normal(size=(8, 8, 16)).astype("f")
     options = {"mesh_shape": (2, 4), "axis_names": ("data", "model"), **OPTIONS}
     planned = kiwi.jit(around_kernel(body, spec), respect_user_shardings=False, **options)
     names = {e.name for e in planned.traced(w, x).program.equations}
