@@ -65,7 +65,8 @@ def test_plain_jax_runs_a_whole_model(index: int):
     model = draw_model(SEED, index, TINY)
     state, batch = model.make_arguments()
     step = jax.jit(model.make_step())
-    after, losses = step(state, batch)
+    warmed, _ = step(state, batch)  # A learning rate that warms up is 0 in the first step.
+    after, losses = step(warmed, batch)
     assert jax.tree.structure(after) == jax.tree.structure(model.state)
     assert all(np.isfinite(np.asarray(loss)).all() for loss in jax.tree.leaves(losses))
     types = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(after)]

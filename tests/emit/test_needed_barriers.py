@@ -15,11 +15,12 @@ from kiwi.emit.interpreter import emit
 from kiwi.emit.needed_barriers import large_constants
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.large_operators import large_units, reduces_late
+from kiwi.mesh import hardware
 from kiwi.problem.solved import Solved
 from kiwi.solver.schedule import Schedule
+from kiwi.targets.tpu import TPU
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
-from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.planning import array, flat, problem_of, random_arrays, units_of
 from tests.xla.tpu.test_buffers import needs_compiler
 
@@ -200,7 +201,7 @@ def test_a_large_constant_is_expanded_behind_a_barrier():
     tied = [k for k, barrier in enumerate(barriers(execution).steps) if barrier]
     opcodes = [execution.units.graph.opcode_of(u.root) for u in execution.units.units]
     assert [opcodes[execution.schedule.steps[k]] for k in tied] == ["scatter"]
-    on_a_tpu = replace(execution, compiler=TPU)
+    on_a_tpu = replace(execution, kernels=TPU.kernels(execution.units, hardware("v5e")))
     assert not any(barriers(on_a_tpu).steps), "XLA:TPU computes constants where they are read"
 
 

@@ -153,7 +153,7 @@ WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis
 
 @pytest.mark.usefixtures("written_in_place")
 @hypothesis.settings(max_examples=6, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
-@hypothesis.given(st.integers(2, 32), st.sampled_from([(2, 4), (8,)]))
+@hypothesis.given(st.integers(4, 32), st.sampled_from([(2, 4), (8,)]))
 @hypothesis.example(2, (8,))
 @hypothesis.example(32, (2, 4))
 def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh_shape):

@@ -232,8 +232,8 @@ def test_what_matmuls_yield_is_not_transposed(mesh_shape: tuple[int, ...]):
     """The norms of a vision transformer reduce rows."""
     sizes = {"layers": 1, "width": 256, "batch": 64, "image": 256, "patch": 16}
     found = plan(vit, sizes, mesh_shape=mesh_shape, profile="h100-sxm", effort="quick")
-    written = replace(found.execution.compiler, transposes_products=False)
-    without = replace(found.execution, compiler=written)
+    written = replace(found.execution.facts, transposes_products=False)
+    without = replace(found.execution, kernels=replace(found.execution.kernels, facts=written))
     assert found.compiled is not None and found.compiled.time is not None
     other = compile_for("cuda", replace(found, execution=without).step)
     assert other.time is not None and found.unforeseen_collectives == ()
