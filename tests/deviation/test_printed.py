@@ -89,7 +89,7 @@ def test_the_text_computes_the_piece(name: str):
         )
 
 
-@pytest.mark.parametrize("name", set(CASES) - {"fourier"})
+@pytest.mark.parametrize("name", CASES)
 def test_the_text_has_the_same_equations(name: str):
     function, types = CASES[name]
     piece = piece_of(function, types)
@@ -97,8 +97,12 @@ def test_the_text_has_the_same_equations(name: str):
     printed_piece = piece_of(again, tuple(arguments))
 
     def equations(piece: Piece) -> list[tuple[str, str]]:
-        # `add_any` is what autodiff calls an `add`.
-        return [(node.name.replace("add_any", "add"), node.scope) for node in piece.nodes]
+        # `add_any` is what autodiff calls an `add`; literals are converted as they are traced.
+        return [
+            (node.name.replace("add_any", "add"), node.scope)
+            for node in piece.nodes
+            if node.reads or node.name != "convert_element_type"
+        ]
 
     assert equations(printed_piece) == equations(piece)
 
