@@ -16,6 +16,7 @@ from benchmarks.solver.generated.models import MODELS, Model, use_devices
 from benchmarks.solver.layered import layered_problem
 from examples import _common
 from kiwi.mesh import CATALOGUE, Hardware
+from kiwi.mesh.hardware import BackendTraits
 from kiwi.planners.registry import planner_named
 from kiwi.problem.build import PlanningProblem
 from kiwi.solver import Problem
@@ -30,24 +31,9 @@ class _AsRecorded(Hardware):
     """GPUs as they were priced when the instances were recorded."""
 
     @property
-    def computes_maps_with_matmuls(self) -> bool:
-        return True
-
-    @property
-    def gathers_first_dimension(self) -> bool:
-        return False
-
-    @property
-    def fuses_updates(self) -> bool:
-        return False
-
-    @property
-    def copies_into_stacks(self) -> bool:
-        return False
-
-    def combined_bytes(self, kind: str) -> int:
-        """None: each collective had a latency of its own."""
-        return 0
+    def traits(self) -> BackendTraits:
+        """Any dimension was gathered alike, and each collective had a latency of its own."""
+        return replace(super().traits, gathers_first_dimension=False, combined_bytes={})
 
 
 def as_recorded(name: str, **given: float | None) -> Hardware:
