@@ -17,7 +17,7 @@ from kiwi.plans.record import PlanRecord
 from kiwi.plans.summary import table
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.xla.compiler import Compiler
-from kiwi.xla.compilers import named
+from kiwi.xla.compilers import COMPILERS, named
 from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.simulated import UnitSeconds, seconds_by_unit
 
@@ -80,16 +80,6 @@ class Deviation:
         """Estimated over compiled step time; the compiled one is that of its schedule."""
         return self.predicted_step_seconds / self.compiled_step_seconds
 
-    @property
-    def predicted_collective_bytes(self) -> int:
-        """Bytes of all collectives that the estimate foresees."""
-        return sum(use.bytes for use in self.predicted_uses)
-
-    @property
-    def compiled_collective_bytes(self) -> int:
-        """Bytes of all collectives of the compiled program."""
-        return sum(use.bytes for use in self.compiled_uses)
-
     def of(self, what: str) -> tuple[KernelDeviation, ...]:
         """The kernels that deviate in one of the three."""
         return tuple(kernel for kernel in self.kernels if kernel.what == what)
@@ -117,7 +107,7 @@ def deviation(plan: PlanRecord) -> Deviation:
         raise InvalidArgumentError(
             "The plan has no compiled program to compare with.",
             cause="It was made with verify=None, or the compiler does not report its buffers.",
-            suggestion='verify="auto", or "cpu", "cuda", "tpu".',
+            suggestion='verify="auto", or ' + ", ".join(f'"{name}"' for name in COMPILERS) + ".",
         )
     kernels = [*_memory_rows(plan, memory_report(plan)), *_seconds_rows(plan)]
     return Deviation(

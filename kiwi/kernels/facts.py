@@ -49,10 +49,6 @@ class TargetFacts:
     - `combined_sums_bytes`: up to this size sums are combined with others, and waited for.
     - `pipelines_matmuls`: a matmul runs while its operands are gathered and its result scattered.
 
-    Kernels:
-
-    - `computes_maps_with_matmuls`: one kernel computes a matmul and the maps of its result.
-
     Emission:
 
     - `makes_constants_early`: large constants are computed at the start of the step, unless a
@@ -82,7 +78,6 @@ class TargetFacts:
     sums_beside_one_kernel: bool = False
     combined_sums_bytes: int = 0
     pipelines_matmuls: bool = False
-    computes_maps_with_matmuls: bool = True
     makes_constants_early: bool = True
     hoists_copies: bool = False
     transposes_products: bool = False

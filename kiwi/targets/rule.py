@@ -70,17 +70,6 @@ def fusing(**entries: Any) -> StatesFacts:
     return states
 
 
-def both(*parts: StatesFacts) -> StatesFacts:
-    """States what all parts state, in order."""
-
-    def states(known: TargetFacts, hardware: Hardware) -> TargetFacts:
-        for part in parts:
-            known = part(known, hardware)
-        return known
-
-    return states
-
-
 ByUnit = Callable[[UnitGraph], Mapping[int, Any]]
 
 

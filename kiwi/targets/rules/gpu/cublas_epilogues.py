@@ -14,7 +14,7 @@ from kiwi.hlo.equation_kinds import ADDS, LAYOUT
 from kiwi.hlo.graph import HloGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.library_calls import adds_behind, maps_behind
-from kiwi.targets.rule import Rule, both, fusing, stating
+from kiwi.targets.rule import Rule, fusing
 from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
@@ -56,6 +56,6 @@ RULE = Rule(
     observed="jax 0.10.2, H100",
     evidence=("tests/hlo/test_fusion.py", "tests/problem/test_costs.py"),
     witness=WITNESS,
-    states=both(fusing(epilogues=(adds_one_tensor,)), stating(computes_maps_with_matmuls=False)),
+    states=fusing(epilogues=(adds_one_tensor,)),
     apply=_apply,
 )
