@@ -15,7 +15,7 @@ from jax import lax
 
 from kiwi.hlo.program import MAX_POOLING_GRADIENT
 from kiwi.hlo.units import Unit, UnitGraph
-from kiwi.targets.witness import array
+from kiwi.targets.witness import Example, array
 
 INDEX_BYTES = 4
 """Of an index along one dimension."""
@@ -76,3 +76,7 @@ def pooled_gradient(
 ) -> jax.Array:
     """The gradient of `pooled` by the images."""
     return jax.grad(pooled, 1)(w, x, mapped)
+
+
+FORWARD = Example(pooled, (array(64, 64), IMAGES))
+GRADIENT = Example(pooled_gradient, (array(64, 64), IMAGES))

@@ -7,15 +7,15 @@ XLA:TPU has a kernel that needs none of them.
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.targets.max_pooling import (
+    FORWARD,
+    GRADIENT,
     IMAGES,
     Indices,
     SelectedElements,
     gradients,
-    pooled,
-    pooled_gradient,
 )
 from kiwi.targets.rule import Rule, of_units
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 
@@ -42,9 +42,9 @@ def _writes_selected(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="A window reduction writes an index per dimension beside the selected values.",
-    example=Example(pooled_gradient, (array(64, 64), IMAGES)),
+    example=GRADIENT,
     shows=_writes_selected,
-    control=Example(pooled, (array(64, 64), IMAGES)),
+    control=FORWARD,
 )
 
 RULE = Rule(

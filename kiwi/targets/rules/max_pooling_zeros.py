@@ -6,9 +6,9 @@ ties them to the step (`kiwi.emit.interpreter`). XLA:TPU has a kernel that needs
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.kernels.kernel import HeldEarly
-from kiwi.targets.max_pooling import IMAGES, gradients, pooled, pooled_gradient
+from kiwi.targets.max_pooling import FORWARD, GRADIENT, IMAGES, gradients
 from kiwi.targets.rule import Rule, more_of_units
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 
@@ -23,9 +23,9 @@ def _writes_zeros(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="A kernel that reads nothing writes zeros as large as the images, and another scatters.",
-    example=Example(pooled_gradient, (array(64, 64), IMAGES)),
+    example=GRADIENT,
     shows=_writes_zeros,
-    control=Example(pooled, (array(64, 64), IMAGES)),
+    control=FORWARD,
 )
 
 RULE = Rule(

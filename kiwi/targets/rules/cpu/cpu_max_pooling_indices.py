@@ -7,9 +7,9 @@ the step. XLA:GPU computes them as it reduces.
 
 from kiwi.hlo.units import UnitGraph
 from kiwi.kernels.kernel import HeldEarly
-from kiwi.targets.max_pooling import IMAGES, INDEX_BYTES, gradients, pooled, pooled_gradient
+from kiwi.targets.max_pooling import FORWARD, GRADIENT, IMAGES, INDEX_BYTES, gradients
 from kiwi.targets.rule import Rule, more_of_units
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 
@@ -30,9 +30,9 @@ def _makes_indices_first(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="Four arrays of indices are written before the first matmul of the step.",
-    example=Example(pooled_gradient, (array(64, 64), IMAGES)),
+    example=GRADIENT,
     shows=_makes_indices_first,
-    control=Example(pooled, (array(64, 64), IMAGES)),
+    control=FORWARD,
 )
 
 RULE = Rule(

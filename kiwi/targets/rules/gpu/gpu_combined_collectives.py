@@ -4,31 +4,12 @@ Groups of equal collectives are filled to two thirds of it on average. The fact 
 (`kiwi/mesh/backends.toml`): prices of moves are made below all rooms that know programs.
 """
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
-
 from kiwi.targets.rule import Rule
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.summed_gradients import data_parallel
+from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 _ALLOWED_BYTES = 32 * 2**20
-
-
-def _gradients(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-    def loss(weights: tuple[jax.Array, ...]) -> jax.Array:
-        y = x
-        for w in weights:
-            y = jnp.tanh(y @ w)
-        return y.sum()
-
-    return jax.grad(loss)(weights)
-
-
-def _data_parallel(count: int, width: int) -> Example:
-    weights = (array(width, width),) * count
-    specs = (P("x"), *[P()] * count)
-    return Example(_gradients, (array(4096, width), *weights), (8,), specs, P(), way=0)
 
 
 def _is_combined(module: InspectedModule) -> bool:
@@ -38,9 +19,9 @@ def _is_combined(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="Gradients of 4 MiB are summed in groups of 16 to 32 MiB.",
-    example=_data_parallel(12, 1024),
+    example=data_parallel(4096, 12, 1024, way=0),
     shows=_is_combined,
-    control=_data_parallel(2, 4096),  # of 64 MiB each
+    control=data_parallel(4096, 2, 4096, way=0),  # of 64 MiB each
 )
 
 RULE = Rule(

@@ -3,31 +3,12 @@
 Sums of larger tensors move beside a kernel. Those of attention's projections have 4 MiB each.
 """
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
-
 from kiwi.targets.rule import Rule, stating
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.summed_gradients import fully_sharded
+from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 _COMBINED_BYTES = 8 * 2**20
-
-
-def _gradients(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-    def loss(weights: tuple[jax.Array, ...]) -> jax.Array:
-        y = x
-        for w in weights:
-            y = jnp.tanh(y @ w)
-        return y.sum()
-
-    return jax.grad(loss)(weights)
-
-
-def _fully_sharded(layers: int, width: int) -> Example:
-    weights = (array(width, width),) * layers
-    specs = (P("x"), *[P()] * layers)
-    return Example(_gradients, (array(8192, width), *weights), (8,), specs, P("x"), way=2)
 
 
 def _is_combined(module: InspectedModule) -> bool:
@@ -37,9 +18,9 @@ def _is_combined(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="Eight sums of 1 MiB are one reduce-scatter, which is waited for.",
-    example=_fully_sharded(8, 512),
+    example=fully_sharded(8192, 8, 512, way=2),
     shows=_is_combined,
-    control=_fully_sharded(3, 2048),  # of 16 MiB each
+    control=fully_sharded(8192, 3, 2048, way=2),  # of 16 MiB each
 )
 
 RULE = Rule(

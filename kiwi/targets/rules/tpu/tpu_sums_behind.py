@@ -4,15 +4,12 @@ The reduce-scatter of a gradient stands behind the next operator of the backward
 read it, another product as a rule.
 """
 
-import jax
-import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
-
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.in_place import is_of_library
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.targets.rule import Rule, of_units, stating
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.summed_gradients import fully_sharded
+from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 
@@ -32,25 +29,6 @@ def _behind(units: UnitGraph) -> dict[int, int]:
     return {index: behind for index, behind in later.items() if behind is not None}
 
 
-def _gradients(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
-    def loss(weights: tuple[jax.Array, ...]) -> jax.Array:
-        y = x
-        for w in weights:
-            y = jnp.tanh(y @ w)
-        return y.sum()
-
-    return jax.grad(loss)(weights)
-
-
-_LAYERS, _WIDTH = 3, 2048
-
-
-def _fully_sharded(way: int | None) -> Example:
-    weights = (array(_WIDTH, _WIDTH),) * _LAYERS
-    specs = (P("x"), *[P()] * _LAYERS)
-    return Example(_gradients, (array(16_384, _WIDTH), *weights), (8,), specs, P("x"), way=way)
-
-
 def _moves_beside_one(module: InspectedModule) -> bool:
     """Whether one kernel lies between each start and its end, a matmul that also reduces."""
     places = {kernel.name: place for place, kernel in enumerate(module.kernels)}
@@ -65,9 +43,9 @@ def _moves_beside_one(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="One matmul stands between the start of each reduce-scatter and its end.",
-    example=_fully_sharded(way=2),
+    example=fully_sharded(16_384, 3, 2048, way=2),
     shows=_moves_beside_one,
-    control=_fully_sharded(way=None),
+    control=fully_sharded(16_384, 3, 2048),
 )
 
 RULE = Rule(
