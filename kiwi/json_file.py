@@ -18,6 +18,7 @@ class FileFormat:
     - `what`: the kind in words; `error`: raised where a file is none of it.
     - `ending`: of each complete file's text.
     - `again`: how a damaged file is replaced.
+    - `oldest`: the first version that is read; older ones were of no release.
     """
 
     name: str
@@ -26,6 +27,7 @@ class FileFormat:
     error: type[KiwiError]
     ending: str
     again: str
+    oldest: int = 1
 
     def write(self, content: bytes, path: str | Path) -> None:
         """Writes a file; an existing one is replaced once the new one is complete. What is no
@@ -51,8 +53,8 @@ class FileFormat:
         return self.parse(content, str(path))
 
     def parse(self, content: bytes, name: str) -> dict[str, Any]:
-        """The object in a file called `name`, of this version or an older one; raises `error` if it
-        is of another kind, truncated, no JSON, or newer."""
+        """The object in a file called `name`, of the versions that are read; raises `error` if
+        it is of another kind, truncated, no JSON, newer, or older than `oldest`."""
         text = content.decode("utf-8", errors="replace")
         try:
             found = json.loads(text)
@@ -76,6 +78,13 @@ class FileFormat:
                 f"this Kiwi reads up to {self.version}.",
                 cause="It was saved by a newer Kiwi.",
                 suggestion="Update Kiwi, or make it again with this one.",
+            )
+        if version < self.oldest:
+            raise self.error(
+                f"{name} has version {version} of the {self.name.removeprefix('kiwi-')} format; "
+                f"this Kiwi reads {self.oldest} to {self.version}.",
+                cause="It was saved by a Kiwi before its first release.",
+                suggestion=self.again,
             )
         return found
 

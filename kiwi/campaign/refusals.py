@@ -6,16 +6,10 @@ from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import Refusal
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
-from kiwi.hlo.program import Program
-from kiwi.mesh import DeviceMesh
 from kiwi.plans.plan import Plan
-from kiwi.problem.manual_computations import mesh_text, region_name, whole_computations
 from kiwi.problem.pins import Pins
 from kiwi.sizes import format_bytes
 from kiwi.solver import SolveResult
-
-MOST_NAMED = 3
-"""How many regions an error names."""
 
 
 def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
@@ -63,25 +57,6 @@ def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Ref
         what = f"{error.what} The smallest peak known is {format_bytes(least)}."
         return error.changed(what=what, suggestion=f"memory_budget={least}. {error.suggestion}")
     return _infeasible(budget_bytes, least, error.least_peak_bound_bytes)
-
-
-def naming_whole_regions(
-    error: InfeasibleBudgetError, program: Program, mesh: DeviceMesh
-) -> InfeasibleBudgetError:
-    """The error, with the `shard_map`s that every device runs whole, since their mesh has other
-    axes than the plan's."""
-    whole = whole_computations(program, mesh) if mesh.size > 1 else []
-    if not whole:
-        return error
-    names = list(dict.fromkeys(region_name(equation) for equation in whole))
-    shown = ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-    own = mesh_text(whole[0].jaxpr_eqn.params["mesh"])
-    planned = ", ".join(f"{n}={s}" for n, s in zip(mesh.axis_names, mesh.shape, strict=True))
-    return error.changed(
-        cause=f"Every device runs these whole: {shown}. The plan's mesh is {planned}, whose axes "
-        f"do not make up theirs. {error.cause}",
-        suggestion=f"mesh= that mesh ({own}). {error.suggestion}",
-    )
 
 
 def blamed(

@@ -23,7 +23,7 @@ from kiwi.calls.signature import Call
 from kiwi.campaign import shares
 from kiwi.campaign.equal_layers import EqualLayers
 from kiwi.campaign.known_peaks import note_peak
-from kiwi.campaign.refusals import infeasible_budget, naming_whole_regions
+from kiwi.campaign.refusals import infeasible_budget
 from kiwi.campaign.tools import Tools, check_search
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.hlo.chains import NO_FUSION, Fusion
@@ -56,15 +56,7 @@ def check_settings(settings: Settings) -> None:
 def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = None) -> Plan:
     """Plans a traced call, or takes the plan from a cache; raises as `kiwi.plan`."""
     planner = planner_named(settings.planner)
-    try:
-        found = (
-            planner.make(step, settings) if cache is None else cache.plan(step, settings, planner)
-        )
-    except InfeasibleBudgetError as error:
-        named = naming_whole_regions(error, step.program, settings.mesh)
-        if named is error:
-            raise
-        raise named from error
+    found = planner.make(step, settings) if cache is None else cache.plan(step, settings, planner)
     note_peak(step, settings, found.peak_bytes)
     return found
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh
-from kiwi.problem.manual_computations import given_layouts
+from kiwi.problem.manual_computations import given_layouts, mesh_text, placed, region_name
 from kiwi.sizes import format_bytes
 
 LARGE_REGION = 0.05
@@ -28,7 +28,7 @@ def naming_whole(
     meshes = dict.fromkeys(axes for _, _, axes in large if axes)
     suggestion = error.suggestion
     if meshes:
-        suggestion = f"mesh=the mesh of the shard_map, {next(iter(meshes))}. Or {suggestion}"
+        suggestion = f"mesh=the mesh of the shard_map, {next(iter(meshes))}. {suggestion}"
     return error.changed(
         cause=f"Every device runs these whole: {'; '.join(named)}.", suggestion=suggestion
     )
@@ -46,8 +46,8 @@ def _whole_regions(units: UnitGraph, mesh: DeviceMesh) -> Iterator[tuple[int, st
         if given_layouts(units, unit, mesh) is not None:
             continue
         size_bytes = sum(program.values[v].size_bytes for v in {*unit.reads, *unit.outputs})
-        own = equation.jaxpr_eqn.params.get("mesh") if equation.name == "shard_map" else None
-        axes = "" if own is None else ", ".join(f"{k}={n}" for k, n in dict(own.shape).items())
-        place = f" at {equation.source_line}" if equation.source_line else ""
-        of_mesh = f", written for a mesh of {axes}" if axes else ""
-        yield size_bytes, f"{equation.name}{place}{of_mesh}", axes
+        if equation.name == "shard_map":
+            axes = mesh_text(equation.jaxpr_eqn.params["mesh"])
+            yield size_bytes, region_name(equation), axes
+        else:
+            yield size_bytes, placed(equation), ""

@@ -10,14 +10,13 @@ is ever executed.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kiwi.errors import KiwiError, PlanFileError
 from kiwi.json_file import FileFormat
 from kiwi.plans.document import Document
-from kiwi.xla.compilers import FIRST_BACKEND, of_platform
 
 FORMAT = FileFormat(
     "kiwi-plan",
@@ -26,44 +25,9 @@ FORMAT = FileFormat(
     PlanFileError,
     ending="}}",
     again="Save the plan again with plan.save or `kiwi plan --out`.",
+    oldest=5,
 )
 
-
-def _without_kept_copies(document: Document) -> Document:
-    """From version 1, in which every reader made its own copies."""
-    operators = {k: {**o, "kept_reads": []} for k, o in document["operators"].items()}
-    return {**document, "operators": operators}
-
-
-def _with_transposed_products(document: Document) -> Document:
-    """From version 2, in which a transposed product was two equations."""
-    return {**document, "options": {**document["options"], "transposed_products": True}}
-
-
-def _with_scatters_onto_zeros(document: Document) -> Document:
-    """From version 3, in which what was scattered onto zeros was added to something apart."""
-    options = dict(document["options"])
-    products = ["transposed products"] if options.pop("transposed_products") else []
-    return {**document, "options": {**options, "as_traced": [*products, "scatters onto zeros"]}}
-
-
-def _with_backends_and_compilers(document: Document) -> Document:
-    """From version 4, in which hardware had a platform, and options named no compiler once."""
-    hardware, options = dict(document["hardware"]), dict(document["options"])
-    hardware["backend"] = hardware.pop("platform", FIRST_BACKEND)
-    if "compiler" not in options:
-        checks = document.get("checks") or {}
-        options["compiler"] = checks.get("target") or of_platform(hardware["backend"]).name
-    return {**document, "hardware": hardware, "options": options}
-
-
-UPGRADES: dict[int, Callable[[Document], Document]] = {
-    1: _without_kept_copies,
-    2: _with_transposed_products,
-    3: _with_scatters_onto_zeros,
-    4: _with_backends_and_compilers,
-}
-"""By version, what turns a document of that version into one of the next."""
 
 _TEXTS = ("jax", "kiwi")
 _LISTS = ("links", "constants", "schedule", "notes")
@@ -100,7 +64,7 @@ def write(document: Document, path: str | Path, timings: Timings | None = None) 
 
 def read(path: str | Path) -> Document:
     """The document of a plan file; raises `PlanFileError` if the file is missing, truncated,
-    altered, of another kind, or of a version newer than this one."""
+    altered, of another kind, or of another version."""
     envelope, name = FORMAT.read(path), str(path)
     document = envelope.get("plan")
     if not isinstance(document, dict) or envelope.get("digest") != _digest(document):
@@ -109,8 +73,6 @@ def read(path: str | Path) -> Document:
             cause="A disk error, a merge, or an edit by hand.",
             suggestion=f"{FORMAT.again} To change a plan, use plan.what_if.",
         )
-    for step in range(envelope["version"], FORMAT.version):
-        document = UPGRADES[step](document)
     for section, kind in _SECTIONS.items():
         if not isinstance(document.get(section), kind):
             cause = f"its section {section!r} is missing or of the wrong kind"

@@ -76,25 +76,19 @@ def region_name(equation: Equation) -> str:
     """A region in words; of a `shard_map` also its line and its mesh."""
     if equation.name != "shard_map":
         return equation.name
+    return f"{placed(equation)} over the mesh {mesh_text(equation.jaxpr_eqn.params['mesh'])}"
+
+
+def placed(equation: Equation) -> str:
+    """A region and where it stands."""
     line = f" at {equation.source_line}" if equation.source_line else ""
-    return f"shard_map{line} over the mesh {mesh_text(equation.jaxpr_eqn.params['mesh'])}"
+    return f"{equation.name}{line}"
 
 
 def mesh_text(mesh: Any) -> str:
     """A mesh of jax in words: its axes and their sizes."""
     axes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
     return ", ".join(f"{name}={size}" for name, size in axes)
-
-
-def whole_computations(program: Program, mesh: DeviceMesh) -> list[Equation]:
-    """The `shard_map`s whose meshes are not made of the plan's axes: every device runs them
-    whole."""
-    return [
-        equation
-        for equation in program.equations
-        if equation.name == "shard_map"
-        and axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"]) is None
-    ]
 
 
 def manual_layouts(

@@ -54,9 +54,10 @@ class Relaxed:
 
     def begin(self, bundle: Bundle, choice: np.ndarray, bound: float) -> None:
         """Gives the bundle the width of a first step that would move the bound by a twentieth, were
-        the excess of `choice` to stay."""
-        excess = np.maximum(self.excess(choice), 0.0)
-        norm = float(excess @ excess)
+        the excess of `choice` to stay; where that has none, what it leaves of the limit."""
+        excess = self.excess(choice)
+        above = np.maximum(excess, 0.0)
+        norm = float(above @ above) or float(excess @ excess)
         if norm > 0.0:
             bundle.begin(_FIRST_MOVE * self.scale(bound) / norm)
 

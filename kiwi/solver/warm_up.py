@@ -53,6 +53,7 @@ def _warm_up_search() -> None:
     net = _example_network()
     engine = Engine(net, seed=0, gap=0.0, deadline=math.inf)
     engine.run(_ROUNDS, _ROUNDS, force=True)
+    engine.primal.force(engine.dual.best_prices, _ROUNDS)  # Rounds that settle it force nothing.
     engine.dual.reduced_costs()
     least_peak(replace(net, limit_bytes=0), 0, math.inf, None)
 

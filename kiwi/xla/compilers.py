@@ -20,9 +20,6 @@ from kiwi.xla.tpu.compiler import TPU
 
 COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU, TPU)}
 
-FIRST_BACKEND = "gpu"
-"""That of all hardware while Kiwi knew NVIDIA's GPUs alone: plan files of then name none."""
-
 ATTACHED = "device"
 """Names the compiler of jax's default devices, which then compiles for these devices."""
 

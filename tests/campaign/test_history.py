@@ -83,7 +83,7 @@ def test_a_file_keeps_the_history(tmp_path, capsys):
 
 def test_a_refused_budget_tells_what_was_tried():
     with pytest.raises(kiwi.errors.BudgetNotMetError) as caught:
-        planned(int(0.7 * planned().peak_bytes))
+        planned(int(0.4 * planned().peak_bytes))
     history = caught.value.plan.history
     assert history and all(trial.outcome is not Outcome.ANSWER for trial in history)
 

@@ -40,15 +40,18 @@ def test_joint_is_as_fast_as_every_other_planner(
 
 def test_what_one_program_held_beyond_its_prediction_rules_out_no_other():
     """Of the two plans compiled first one is over by 158 bytes, the other by a fifth; with the
-    excess of both in every plan, none was left."""
+    excess of both in every plan, none was left. The other planner's plan needs as much as one that
+    was over, so that lower limits come close to it, and no closer."""
     step, weights = step_of(2, 512, "relu")
     arguments = (weights, jax.ShapeDtypeStruct((512, 512), jnp.float32))
     profile = replace(hardware("v100-sxm2"), backend="cpu")  # The compiler that checks it.
-    _check(step, arguments, 0.9, ["alpa+dots"], mesh_shape=(2, 2), profile=profile)
+    options = {"mesh_shape": (2, 2), "profile": profile}
+    _check(step, arguments, 0.9, ["alpa+dots"], slower=2 * GAP, **options)
 
 
-def _check(step, arguments, share, others, **options):
-    """That "joint" has a plan within `share` of the free peak, and none of the others is faster."""
+def _check(step, arguments, share, others, slower=GAP, **options):
+    """That "joint" has a plan within `share` of the free peak, and none of the others is faster by
+    more than `slower`."""
 
     def planned(planner: str, budget: int | str) -> kiwi.Plan:
         own = {"planner": planner, "memory_budget": budget, "verify": "cpu", "gap": GAP, **options}
@@ -65,7 +68,7 @@ def _check(step, arguments, share, others, **options):
         assert other.compiled is not None and other.compiled.peak_bytes <= budget
         if other.estimate.peak_bytes > budget:
             continue
-        most = (1 + GAP) * other.estimate.step_seconds
+        most = (1 + slower) * other.estimate.step_seconds
         assert joint.estimate.step_seconds <= most, (name, other.estimate.step_seconds)
 
 

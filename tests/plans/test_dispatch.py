@@ -106,7 +106,7 @@ def test_it_runs_the_step_for_the_attached_compiler():
     assert plan is not None
     function._plans = dict.fromkeys(function._plans, plan)
     function(*loop.args)
-    (dispatched,) = function._dispatched.values()
+    ((dispatched,),) = function._dispatched.values()
     mesh, arguments = plan.mesh.jax_mesh(), plan.traced.call.shapes
     programs = (
         dispatched._jitted.lower(*loop.args),

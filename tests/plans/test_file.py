@@ -253,7 +253,7 @@ def test_nothing_in_a_file_is_executed(path, tmp_path, monkeypatch):
     assert repr(saved) and not witness.exists()
 
 
-# Files of older versions.
+# Files of all versions since the first release.
 
 
 def golden_step(w, x):
@@ -267,7 +267,12 @@ GOLDENS = sorted((Path(__file__).parent / "goldens").glob("plan_v*.json"))
 
 def test_there_is_a_file_of_every_version():
     versions = [json.loads(path.read_text())["version"] for path in GOLDENS]
-    assert versions == list(range(1, file.FORMAT.version + 1))
+    assert versions == list(range(file.FORMAT.oldest, file.FORMAT.version + 1))
+
+
+def test_a_file_from_before_the_first_release_is_refused(path, tmp_path):
+    old = {**json.loads(path.read_text()), "version": file.FORMAT.oldest - 1}
+    refused(tmp_path, json.dumps(old).encode(), "before its first release", "Save the plan again")
 
 
 @pytest.mark.parametrize("path", GOLDENS, ids=[path.stem for path in GOLDENS])

@@ -24,16 +24,13 @@ from kiwi.xla.step import ExportedStep
 def main(folder: str) -> None:
     """Answers the request that lies in `folder`."""
     request = json.loads(Path(folder, REQUEST).read_text())
-    step = _step(request, Path(folder, EXPORTED))
+    step = _step(request, Path(folder, EXPORTED)) if "mesh" in request else None
     module, function = request["answer"]
     found = getattr(import_module(module), function)(step, request["options"], folder)
     Path(folder, RESULT).write_text(json.dumps(found))
 
 
-def _step(request: Mapping[str, Any], path: Path) -> ExportedStep | None:
-    """The exported step; None where the answer needs none."""
-    if not path.exists():
-        return None
+def _step(request: Mapping[str, Any], path: Path) -> ExportedStep:
     exported = export.deserialize(bytearray(path.read_bytes()))
     mesh = from_plain(request["mesh"], DeviceMesh)
     return ExportedStep(exported, mesh, tuple(request["donated"]))
