@@ -25,7 +25,6 @@ from kiwi.campaign.equal_layers import EqualLayers
 from kiwi.campaign.known_peaks import note_peak
 from kiwi.campaign.refusals import infeasible_budget
 from kiwi.campaign.tools import Tools, check_search
-from kiwi.errors import InfeasibleBudgetError
 from kiwi.hlo.chains import NO_FUSION, Fusion
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.grouping import build_units
