@@ -41,7 +41,7 @@ from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
 from kiwi.solver.result import OnProgress
 from kiwi.solver.warm_up import compile_loops
-from kiwi.targets.registry import predicted_target
+from kiwi.targets.registry import planned_target
 from kiwi.timings import measured
 from kiwi.xla.compilers import prepared, resolved
 
@@ -254,7 +254,7 @@ class PlannedFunction:
         keep, opened = settings.respect_user_checkpoint, self.options.open_loops
         trips, follows = settings.while_trips, settings.respect_user_shardings
         hardware = settings.mesh.hardware
-        target = predicted_target(settings.verify, hardware)
+        target = planned_target(settings.verify, hardware)
         facts = target.facts(hardware)
         known_axes = settings.mesh.shape, settings.mesh.axis_names
         key = (call.traced_key, on_host, keep, opened, facts.target, str(trips), follows)

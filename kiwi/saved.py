@@ -15,6 +15,7 @@ from kiwi.options import Options
 from kiwi.planners.planner import Planner
 from kiwi.planners.registry import planner_named
 from kiwi.plans.breakdown import Decision
+from kiwi.plans.cross_check import CrossCheck
 from kiwi.plans.diff import PlanDifference
 from kiwi.plans.diff import diff as compare
 from kiwi.plans.document import Document, document
@@ -25,6 +26,7 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.restore import (
     check_arguments,
     compiled_of,
+    cross_check_of,
     decisions_of,
     estimate_of,
     history_of,
@@ -39,8 +41,8 @@ class SavedPlan:
     """A plan read from a file: what was decided, without the function that it is for.
 
     - `document`: everything in the file, see `kiwi.plans.document`.
-    - `mesh`, `estimate`, `compiled`, `decisions`, `history`, `memory_budget_bytes`: as of
-      `kiwi.Plan`.
+    - `mesh`, `estimate`, `compiled`, `cross_check`, `decisions`, `history`,
+      `memory_budget_bytes`: as of `kiwi.Plan`.
     """
 
     def __init__(self, content: Document, name: str = "plan") -> None:
@@ -50,6 +52,7 @@ class SavedPlan:
             self.mesh = mesh_of(content)
             self.estimate: Estimate = estimate_of(content)
             self.compiled: CompiledProgram | None = compiled_of(content)
+            self.cross_check: CrossCheck | None = cross_check_of(content)
             self.decisions: tuple[Decision, ...] = decisions_of(content)
             self.history: tuple[Trial, ...] = history_of(content)
             self.memory_budget_bytes: int = content["options"]["memory_budget_bytes"]

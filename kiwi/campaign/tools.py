@@ -14,7 +14,7 @@ from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import INTERRUPTED, Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
-from kiwi.targets.registry import predicted_target
+from kiwi.targets.registry import is_own_compiler, planned_target
 from kiwi.xla.compilers import Begin, compile_for, overlapping_compiles
 from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
@@ -58,9 +58,9 @@ class Tools:
 
     @staticmethod
     def of(settings: Settings) -> "Tools":
-        """With the compiler that `settings.verify` names."""
+        """With the compiler that `settings.verify` names, if it is the plan's own."""
         target = settings.verify
-        if target is None:
+        if target is None or not is_own_compiler(target, settings.mesh.hardware):
             return Tools(settings)
         compile = functools.partial(compile_for, target)
         return Tools(settings, compile, overlapping_compiles(target))
@@ -152,7 +152,7 @@ class ProgressLog:
 
 def check_search(settings: Settings) -> None:
     """Raises `UnknownSolverError`, `InvalidArgumentError` or `CompilerUnavailableError`."""
-    predicted_target(settings.verify, settings.mesh.hardware)
+    planned_target(settings.verify, settings.mesh.hardware)
     check_known(settings.solver, SOLVERS, "solver", UnknownSolverError)
     check_known(settings.effort, EFFORTS, "effort")
     if not settings.time_limit_seconds > 0:

@@ -23,6 +23,7 @@ from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.options import options_among
+from kiwi.plans.cross_check import CrossCheck, cross_checked
 from kiwi.plans.document import document
 from kiwi.plans.explain import SEARCH
 from kiwi.plans.explain_search import SearchExplanation
@@ -37,8 +38,10 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
 from kiwi.sweep import sweep as run_sweep
+from kiwi.targets.registry import is_own_compiler
 from kiwi.timings import Stopwatch, measured
 from kiwi.xla.compilers import compile_for, named, resolved
+from kiwi.xla.read.compiled_program import CompiledProgram
 
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
@@ -184,25 +187,59 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as show:
         show(description=f"compiling for {target}")
         found = _applied(saved, arguments)
-        compiled = compile_for(str(target), found.step_for(named(str(target))))
-    checked = dataclasses.replace(found, compiled=compiled)
-    recorded = None if saved.compiled is None else saved.compiled.peak_bytes
+        check = (
+            None
+            if is_own_compiler(target, saved.mesh.hardware)
+            else cross_checked(found.execution, found.step_for(named(str(target))), str(target))
+        )
+        compiled = check.program if check else compile_for(str(target), found.step)
+    checked = dataclasses.replace(found, compiled=None if check else compiled)
+    recorded = _recorded(saved, compiled.target)
     data = {
         "target": compiled.target,
         "peak_bytes": compiled.peak_bytes,
         "recorded_peak_bytes": recorded,
+        "expected_peak_bytes": check.expected_peak_bytes if check else found.estimate.peak_bytes,
         "estimated_peak_bytes": found.estimate.peak_bytes,
+        "step_seconds": compiled.step_seconds,
+        "estimated_step_seconds": found.estimate.step_seconds,
         "memory_budget_bytes": found.memory_budget_bytes,
         "fits": checked.fits,
     }
-    before = "" if recorded is None else f" (recorded: {format_bytes(recorded)})"
-    text = (
-        f"Compiled peak {format_bytes(compiled.peak_bytes)} on {compiled.target}{before}, "
-        f"estimated {format_bytes(found.estimate.peak_bytes)}, budget "
-        f"{format_bytes(found.memory_budget_bytes)}: {'fits' if checked.fits else 'over budget'}"
-    )
-    output.result(data, text)
+    output.result(data, _verified_text(checked, compiled, check, recorded))
     return checked.fits
+
+
+def _recorded(saved: kiwi.saved.SavedPlan, target: str) -> int | None:
+    """The peak that the plan's file has of a compiler's program."""
+    programs = (saved.compiled, saved.cross_check and saved.cross_check.program)
+    return next((p.peak_bytes for p in programs if p is not None and p.target == target), None)
+
+
+def _verified_text(
+    plan: Plan, compiled: CompiledProgram, check: CrossCheck | None, recorded: int | None
+) -> str:
+    """Peak and step time as compiled, beside what was predicted."""
+    before = "" if recorded is None else f" (recorded: {format_bytes(recorded)})"
+    peak = f"Compiled peak {format_bytes(compiled.peak_bytes)} on {compiled.target}{before}, "
+    own = f"estimated {format_bytes(plan.estimate.peak_bytes)}"
+    budget = f"budget {format_bytes(plan.memory_budget_bytes)}"
+    fits = "fits" if plan.fits else "over budget"
+    if check is not None:
+        return (
+            f"{peak}{format_bytes(check.expected_peak_bytes)} expected there. For {plan.profile}, "
+            f"which that compiler does not compile for: {own}, {budget}: {fits}"
+        )
+    seconds = compiled.step_seconds
+    time = (
+        ""
+        if seconds is None
+        else (
+            f"\nStep time {format_seconds(seconds)} by the compiled schedule, estimated "
+            f"{format_seconds(plan.estimate.step_seconds)}"
+        )
+    )
+    return f"{peak}{own}, {budget}: {fits}{time}"
 
 
 def sweep(arguments: argparse.Namespace, output: Output) -> bool:

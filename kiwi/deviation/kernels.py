@@ -106,7 +106,8 @@ def deviation(plan: PlanRecord) -> Deviation:
     if compiled is None or compiled.step_seconds is None or compiled.memory is None:
         raise InvalidArgumentError(
             "The plan has no compiled program to compare with.",
-            cause="It was made with verify=None, or the compiler does not report its buffers.",
+            cause="It was made with verify=None, or checked by another compiler than its own, or "
+            "that compiler does not report its buffers.",
             suggestion='verify="auto", or ' + ", ".join(f'"{name}"' for name in COMPILERS) + ".",
         )
     kernels = [*_memory_rows(plan, memory_report(plan)), *_seconds_rows(plan)]

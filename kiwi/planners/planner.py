@@ -29,6 +29,7 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
 from kiwi.planners.whole_regions import naming_whole
+from kiwi.plans.cross_check import CrossCheck, cross_checked
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
@@ -39,7 +40,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.problem.user_pins import resolve_pins
 from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
-from kiwi.targets.registry import predicted_target
+from kiwi.targets.registry import is_own_compiler, planned_target
 from kiwi.timings import measured
 from kiwi.xla.compilers import named
 
@@ -157,17 +158,33 @@ class Planner(ABC):
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
+        checked, uncheckable = self._cross_checked(plan, known)
         return replace(
             plan,
+            cross_check=checked,
             planning_seconds=seconds,
-            notes=notes,
+            notes=(*notes, *uncheckable),
             planner_parameters=self.parameters,
             history=tools.history.concluded(plan.made_by),
         )
 
+    def _cross_checked(
+        self, plan: Plan, settings: Settings
+    ) -> tuple[CrossCheck | None, tuple[str, ...]]:
+        """What another compiler than the plan's makes of it, if that is asked to check; a note
+        where it cannot."""
+        verify = settings.verify
+        if verify is None or is_own_compiler(verify, settings.mesh.hardware):
+            return None, ()
+        has_host_values = plan.estimate.host_peak_bytes or plan.execution.fetched
+        if has_host_values and not named(verify).has_host_memory:
+            return None, (f"Not compiled: programs for {verify!r} have no host memory.",)
+        step = plan.step_for(named(verify))
+        return cross_checked(plan.execution, step, verify), ()
+
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""
-        target = predicted_target(settings.verify, settings.mesh.hardware)
+        target = planned_target(settings.verify, settings.mesh.hardware)
         offloads = target.facts(settings.mesh.hardware).offloads
         return self.offloads and offloads and bool(settings.host_budget_bytes)
 
@@ -187,7 +204,7 @@ class Planner(ABC):
             return ()
         if not self.offloads:
             return (f"The planner {self.name!r} offloads nothing to the host's memory.",)
-        target = predicted_target(settings.verify, settings.mesh.hardware)
+        target = planned_target(settings.verify, settings.mesh.hardware)
         return (f"Nothing is offloaded to the host's memory in programs for {target.name!r}.",)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
@@ -200,7 +217,8 @@ class Planner(ABC):
                 'planner="joint".',
             )
         verify = settings.verify
-        if step.program.host_values and verify and not named(verify).has_host_memory:
+        is_own = is_own_compiler(verify, settings.mesh.hardware)
+        if step.program.host_values and is_own and not named(str(verify)).has_host_memory:
             raise InvalidArgumentError(
                 f'verify="{verify}" cannot check a plan with arguments or results in host memory.',
                 cause="XLA:CPU has one memory, and leaves copies between two of them out.",
@@ -223,7 +241,7 @@ class Planner(ABC):
         """
         program, mesh = step.program, settings.mesh
         if kernels is None:
-            target = predicted_target(settings.verify, mesh.hardware)
+            target = planned_target(settings.verify, mesh.hardware)
             kernels = target.kernels(step.units, mesh.hardware)
         facts = kernels.facts
         arguments = step.given_arguments(mesh)

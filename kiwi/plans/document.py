@@ -65,6 +65,7 @@ def document(plan: PlanRecord) -> Document:
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),
+        **({"cross_check": to_plain(plan.cross_check, by)} if plan.cross_check else {}),
         "notes": list(plan.notes),
         "history": to_plain(plan.history, by),
     }

@@ -18,6 +18,7 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
+from kiwi.plans.cross_check import CrossCheck
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
@@ -96,7 +97,8 @@ class PlanRecord:
     - `planner`: its name; `planner_parameters`: those that are not at their defaults.
     - `memory_budget_bytes`: per device.
     - `estimate`: predicted times and memory.
-    - `compiled`: figures of the compiled program, or None where it was not verified.
+    - `compiled`: figures of the program as compiled for the plan's hardware, or None where it was
+      not.
     - `solve_result`: status, objective, bound, gap and seconds of the solver, before copies of
       operands are kept (`kiwi.problem.kept_copies`).
     - `decisions`: one per materialised operator, in execution order.
@@ -115,6 +117,7 @@ class PlanRecord:
     - `history`: what the search tried (`kiwi.campaign.attempts`); `made_by`: the positions in it of
       the attempts that made the plan: that of its solution, then that of its program.
     - `timings`: where the time of planning went, from tracing on; empty in plans from files.
+    - `cross_check`: what another compiler than the plan's made of it, where that checked.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
       times are those of then; "" for a new one.
     """
@@ -142,6 +145,7 @@ class PlanRecord:
     history: tuple[Trial, ...] = ()
     made_by: tuple[int, ...] = ()
     timings: tuple[StageTime, ...] = ()
+    cross_check: CrossCheck | None = None
 
     @functools.cached_property
     def in_shardings(self) -> Any:
@@ -188,7 +192,7 @@ class PlanRecord:
         Empty without a check.
         """
         if self.compiled is None:
-            return ()
+            return () if self.cross_check is None else self.cross_check.unforeseen_collectives
         return unforeseen(self.estimate.collective_uses, self.compiled.collective_uses)
 
     @functools.cached_property

@@ -22,6 +22,7 @@ from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
 from kiwi.options import IN_FILES, Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
+from kiwi.plans.cross_check import CrossCheck
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
@@ -63,6 +64,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         memory_budget_bytes=saved["options"]["memory_budget_bytes"],
         estimate=estimate_of(saved, breakdown),
         compiled=compiled_of(saved),
+        cross_check=cross_check_of(saved),
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
         execution=_execution(saved, units, mesh, breakdown),
@@ -228,6 +230,15 @@ def compiled_of(saved: Document) -> CompiledProgram | None:
         return None
     checks = {**saved["checks"], "compile_seconds": 0.0}
     return from_plain(checks, CompiledProgram, _converter(saved), "checks")
+
+
+def cross_check_of(saved: Document) -> CrossCheck | None:
+    """What another compiler than the plan's made of it."""
+    if saved.get("cross_check") is None:
+        return None
+    program = {**saved["cross_check"]["program"], "compile_seconds": 0.0}
+    checks = {**saved["cross_check"], "program": program}
+    return from_plain(checks, CrossCheck, _converter(saved), "cross_check")
 
 
 def solve_result_of(saved: Document) -> SolveResult:

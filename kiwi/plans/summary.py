@@ -98,7 +98,7 @@ def _memory(plan: PlanRecord) -> str:
     estimated = f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"
     c = plan.compiled
     if c is None:
-        return f"{estimated}\nPeak memory, compiled   not checked (verify=None){_host(plan)}"
+        return f"{estimated}\nPeak memory, compiled   {_unchecked(plan)}{_host(plan)}"
     ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
     return (
         f"{estimated}\n"
@@ -106,6 +106,18 @@ def _memory(plan: PlanRecord) -> str:
         f"estimated / compiled {ratio:.2f}\n"
         f"  arguments {format_bytes(c.argument_bytes)}, "
         f"temporaries {format_bytes(c.temporary_bytes)}{_host(plan)}{_rounds(plan)}"
+    )
+
+
+def _unchecked(plan: PlanRecord) -> str:
+    """Why the program of the plan's hardware is not known, and what another compiler says."""
+    check = plan.cross_check
+    if check is None:
+        return "not checked"
+    return (
+        f"not compiled for this hardware; compiled for {check.program.target!r} "
+        f"{format_bytes(check.program.peak_bytes)}, {format_bytes(check.expected_peak_bytes)} "
+        "expected there"
     )
 
 
@@ -130,7 +142,8 @@ def _rounds(plan: PlanRecord) -> str:
 
 
 def _collectives(plan: PlanRecord) -> str:
-    compiled = plan.compiled.collectives if plan.compiled is not None else {}
+    program = plan.compiled or (plan.cross_check and plan.cross_check.program)
+    compiled = program.collectives if program else {}
     rows = []
     for kind in COLLECTIVE_KINDS:
         planned, found = plan.estimate.collectives.get(kind), compiled.get(kind)
@@ -143,7 +156,8 @@ def _collectives(plan: PlanRecord) -> str:
         rows.append((kind, *cells))
     if not rows:
         return ""
-    return table(("collective", "planned", "compiled"), rows)
+    compiled_for = f"compiled ({program.target})" if plan.cross_check and program else "compiled"
+    return table(("collective", "planned", compiled_for), rows)
 
 
 def _arguments(plan: PlanRecord) -> str:

@@ -392,6 +392,20 @@ def build_problem(
     )
 
 
+def chosen_problem(
+    kernels: KernelGraph,
+    mesh: DeviceMesh,
+    fixed: Fixed,
+    sources: tuple[SourceNode, ...],
+    nodes: tuple[UnitNode, ...],
+    kept: KeptCopies,
+) -> PlanningProblem:
+    """The problem in which each node has one option: decisions made elsewhere, priced for these
+    kernels, without a limit."""
+    chosen = OfferedOptions(kernels, mesh, fixed, sources, nodes, Crowded())
+    return _assemble(chosen, None, kept, with_parts=True)
+
+
 def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[ShardingStrategy, ...]:
     """Those that yield what is fixed, and of these those that move the fewest bytes; all where
     nothing is fixed, or no strategy yields it."""

@@ -1,5 +1,6 @@
 """The targets that Kiwi knows, by name and by the backend of their devices."""
 
+from kiwi.errors import CompilerUnavailableError
 from kiwi.hlo.units import UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import Hardware
@@ -25,13 +26,23 @@ def target_of(hardware: Hardware) -> Target:
     return TARGETS[of_platform(hardware.backend).name]
 
 
-def predicted_target(verify: str | None, hardware: Hardware) -> Target:
-    """The target whose kernels a plan predicts: of the compiler that checks, or, without a check,
-    that of the hardware.
+def planned_target(verify: str | None, hardware: Hardware) -> Target:
+    """The target whose kernels a plan predicts: that of the hardware, whoever checks the plan.
+    Where Kiwi has no rules for the hardware, the compiler that checks stands in.
 
     **Raises:** as `target_named` and `target_of`.
     """
-    return target_of(hardware) if verify is None else target_named(verify)
+    try:
+        return target_of(hardware)
+    except CompilerUnavailableError:
+        if verify is None:
+            raise
+        return target_named(verify)
+
+
+def is_own_compiler(verify: str | None, hardware: Hardware) -> bool:
+    """Whether `verify` names the compiler that the plan is made for; raises as `planned_target`."""
+    return verify is not None and target_named(verify) is planned_target(verify, hardware)
 
 
 def regrouped(kernels: KernelGraph, units: UnitGraph) -> KernelGraph:

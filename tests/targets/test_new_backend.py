@@ -12,7 +12,7 @@ from kiwi.errors import CompilerUnavailableError
 from kiwi.kernels.facts import TargetFacts
 from kiwi.mesh import DeviceMesh, Hardware, hardware
 from kiwi.targets import registry
-from kiwi.targets.registry import TARGETS, predicted_target
+from kiwi.targets.registry import TARGETS, planned_target
 from kiwi.targets.shared import SHARED
 from kiwi.targets.target import Target
 from kiwi.xla import compilers
@@ -68,7 +68,7 @@ def test_a_step_is_planned_with_the_rules_that_all_share(mi300x: Hardware):
 
 
 def test_its_facts_are_those_of_any_compiler(mi300x: Hardware):
-    target = predicted_target(None, mi300x)
+    target = planned_target(None, mi300x)
     assert target is ROCM and target.facts(mi300x) == TargetFacts("rocm")
 
 
@@ -81,4 +81,4 @@ def test_all_targets_have_the_shared_rules():
 def test_a_backend_without_a_target_is_said(mi300x: Hardware):
     unknown = replace(mi300x, backend="neuron")
     with pytest.raises(CompilerUnavailableError, match="'neuron'"):
-        predicted_target(None, unknown)
+        planned_target(None, unknown)

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec
 import kiwi
 from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
 from kiwi.mesh import DeviceMesh, hardware
-from kiwi.targets.registry import predicted_target, target_of
+from kiwi.targets.registry import planned_target, target_of
 from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, resolved
 from kiwi.xla.gpu import compiler as gpu_compiler
 from kiwi.xla.tpu import compiler as tpu_compiler
@@ -30,7 +30,7 @@ H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
     ],
 )
 def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profile, name):
-    assert predicted_target(verify, profile).compiler is COMPILERS[name]
+    assert planned_target(verify, profile).compiler is COMPILERS[name]
 
 
 @pytest.mark.parametrize("profile", ["h100-sxm", "v5e", "cpu"])

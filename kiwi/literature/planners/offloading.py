@@ -57,7 +57,6 @@ from kiwi.problem.translation import copies_that_follow
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import SolveStatus
 from kiwi.solver.schedule import Schedule
-from kiwi.targets.registry import predicted_target, target_of
 
 UNLIMITED_BYTES = 1 << 50
 """Of the host's memory, where the caller names no budget: papers assume that there is enough."""
@@ -80,19 +79,6 @@ class OffloadingPlanner(OneDevicePlanner):
     def copies(self, settings: Settings) -> bool:
         """Whether it is asked for copies to the host."""
         return True
-
-    def settings_for(self, settings: Settings) -> Settings:
-        """Not checked by a compiler that has no host memory, where the hardware's own has one."""
-        hardware = settings.mesh.hardware
-        asked, own = predicted_target(settings.verify, hardware), target_of(hardware)
-        may_offload = asked.facts(hardware).offloads or not own.facts(hardware).offloads
-        if not self.copies(settings) or may_offload:
-            return settings
-        note = (
-            f"Not compiled: programs for {asked.name!r} have no host memory. The plan is estimated "
-            f"for {own.name!r}, and its schedule simulated as {self.name!r} assumes."
-        )
-        return replace(settings, verify=None, notes=(*settings.notes, note))
 
     def formulate(
         self,

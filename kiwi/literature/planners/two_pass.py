@@ -22,7 +22,7 @@ from kiwi.options import Settings
 from kiwi.planners.alpa import RuleBased
 from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
-from kiwi.targets.registry import predicted_target
+from kiwi.targets.registry import planned_target
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
     `InfeasibleBudgetError` if there is no such schedule."""
     devices = settings.mesh.size
     one = DeviceMesh.create((1,), settings.mesh.hardware)
-    kernels = predicted_target(settings.verify, one.hardware).kernels(units, one.hardware)
+    kernels = planned_target(settings.verify, one.hardware).kernels(units, one.hardware)
     try:
         result = solve(
             remat_graph(kernels, one_device_strategies(kernels, one)),
