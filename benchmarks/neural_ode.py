@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from absl import app, flags
 
 import kiwi
+from benchmarks.hardware import priced_as
 from kiwi.sizes import format_bytes
 
 _BATCH = flags.DEFINE_integer("batch", 2048, "Initial values.")
@@ -73,7 +74,7 @@ def main(_: list[str]) -> None:
     planned = kiwi.jit(
         training_step(_STEPS.value),
         mesh_shape=(2, 4),
-        profile="h100-sxm",
+        profile=priced_as("h100-sxm", "cpu"),
         verify="cpu",
         donate_argnums=0,
         time_limit_seconds=_SECONDS.value,

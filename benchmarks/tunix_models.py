@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from absl import app, flags
 
 import kiwi
+from benchmarks.hardware import priced_as
 from benchmarks.models_of_libraries.planned import figures, line, processor_seconds
 from benchmarks.models_of_libraries.tunix import model, training_step
 from kiwi.sizes import format_bytes
@@ -57,7 +58,7 @@ def main(_: list[str]) -> None:
         planned = kiwi.jit(  # traced anew: all that a user waits for is counted
             step,
             mesh_shape=(2, 4),
-            profile="h100-sxm",
+            profile=priced_as("h100-sxm", _VERIFY.value if _VERIFY.value != "none" else None),
             memory_budget="1TiB" if free is None else int(float(share) * free),
             verify=None if _VERIFY.value == "none" else _VERIFY.value,
             donate_argnums=(0, 1),

@@ -41,14 +41,11 @@ def estimate_baseline(
     *,
     mesh_shape: tuple[int, ...],
     profile: str,
-    verify: str | None = None,
     axis_names: Sequence[str] | None = None,
 ) -> Estimate:
-    """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates.
-
-    `verify` names the compiler that is predicted; None is the profile's. Nothing is compiled.
-    """
-    planned = _planned(baseline, mesh_shape, profile, verify, axis_names)
+    """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates. Nothing is
+    compiled."""
+    planned = _planned(baseline, mesh_shape, profile, None, axis_names)
     step = planned.traced(state, batch)
     plan = planner_named("xla").make(step, planned.settings, is_checked=False)
     assert plan.as_written is not None

@@ -211,11 +211,12 @@ class SearchOptions:
     - `gap`: the search may end once the plan is proven to be this close to the best one,
       relative to its step time.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
-    - `verify`: "cuda" compiles the planned step for the profile's GPUs and "tpu" for its TPUs,
-      without one, "cpu" for virtual CPU devices, "device" for the attached devices; "auto" takes
-      the profile's own compiler, or "cpu" where that is not installed. It fills `Plan.compiled`,
-      and Kiwi plans again under a tighter limit while the compiled peak is over the budget. None
-      plans without compiling.
+    - `verify`: who compiles the planned step. "auto" takes the compiler of the profile's hardware,
+      which needs none of it ("cuda", "tpu"); it fills `Plan.compiled`, and Kiwi plans again while
+      the compiled peak is over the budget. Another compiler than the hardware's, "cpu" for virtual
+      CPU devices, say, compiles the plan once, fills `Plan.cross_check` and changes no decision;
+      "auto" falls back to that where the hardware's own is not installed. "device" compiles for
+      the attached devices. None compiles nothing.
     - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
       for is planned anew; True keeps it as it is.
     - `respect_user_shardings`: whether what the function and its arguments say of shardings

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import kiwi
 from examples import mlp
 from kiwi import errors
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array
 
 CONFIG = mlp.MlpConfig(layers=2, width=32, batch=64)
@@ -35,7 +36,9 @@ def plan_step(**options):
 @pytest.fixture(scope="module")
 def checked_plan():
     """Verified, with the batch cut along one axis."""
-    return plan_step(verify="cpu", donate_argnums=0, in_shardings=(None, PartitionSpec("x")))
+    return plan_step(
+        profile=ON_CPU, verify="cpu", donate_argnums=0, in_shardings=(None, PartitionSpec("x"))
+    )
 
 
 def test_estimate_and_compiled_stand_side_by_side(checked_plan):
@@ -95,7 +98,9 @@ def test_a_large_difference_of_estimate_and_compiled_is_said(checked_plan):
 
 
 def test_equal_input_gives_equal_plans(checked_plan):
-    again = plan_step(verify="cpu", donate_argnums=0, in_shardings=(None, PartitionSpec("x")))
+    again = plan_step(
+        profile=ON_CPU, verify="cpu", donate_argnums=0, in_shardings=(None, PartitionSpec("x"))
+    )
     assert again.decisions == checked_plan.decisions
     assert again.in_shardings == checked_plan.in_shardings
     assert again.out_shardings == checked_plan.out_shardings

@@ -17,6 +17,7 @@ from benchmarks.device.timing import TRACED, kernels, measure
 from benchmarks.emission.variants import Case, plain_step
 from benchmarks.timed_step import Training
 from examples import gpt, llama
+from tests.helpers.on_cpu import ON_CPU
 
 ROOT = Path(__file__).parents[1]
 TINY = Case(gpt, replace(gpt.SIZES["tiny"], layers=1), (1,))
@@ -34,9 +35,9 @@ def test_without_a_gpu_it_says_so_and_exits_with_0(tmp_path: Path):
 def test_plans_are_made_here_and_run_there(tmp_path: Path):
     """Made in a folder, read from there, and measured beside the step as written."""
     path = tmp_path / "free.plan"
-    row = planned(TINY, path, None, None, verify="auto")
+    row = planned(TINY, path, None, None, profile=ON_CPU, verify="auto")
     assert row["predicted_step_seconds"] > 0 and row["check_peak_bytes"] > 0
-    refused = planned(TINY, path, row["check_peak_bytes"] // 4, None, verify="auto")
+    refused = planned(TINY, path, row["check_peak_bytes"] // 4, None, profile=ON_CPU, verify="auto")
     assert refused.keys() == {"refused"}
     plan = kiwi.load_plan(path).apply(TINY.train_step()).plan(*TINY.arguments)
     state, batch = arguments(TINY)

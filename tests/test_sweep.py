@@ -9,6 +9,7 @@ import kiwi.sweep as sweep_module
 from examples import mlp
 from kiwi import errors
 from kiwi.sweep import Sweep, SweepPoint, sweep, sweep_budgets
+from tests.helpers.on_cpu import ON_CPU
 
 CONFIG = mlp.MlpConfig(layers=2, width=32, batch=64)
 ARGS = (mlp.abstract_state(CONFIG), mlp.abstract_batch(CONFIG))
@@ -48,9 +49,13 @@ def test_a_plan_is_used_again_and_a_search_starts_warm(chain):
 
 
 def test_compiled_peaks_and_times_are_in_the_order_of_budgets():
-    free = planned(verify="cpu").plan(*ARGS).peak_bytes
+    free = planned(profile=ON_CPU, verify="cpu").plan(*ARGS).peak_bytes
     budgets = [int(share * free) for share in (0.5, 0.7, 0.9, 1.2)]
-    found = [p for p in sweep_budgets(planned(verify="cpu"), budgets, ARGS, {}) if p.document]
+    found = [
+        p
+        for p in sweep_budgets(planned(profile=ON_CPU, verify="cpu"), budgets, ARGS, {})
+        if p.document
+    ]
     assert len(found) >= 3
     for tight, loose in itertools.pairwise(found):
         assert tight.compiled_peak_bytes <= tight.memory_budget_bytes

@@ -12,7 +12,9 @@ import jax
 
 import kiwi
 from benchmarks.fidelity.models import MODELS, Model
+from benchmarks.hardware import priced_as
 from examples import gpt, mlp
+from kiwi.mesh import Hardware
 
 SHARES = (0.8, 0.6, 0.45)
 
@@ -22,7 +24,7 @@ class Case:
     """A step, the mesh and the hardware, and the compiler of the check, if any."""
 
     model: Model
-    profile: str
+    profile: str | Hardware
     mesh_shape: tuple[int, ...]
     verify: str | None = None
 
@@ -30,7 +32,7 @@ class Case:
 CASES: Mapping[str, Case] = {
     "mlp": Case(
         Model(mlp, mlp.MlpConfig(layers=4, width=256, batch=4096, optimizer="adam")),
-        "v100-sxm2",
+        priced_as("v100-sxm2", "cpu"),
         (2, 4),
         verify="cpu",
     ),

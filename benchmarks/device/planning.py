@@ -24,7 +24,7 @@ from benchmarks.emission.variants import Case
 from examples._common import Specs
 from examples.baselines import Baseline, baseline_step, estimate_baseline
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
-from kiwi.mesh import DeviceMesh
+from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.xla.compilers import compile_for
 
 Row = dict[str, Any]
@@ -83,7 +83,7 @@ def planned(
     budget: int | None,
     host: str | None,
     *,
-    profile: str = "h100-sxm",
+    profile: str | Hardware = "h100-sxm",
     verify: str = "cuda",
 ) -> Row:
     """What a plan predicts, which is saved at `path`; or that there is none."""

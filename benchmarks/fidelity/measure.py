@@ -9,6 +9,7 @@ from typing import Any
 import kiwi
 from benchmarks.fidelity.models import ALL
 from benchmarks.fidelity.variants import HandVariant, PlannedVariant, baseline
+from benchmarks.hardware import priced_as
 from examples.baselines import (
     UNLIMITED,
     Baseline,
@@ -16,7 +17,7 @@ from examples.baselines import (
     estimate_baseline,
     planned_baseline,
 )
-from kiwi.mesh import DeviceMesh, collective
+from kiwi.mesh import DeviceMesh, Hardware, collective
 from kiwi.plans.estimate import Estimate
 from kiwi.xla.compilers import compile_for, overlapping_compiles
 from kiwi.xla.read.collectives import AxisUse, CollectiveUse
@@ -39,6 +40,11 @@ class Case:
     target: str | None
     profile: str
     effort: str = "normal"
+
+    @property
+    def hardware(self) -> Hardware:
+        """The profile's, with programs by the compiler of the target."""
+        return priced_as(self.profile, self.target)
 
     @property
     def arguments(self) -> tuple[Any, Any]:
@@ -98,7 +104,7 @@ def make_plan(case: Case, budget: int | str) -> kiwi.Plan:
     planned = _planned(case.model).with_options(
         mesh_shape=case.mesh_shape,
         memory_budget=budget,
-        profile=case.profile,
+        profile=case.hardware,
         verify=case.target,
         effort=case.effort,
     )
@@ -115,7 +121,7 @@ def hand_row(case: Case, variant: HandVariant) -> Row:
             hand,
             *case.arguments,
             mesh_shape=case.mesh_shape,
-            profile=case.profile,
+            profile=case.hardware,
             verify=case.target,
         )
         assert plan.as_written is not None and plan.compiled is not None
@@ -139,8 +145,7 @@ def plain_row(case: Case, variant: HandVariant) -> Row:
             hand,
             *case.arguments,
             mesh_shape=case.mesh_shape,
-            profile=case.profile,
-            verify=case.target,
+            profile=case.hardware,
         )
         return {**_plain(case, hand, as_written), "total_seconds": _since(started)}
     except kiwi.errors.KiwiError as error:
@@ -149,7 +154,7 @@ def plain_row(case: Case, variant: HandVariant) -> Row:
 
 def _plain(case: Case, hand: Baseline, as_written: Estimate) -> Row:
     assert case.target is not None
-    mesh = DeviceMesh.create(case.mesh_shape, case.profile)
+    mesh = DeviceMesh.create(case.mesh_shape, case.hardware)
     program = _compiled_as_jit(case.target, baseline_step(hand, *case.arguments, mesh))
     return {
         **_predicted(as_written),

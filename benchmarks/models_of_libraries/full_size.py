@@ -20,6 +20,7 @@ import jax
 from absl import app, flags
 
 import kiwi
+from benchmarks.hardware import priced_as
 from benchmarks.models_of_libraries import OWN, example
 from benchmarks.models_of_libraries.planned import figures, line, processor_seconds, versions
 from kiwi.sizes import format_bytes
@@ -61,7 +62,12 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 def _plan(step: Any, budget: int | str, *arguments: Any) -> kiwi.Plan:
     """Traced anew: all that a user waits for is counted."""
-    options = {"mesh_shape": (2, 4), "profile": "h100-sxm", "donate_argnums": 0, "verify": "cpu"}
+    options = {
+        "mesh_shape": (2, 4),
+        "profile": priced_as("h100-sxm", "cpu"),
+        "donate_argnums": 0,
+        "verify": "cpu",
+    }
     return kiwi.jit(step, **options, memory_budget=budget, plan_cache=False).plan(*arguments)
 
 

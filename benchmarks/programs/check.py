@@ -34,6 +34,7 @@ SHARING = replace(
     hardware("h100-sxm"),
     intra_link=_LINK,
     inter_link=_LINK,
+    backend="cpu",
     kernel_launch_seconds=1e-12,
     memory_bandwidth_bytes_per_second=1e9,
 )

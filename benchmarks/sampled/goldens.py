@@ -18,6 +18,7 @@ from absl import app, flags
 from jax.sharding import PartitionSpec
 
 import kiwi
+from benchmarks.hardware import priced_as
 from benchmarks.sampled.models import DrawnModel, draw_model
 from benchmarks.sampled.sizes import TINY
 
@@ -48,6 +49,7 @@ def errors_of(model: DrawnModel) -> dict[str, Any]:
         model.batch,
         mesh_shape=MESH_SHAPE,
         in_shardings=(None, PartitionSpec(("x", "y"))),
+        profile=priced_as("h100-sxm", "cpu"),
         verify="cpu",
         effort="quick",
         donate_argnums=0,

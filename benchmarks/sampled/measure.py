@@ -80,7 +80,7 @@ class Measuring:
         hand = baseline(self._model, key.mesh_shape, key.variant)
         arguments = self._model.state, self._model.batch
         estimate = estimate_baseline(
-            hand, *arguments, mesh_shape=key.mesh_shape, profile=key.profile, verify=target
+            hand, *arguments, mesh_shape=key.mesh_shape, profile=key.profile
         )
         mesh = DeviceMesh.create(key.mesh_shape, key.profile)
         step = baseline_step(hand, *arguments, mesh)
@@ -122,7 +122,7 @@ class Measuring:
 
 
 def _target(profile: str) -> str:
-    return of_platform(DeviceMesh.create((1,), profile).hardware.platform).name
+    return of_platform(DeviceMesh.create((1,), profile).hardware.backend).name
 
 
 def _figures(estimate: Estimate, compiled: CompiledProgram | None) -> Row:

@@ -92,7 +92,6 @@ def _row(published: Published) -> Row:
         step.batch,
         mesh_shape=(p.devices,),
         profile=p.profile,
-        verify="tpu",
         axis_names=_AXIS,
     )
     return {

@@ -199,8 +199,11 @@ def test_a_saved_plan_knows_what_lay_on_the_host(tmp_path):
 
 
 def test_the_cpu_check_says_that_it_cannot():
+    note = "Not compiled: programs for 'cpu' have no host memory."
+    found = plan(MOMENTS, verify="cpu")
+    assert note in found.notes and found.compiled is None and found.cross_check is None
     with pytest.raises(InvalidArgumentError, match="host memory"):
-        plan(MOMENTS, verify="cpu")
+        plan(MOMENTS, verify="cpu", profile="cpu")
 
 
 def test_unknown_kinds_and_keys_are_refused():

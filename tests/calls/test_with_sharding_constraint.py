@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import kiwi
-from tests.helpers.planning import WAITING, array, trace_flat
+from tests.helpers.on_cpu import WAITING_ON_CPU
+from tests.helpers.planning import array, trace_flat
 
 LAYERS, WIDTH, HIDDEN, BATCH = 3, 256, 1024, 2048
 OPEN = PartitionSpec.UNCONSTRAINED
@@ -43,7 +44,7 @@ X = array(BATCH, WIDTH)
 
 
 def planned(function, *args, **options):
-    options = {"mesh": mesh(), "time_limit_seconds": 10, "profile": WAITING, **options}
+    options = {"mesh": mesh(), "time_limit_seconds": 10, "profile": WAITING_ON_CPU, **options}
     return kiwi.plan(function, *args, **options)
 
 

@@ -22,6 +22,7 @@ from kiwi.planners.registry import planner_named
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
+from tests.helpers.on_cpu import ON_CPU
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
 EVERY = 50
@@ -152,7 +153,7 @@ def test_every_step_is_tied_at_last_where_some_ties_made_the_program_larger():
 
 
 def test_xla_cpu_gets_a_barrier_at_every_step():
-    plan = planned_function().with_options(verify="cpu").plan(STATE, BATCH)
+    plan = planned_function().with_options(profile=ON_CPU, verify="cpu").plan(STATE, BATCH)
     assert plan.execution.tied_steps is None and plan.rounds[0].is_tied
 
 
@@ -194,7 +195,7 @@ def test_tied_steps_are_kept_in_files(tmp_path):
 def test_maps_that_their_readers_compute_again_take_no_memory():
     """The tanh of a GELU, on XLA:GPU; XLA:CPU computes it once."""
     gpu = planned_function().plan(STATE, BATCH)
-    cpu = planned_function().with_options(verify="cpu").plan(STATE, BATCH)
+    cpu = planned_function().with_options(profile=ON_CPU, verify="cpu").plan(STATE, BATCH)
     assert "tanh" not in {decision.opcode for decision in gpu.decisions}
     tanh = {k for k, decision in enumerate(cpu.decisions) if decision.opcode == "tanh"}
     assert tanh and tanh <= {b.index for b in cpu.estimate.buffers if b.kind == "result"}

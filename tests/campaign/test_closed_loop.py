@@ -15,6 +15,7 @@ from kiwi.planners.registry import planner_named
 from kiwi.plans.memory_report import unit_at_peak
 from kiwi.problem.solved import Start
 from kiwi.solver.effort import Allowance
+from tests.helpers.on_cpu import ON_CPU
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
 
@@ -26,6 +27,7 @@ def plan_under(budget, *, verify="cpu"):
         mlp.abstract_state(CONFIG),
         mlp.abstract_batch(CONFIG),
         mesh_shape=(1,),
+        profile=ON_CPU,
         memory_budget=budget,
         donate_argnums=0,
         time_limit_seconds=10,

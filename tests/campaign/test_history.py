@@ -15,6 +15,7 @@ from kiwi.cli.main import main
 from kiwi.plans.explain_search import SearchExplanation
 from kiwi.plans.history import Outcome
 from kiwi.solver import SolveResult, SolveStatus
+from tests.helpers.on_cpu import ON_CPU
 
 NAMES = {attempt.name for attempt in ATTEMPTS}
 
@@ -37,7 +38,12 @@ ARGUMENTS = (
 
 @functools.cache
 def planned(memory_budget: int | str = "1GiB") -> kiwi.Plan:
-    options: dict[str, Any] = {"mesh_shape": (2,), "verify": "cpu", "effort": "quick"}
+    options: dict[str, Any] = {
+        "mesh_shape": (2,),
+        "profile": ON_CPU,
+        "verify": "cpu",
+        "effort": "quick",
+    }
     return kiwi.plan(step, *ARGUMENTS, memory_budget=memory_budget, **options)
 
 

@@ -21,6 +21,7 @@ from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetEr
 from kiwi.planners.registry import planner_named
 from kiwi.plans.record import Origin
 from kiwi.xla.tpu.compiler import TPU
+from tests.helpers.on_cpu import ON_CPU
 
 BUDGET = 2**30
 WASTE = 10 * 2**20
@@ -35,7 +36,13 @@ def base():
         return jax.grad(lambda ws: jnp.sum(jnp.tanh(ws[0] @ ws[1]) @ ws[2]))(weights)
 
     return kiwi.plan(
-        step, shapes, mesh_shape=(1,), memory_budget=BUDGET, planner="alpa", verify="cpu"
+        step,
+        shapes,
+        mesh_shape=(1,),
+        profile=ON_CPU,
+        memory_budget=BUDGET,
+        planner="alpa",
+        verify="cpu",
     )
 
 

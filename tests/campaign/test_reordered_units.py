@@ -20,6 +20,7 @@ from kiwi.memory.loop_bodies import loop_bodies
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
 from tests.helpers.loops import LOOPS
+from tests.helpers.on_cpu import WAITING_ON_CPU
 from tests.helpers.planning import WAITING, array
 from tests.problem.test_kept_copies import ARGUMENTS, OPTIONS, WIDTH, step
 
@@ -29,7 +30,7 @@ ANY = 2**60
 
 def _mlp(budget, **options):
     options = {"mesh_shape": (2, 4), "donate_argnums": 0, "verify": None, "gap": 0.03, **options}
-    options["profile"] = WAITING
+    options["profile"] = WAITING if options["verify"] is None else WAITING_ON_CPU
     options["equal_layers"] = False  # budgets, orders and times below are those of such plans
     return kiwi.jit(mlp.make_train_step(CONFIG), memory_budget=budget, effort="quick", **options)
 

@@ -5,6 +5,7 @@ from jax.sharding import PartitionSpec
 
 import kiwi
 from tests.configurations.steps import make_step
+from tests.helpers.on_cpu import ON_CPU
 
 
 def plan_of(microbatches, share=None):
@@ -14,7 +15,7 @@ def plan_of(microbatches, share=None):
     planned = kiwi.jit(
         step,
         mesh_shape=(4,),
-        profile="h100-sxm",
+        profile=ON_CPU,
         verify="cpu",
         effort="quick",
         donate_argnums=0,

@@ -10,6 +10,7 @@ from kiwi import errors
 from kiwi.cli.main import main
 from kiwi.configurations.configuration import State
 from tests.configurations.steps import make_step
+from tests.helpers.on_cpu import ON_CPU
 
 SMALL = functools.partial(
     kiwi.search, make_step, devices=(2, 4), batch_sizes=(2**14, 2**17), microbatches=(1, 2, 3)
@@ -89,7 +90,7 @@ def test_an_interrupted_search_goes_on_where_it_was(found, tmp_path):
 
 
 def test_the_best_plan_is_compiled():
-    found = kiwi.search(make_step, devices=2, batch_sizes=[64], verify="cpu")
+    found = kiwi.search(make_step, devices=2, batch_sizes=[64], profiles=[ON_CPU], verify="cpu")
     assert found.best_row.compiled_peak_bytes == found.best.compiled.peak_bytes
     assert found.best.fits
 

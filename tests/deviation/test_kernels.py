@@ -14,10 +14,12 @@ from kiwi.deviation.kernels import COMPUTE, MEMORY
 from kiwi.deviation.measured import Measured
 from kiwi.errors import InvalidArgumentError
 from kiwi.plans.memory_report import predicted_by_owner, unit_at_peak
+from tests.helpers.on_cpu import ON_CPU
 
 FILE = """
 import jax
 import jax.numpy as jnp
+from tests.helpers.on_cpu import ON_CPU
 
 
 def loss(w, x):
@@ -51,7 +53,9 @@ def step(w: list[jax.Array], x: jax.Array) -> list[jax.Array]:
 def plan() -> kiwi.Plan:
     weights = [jax.ShapeDtypeStruct((64, 64), jnp.float32)] * 3
     examples = jax.ShapeDtypeStruct((512, 64), jnp.float32)
-    return kiwi.plan(step, weights, examples, mesh_shape=(2, 4), verify="cpu", effort="quick")
+    return kiwi.plan(
+        step, weights, examples, mesh_shape=(2, 4), profile=ON_CPU, verify="cpu", effort="quick"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +122,18 @@ def test_what_is_measured_of_a_plan(plan: kiwi.Plan):
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(FILE)
-    options = ("--mesh", "2,4", "--verify", "cpu", "--effort", "quick", "--plan-cache", "no")
+    options = (
+        "--mesh",
+        "2,4",
+        "--profile",
+        "cpu",
+        "--verify",
+        "cpu",
+        "--effort",
+        "quick",
+        "--plan-cache",
+        "no",
+    )
     assert main(("deviation", "train.py:step", *options, "--json")) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["target"] == "cpu" and found["compiled_peak_bytes"] > 0

@@ -8,8 +8,14 @@ import kiwi
 from kiwi.hlo.loops import LoopKind
 from kiwi.memory.loop_bodies import LoopBody, loop_bodies
 from tests.helpers.loops import CHOICES, branching
+from tests.helpers.on_cpu import ON_CPU
 
-OPTIONS = {"mesh_shape": (2, 4), "memory_budget": "1GiB", "time_limit_seconds": 5}
+OPTIONS = {
+    "mesh_shape": (2, 4),
+    "profile": ON_CPU,
+    "memory_budget": "1GiB",
+    "time_limit_seconds": 5,
+}
 
 
 def assert_equal_results(planned, loop):

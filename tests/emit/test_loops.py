@@ -18,6 +18,7 @@ from kiwi.mesh import TensorSharding
 from kiwi.xla.compilers import compile_for
 from kiwi.xla.read.name_scopes import scope_name
 from tests.helpers.loops import LOOPS, layers
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array
 
 FREE = "1GiB"
@@ -40,6 +41,7 @@ def planned(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) 
 @functools.cache
 def step(name: str, budget: int | str, mesh_shape: tuple[int, ...] = (2, 4)) -> Any:
     options = {"mesh_shape": mesh_shape, "memory_budget": budget, "effort": "quick", "gap": 0.1}
+    options["profile"] = ON_CPU
     return kiwi.jit(LOOPS[name]().step, **options)
 
 

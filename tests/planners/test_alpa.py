@@ -14,6 +14,7 @@ from kiwi.errors import InfeasibleBudgetError, InvalidFunctionError
 from kiwi.hlo.graph import Phase
 from kiwi.memory.residency import rewritten
 from kiwi.planners.alpa import RULE_BASED, attention_core
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array, units_of
 
 MODELS = {"encoder": encoder, "gpt": gpt}
@@ -127,7 +128,7 @@ def test_a_verified_plan_computes_the_same(planner):
     model, budget = "gpt", NO_LIMIT
     if planner == "two-pass":
         budget = int(0.75 * _planned(model, "alpa", verify=None)[0].estimate.peak_bytes)
-    plan, step, config = _planned(model, planner, budget, verify="cpu")
+    plan, step, config = _planned(model, planner, budget, profile=ON_CPU, verify="cpu")
     assert plan.compiled.peak_bytes <= plan.memory_budget_bytes
     assert plan.planner == planner
     params, batch = MODELS[model].make_state(config).params, MODELS[model].make_batch(config)

@@ -3,8 +3,6 @@
 One that is predicted to need more, and compiles to less, is luck: "joint" does not look there.
 """
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import kiwi
-from kiwi.mesh import hardware
+from benchmarks.hardware import priced_as
 from kiwi.planners.registry import planners
 from tests.helpers.perceptron import step_of
 
@@ -26,7 +24,7 @@ OTHERS = ("alpa", "alpa+dots", "kiwi-full", "kiwi-reduced")
     rows=st.sampled_from([512, 4096]),
     activation=st.sampled_from(["tanh", "gelu", "relu"]),
     mesh_shape=st.sampled_from([(1, 4), (2, 2)]),
-    profile=st.sampled_from(["v100-sxm2", "h100-sxm"]),
+    profile=st.sampled_from([priced_as(name, "cpu") for name in ("v100-sxm2", "h100-sxm")]),
     share=st.sampled_from([0.65, 0.8, 0.9]),
 )
 @settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
@@ -44,7 +42,7 @@ def test_what_one_program_held_beyond_its_prediction_rules_out_no_other():
     was over, so that lower limits come close to it, and no closer."""
     step, weights = step_of(2, 512, "relu")
     arguments = (weights, jax.ShapeDtypeStruct((512, 512), jnp.float32))
-    profile = replace(hardware("v100-sxm2"), backend="cpu")  # The compiler that checks it.
+    profile = priced_as("v100-sxm2", "cpu")
     options = {"mesh_shape": (2, 2), "profile": profile}
     _check(step, arguments, 0.9, ["alpa+dots"], slower=2 * GAP, **options)
 
@@ -76,7 +74,12 @@ def test_the_step_at_which_others_were_faster():
     """5 layers of tanh on (1, 4) V100s at 80 %: "kiwi-full" was 5 % faster, as compiled."""
     step, weights = step_of(5, 1024, "tanh")
     x = jax.ShapeDtypeStruct((4096, 1024), jnp.float32)
-    options = {"mesh_shape": (1, 4), "profile": "v100-sxm2", "verify": "cpu", "gap": 1e-3}
+    options = {
+        "mesh_shape": (1, 4),
+        "profile": priced_as("v100-sxm2", "cpu"),
+        "verify": "cpu",
+        "gap": 1e-3,
+    }
     free = kiwi.plan(step, weights, x, **options)
     budget = int(0.8 * free.peak_bytes)
     seconds = {}

@@ -17,6 +17,7 @@ from kiwi.plans import file
 from kiwi.plans.explain_text import explanation_text
 from kiwi.plans.report_data import report_data
 from kiwi.report import render
+from tests.helpers.on_cpu import ON_CPU
 
 CONFIG = mlp.MlpConfig(layers=2, width=32, batch=64)
 STEP = mlp.make_train_step(CONFIG)
@@ -31,7 +32,7 @@ def make_plan(**options):
 
 @pytest.fixture(scope="module")
 def plan():
-    return make_plan(verify="cpu")
+    return make_plan(profile=ON_CPU, verify="cpu")
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_plan_saved_twice_and_a_plan_made_twice_have_the_same_bytes(plan, path
 
     again = kiwi.load_plan(path).apply(STEP).plan(STATE, BATCH)
     again.save(tmp_path / "again.json")
-    make_plan(verify="cpu").save(tmp_path / "anew.json")
+    make_plan(profile=ON_CPU, verify="cpu").save(tmp_path / "anew.json")
     assert (tmp_path / "again.json").read_bytes() == untimed(path)
     assert untimed(tmp_path / "anew.json") == untimed(path)
 

@@ -11,6 +11,7 @@ from examples import gpt, mlp
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.cpu.compiler import CPU, CPU_COMPILER_OPTIONS, compile_elsewhere
 from kiwi.xla.read.compiled_program import read_compiled
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array
 
 GPT = gpt.GptConfig(layers=4, width=256, heads=8, batch=8, sequence=256)
@@ -38,6 +39,7 @@ def test_a_budget_40_percent_under_the_unplanned_peak_is_met_as_compiled(module,
         module.abstract_state(config),
         module.abstract_batch(config),
         mesh_shape=(1,),
+        profile=ON_CPU,
         memory_budget=budget,
         donate_argnums=0,
         time_limit_seconds=20,
@@ -97,6 +99,7 @@ def test_sums_over_devices_are_in_a_place_of_their_own_on_the_cpu(depth: int):
         array(512, depth),
         array(depth, 512),
         mesh_shape=(8,),
+        profile=ON_CPU,
         planner="xla",
         in_shardings=(spec(None, "x"), spec("x", None)),
         verify="cpu",
@@ -127,6 +130,7 @@ def test_a_step_with_checkpoints_holds_no_copy_and_nothing_before_it_is_read():
         weights,
         array(1024, 512),
         mesh_shape=(1,),
+        profile=ON_CPU,
         planner="xla",
         donate_argnums=0,
         respect_user_checkpoint=True,
@@ -142,7 +146,9 @@ def halves_summed(x, w):
 
 
 def test_parts_of_a_split_that_reductions_read_take_no_memory():
-    found = kiwi.plan(halves_summed, array(512, 64), array(64, 4096), mesh_shape=(1,))
+    found = kiwi.plan(
+        halves_summed, array(512, 64), array(64, 4096), mesh_shape=(1,), profile=ON_CPU
+    )
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, abs=256)
 
@@ -216,7 +222,7 @@ COPIED = [
 
 def test_a_window_s_operand_is_written_over_what_a_library_call_yielded():
     shapes = array(8, 32, 32, 8), array(3, 3, 8, 32)
-    found = kiwi.plan(normalised, *shapes, mesh_shape=(1,))
+    found = kiwi.plan(normalised, *shapes, mesh_shape=(1,), profile=ON_CPU)
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.002)
     image = 8 * 32 * 32 * 32 * 4
@@ -225,7 +231,7 @@ def test_a_window_s_operand_is_written_over_what_a_library_call_yielded():
 
 @pytest.mark.parametrize(("function", "x", "y"), COPIED)
 def test_operands_that_the_compiler_copies_take_memory(function, x, y):
-    found = kiwi.plan(function, x, y, mesh_shape=(1,))
+    found = kiwi.plan(function, x, y, mesh_shape=(1,), profile=ON_CPU)
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.002)
 
@@ -242,6 +248,6 @@ def test_large_zeros_of_an_embedding_s_gradient_are_made_where_they_are_added_to
         return table - 0.1 * jax.grad(loss)(table)
 
     arguments = array(rows, 256), array(256, 256), array(2048, dtype="int32")
-    found = kiwi.plan(step, *arguments, mesh_shape=(1,), donate_argnums=0)
+    found = kiwi.plan(step, *arguments, mesh_shape=(1,), profile=ON_CPU, donate_argnums=0)
     assert found.compiled is not None
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.005)

@@ -29,7 +29,8 @@ from kiwi.problem.solved import Solved
 from kiwi.solver import evaluate
 from kiwi.solver.effort import WORK_PER_SECOND, Allowance
 from kiwi.xla.cpu.compiler import CPU_COMPILER_OPTIONS
-from tests.helpers.planning import WAITING, array
+from tests.helpers.on_cpu import WAITING_ON_CPU
+from tests.helpers.planning import array
 
 ROWS, WIDTH, LAYERS = 2**15, 128, 3
 WEIGHT_BYTES = 4 * WIDTH * WIDTH
@@ -55,7 +56,7 @@ OPTIONS = {
     "memory_budget": "1GiB",
     "donate_argnums": 0,
     "in_shardings": ([P(None, "x")] * LAYERS, P("x")),
-    "profile": WAITING,
+    "profile": WAITING_ON_CPU,
 }
 """Data parallel, with the weights fully sharded by the caller."""
 
@@ -299,7 +300,7 @@ def recomputing_scan(weights: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     ("profile", "verify", "budget"),
     [
-        (WAITING, "cpu", "32MiB"),
+        (WAITING_ON_CPU, "cpu", "32MiB"),
         pytest.param(
             *(replace(hardware("v5e"), interference=None), "tpu", "18MiB"),
             marks=pytest.mark.skipif(find_spec("libtpu") is None, reason="no XLA:TPU"),

@@ -168,7 +168,7 @@ def test_a_plan_is_saved_and_applied_under_any_context(kind: str, form: str, tmp
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_compile_check_is_under_no_mesh(kind: str):
     with context(kind):
-        options = {**OPTIONS, "verify": "cpu"}
+        options = {**OPTIONS, "profile": "cpu", "verify": "cpu"}
         planned = kiwi.jit(step_of(kind)[0], donate_argnums=0, mesh_shape=(2, 4), **options)
         check_results(run_twice(planned, kind, "arrays"), kind)
         (plan,) = planned._plans.values()

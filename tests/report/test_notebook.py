@@ -10,6 +10,7 @@ from examples import mlp
 from kiwi.plans.document import document
 from kiwi.plans.report_data import report_data
 from kiwi.report.notebook import memory_curves
+from tests.helpers.on_cpu import ON_CPU
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -20,7 +21,9 @@ CONFIG = mlp.MlpConfig(layers=2, width=32, batch=64)
 @pytest.fixture(scope="module")
 def plan():
     args = mlp.abstract_state(CONFIG), mlp.abstract_batch(CONFIG)
-    return kiwi.plan(mlp.make_train_step(CONFIG), *args, mesh_shape=(2, 4), donate_argnums=0)
+    return kiwi.plan(
+        mlp.make_train_step(CONFIG), *args, mesh_shape=(2, 4), profile=ON_CPU, donate_argnums=0
+    )
 
 
 def test_the_curves_sum_to_the_estimate(plan):

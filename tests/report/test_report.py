@@ -12,6 +12,7 @@ from kiwi.plans.document import document
 from kiwi.plans.report_data import report_data
 from kiwi.report import render, write_report
 from tests.helpers.browser import WHY_NOT, Browser, find_chromium
+from tests.helpers.on_cpu import ON_CPU
 
 SWEEP = {
     "seconds": 12.0,
@@ -59,16 +60,18 @@ def plan_of(size: str, **options):
 
 @pytest.fixture(scope="module")
 def tiny():
-    free = plan_of("tiny", verify="cpu", gap=0.1, time_limit_seconds=5)
+    free = plan_of("tiny", verify="cpu", profile=ON_CPU, gap=0.1, time_limit_seconds=5)
     budget = int(0.8 * free.estimate.peak_bytes)
-    return plan_of("tiny", memory_budget=budget, verify="cpu", gap=0.1, time_limit_seconds=5)
+    return plan_of(
+        "tiny", memory_budget=budget, verify="cpu", profile=ON_CPU, gap=0.1, time_limit_seconds=5
+    )
 
 
 @pytest.fixture(scope="module", params=["tiny", "gpt-13b-4l"])
 def report(request, tmp_path_factory, tiny):
     """A report in a file, with a sweep's curve."""
     large = request.param == "gpt-13b-4l"
-    plan = plan_of(request.param, memory_budget="12GiB", gap=0.1) if large else tiny
+    plan = plan_of(request.param, memory_budget="12GiB", profile=ON_CPU, gap=0.1) if large else tiny
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(path, report_data(document(plan), plan, SWEEP, SEARCH))
     return plan, path

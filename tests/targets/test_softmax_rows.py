@@ -61,11 +61,9 @@ def test_a_gradient_reduces_rows_in_the_same_way():
 
 
 def test_exponentials_that_the_backward_pass_needs_are_summed_apart():
-    """With the maximum, which is no kernel of its own."""
+    """The maximum and the sum are kernels of their own; a sum of products is not."""
     gradient = jax.value_and_grad(lambda x: jnp.sum(jax.nn.softmax(2 * x) ** 3))
-    fused, count = reductions(gradient, ROWS)
-    assert fused.count("reduce_max") == 1 and count == 4
-    assert fused.count("reduce_sum") == 1
+    assert reductions(gradient, ROWS) == (["reduce_sum"], 4)
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, is_causal: bool) -> jax.Array:

@@ -12,6 +12,7 @@ from kiwi.targets.registry import planned_target, target_of
 from kiwi.xla.compilers import COMPILERS, compile_for, of_platform, resolved
 from kiwi.xla.gpu import compiler as gpu_compiler
 from kiwi.xla.tpu import compiler as tpu_compiler
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array
 
 H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
@@ -20,16 +21,17 @@ H100, PROCESSOR, V5E = hardware("h100-sxm"), hardware("cpu"), hardware("v5e")
 @pytest.mark.parametrize(
     ("verify", "profile", "name"),
     [
-        ("cpu", H100, "cpu"),
+        ("cpu", H100, "cuda"),
         ("cuda", H100, "cuda"),
-        ("device", H100, "cpu"),  # the devices that are attached here
+        ("device", H100, "cuda"),  # whatever is attached here
+        ("cpu", replace(H100, backend="neuron"), "cpu"),  # of which no rules are known
         (None, H100, "cuda"),
         (None, PROCESSOR, "cpu"),
         ("tpu", V5E, "tpu"),
         (None, V5E, "tpu"),
     ],
 )
-def test_the_check_settles_what_is_predicted_and_else_the_profile(verify, profile, name):
+def test_the_profile_settles_what_is_predicted(verify, profile, name):
     assert planned_target(verify, profile).compiler is COMPILERS[name]
 
 
@@ -41,7 +43,11 @@ def test_auto_is_the_profiles_own_compiler_or_the_cpus_with_a_note(profile, monk
         monkeypatch.setattr(backend, "find_spec", lambda name: None, raising=False)
         monkeypatch.setattr(backend, "PLUGINS", ("jax-no-plugin",), raising=False)
     plan = kiwi.plan(lambda x: x + 1, array(8), mesh_shape=(2,), profile=profile)
-    assert plan.compiled is not None and plan.compiled.target == "cpu"
+    if profile == "cpu":
+        assert plan.compiled is not None and plan.compiled.target == "cpu"
+    else:
+        assert plan.compiled is None
+        assert plan.cross_check is not None and plan.cross_check.program.target == "cpu"
     said = [note for note in plan.notes if "kiwi-planner[aot-" in note]
     assert len(said) == (profile != "cpu")
 
@@ -64,29 +70,41 @@ def test_a_platform_without_rules_is_no_gpu():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_buffers_and_collectives_follow_the_same_compiler(dtype):
+def test_a_plan_is_its_hardwares_whoever_checks_it(dtype):
     def product(x, w):
         return x @ w
 
     given = PartitionSpec(None, "x"), PartitionSpec("x")
 
-    def plan(verify):
+    def plan(verify, profile="h100-sxm"):
         return kiwi.plan(
             product,
             array(512, 64, dtype=dtype),
             array(64, 512, dtype=dtype),
             mesh_shape=(8,),
-            profile="h100-sxm",
+            profile=profile,
             planner="xla",
             in_shardings=given,
             out_shardings=PartitionSpec("x"),
             verify=verify,
         )
 
-    on_cpu, on_gpu = plan("cpu"), plan(None)
-    assert set(on_gpu.estimate.collectives) == {"reduce-scatter"}
-    assert on_cpu.compiled is not None and on_cpu.unforeseen_collectives == ()
-    assert on_cpu.estimate.collectives == on_cpu.compiled.collectives
-    # XLA:CPU sums to a buffer of its own.
-    assert on_cpu.estimate.peak_bytes > on_gpu.estimate.peak_bytes
-    assert on_cpu.estimate.step_seconds > on_gpu.estimate.step_seconds
+    checked, unchecked, on_cpu = plan("cpu"), plan(None), plan("cpu", ON_CPU)
+    assert set(unchecked.estimate.collectives) == {"reduce-scatter"}
+    assert checked.estimate == unchecked.estimate and checked.decisions == unchecked.decisions
+    assert checked.compiled is None and checked.unforeseen_collectives == ()
+    # XLA:CPU sums to a buffer of its own, in place of that reduce-scatter.
+    assert checked.cross_check is not None and on_cpu.compiled is not None
+    program = checked.cross_check.program
+    assert set(program.collectives) == set(on_cpu.estimate.collectives) == {"all-reduce"}
+    assert checked.cross_check.expected_peak_bytes == on_cpu.estimate.peak_bytes
+
+
+def test_a_cross_check_is_kept_in_files(tmp_path):
+    plan = kiwi.plan(lambda x: x @ x.T, array(8, 8), mesh_shape=(2,), verify="cpu")
+    assert plan.cross_check is not None
+    plan.save(tmp_path / "plan.json")
+    saved = kiwi.load_plan(tmp_path / "plan.json")
+    assert saved.compiled is None and saved.cross_check is not None
+    assert saved.cross_check.expected_peak_bytes == plan.cross_check.expected_peak_bytes
+    assert saved.cross_check.program.peak_bytes == plan.cross_check.program.peak_bytes

@@ -20,6 +20,7 @@ from kiwi.mesh.hardware import BackendTraits
 from kiwi.planners.registry import planner_named
 from kiwi.problem.build import PlanningProblem
 from kiwi.solver import Problem
+from kiwi.targets.registry import TARGETS
 
 LAYERED = "layered"
 """The name of the made-up layers; all others are examples."""
@@ -75,13 +76,13 @@ def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) ->
         axis_names=_AXES[: len(mesh_shape)],
         profile=HARDWARE[profile],
         donate_argnums=0,
-        verify="cpu",
+        verify=None,
     )
     problem = _formulated(planned, model.arguments)
     starts = {}
     for start, specs in _by_hand(model, mesh_shape):
         pinned = planned.with_options(in_shardings=(specs.state, specs.batch))
-        given = pinned.traced(*model.arguments).given_arguments(problem.mesh)
+        given = _traced(pinned).traced(*model.arguments).given_arguments(problem.mesh)
         starts[start] = {
             node: each.shardings.index(given[each.value])
             for node, each in enumerate(problem.sources)
@@ -96,8 +97,16 @@ def _formulated(planned: kiwi.PlannedFunction, arguments: tuple[Any, ...]) -> Pl
     """By the account of memory with which the instances were recorded: XLA:CPU freed no operand
     that it had transposed, and what is recomputed for a map was held beside it."""
     settings = planned.settings
-    step = planned.traced(*arguments)
-    return planner_named("joint").formulate(step, settings.memory_budget_bytes, settings)
+    step = _traced(planned).traced(*arguments)
+    kernels = TARGETS["cpu"].kernels(step.units, settings.mesh.hardware)
+    budget_bytes = settings.memory_budget_bytes
+    return planner_named("joint").formulate(step, budget_bytes, settings, kernels=kernels)
+
+
+def _traced(planned: kiwi.PlannedFunction) -> kiwi.PlannedFunction:
+    """The function as it is traced for XLA:CPU, whose kernels the instances have."""
+    hardware = replace(planned.settings.mesh.hardware, backend="cpu")
+    return planned.with_options(profile=hardware)
 
 
 def with_layers(model: Model, layers: int) -> Model:

@@ -305,9 +305,9 @@ def test_hardware_that_is_no_gpu_is_refused():
 
 
 def test_the_attached_devices_are_a_target_if_they_are_enough():
-    found = plan(mlp, verify="device")
+    found = plan(mlp, profile="cpu", verify="device")
     assert found.compiled is not None and found.compiled.target == "device"
-    on_cpu = plan(mlp, verify="cpu").compiled
+    on_cpu = plan(mlp, profile="cpu", verify="cpu").compiled
     assert on_cpu is not None and found.compiled.peak_bytes == on_cpu.peak_bytes
     with pytest.raises(NotEnoughDevicesError):
         plan(mlp, verify="device", mesh_shape=(4, 4))

@@ -1,0 +1,81 @@
+"""The check by a compiler that the plan was not made for, XLA:CPU for a plan for GPUs, say.
+
+A plan is its target's. Another compiler shows that the planned step compiles, and what it
+communicates; what it holds says nothing of the budget. Its own rules predict what it should hold
+for the same decisions (`expected`), so that one can tell whether it did what it was told.
+"""
+
+from dataclasses import dataclass
+
+from kiwi.emit.execution import Execution
+from kiwi.hlo.units import Unit
+from kiwi.memory.residency import residencies
+from kiwi.plans.estimate import Estimate, estimate_schedule
+from kiwi.problem.build import Fixed, SourceNode, UnitNode, chosen_problem
+from kiwi.problem.predicted_collectives import unforeseen
+from kiwi.problem.solved import Solved
+from kiwi.problem.strategies import ShardingStrategy
+from kiwi.problem.strategy_table import StrategyTable
+from kiwi.targets.registry import target_named
+from kiwi.targets.target import Target
+from kiwi.timings import timed
+from kiwi.xla.compilers import compile_for
+from kiwi.xla.read.collectives import AxisUse
+from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.step import Step
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """What another compiler made of a plan.
+
+    - `program`: its figures.
+    - `expected_peak_bytes`: what the rules of that compiler say that it holds.
+    - `unforeseen_collectives`: what it communicates beyond what its rules say, by kind and mesh
+      axes.
+    """
+
+    program: CompiledProgram
+    expected_peak_bytes: int
+    unforeseen_collectives: tuple[AxisUse, ...]
+
+
+def cross_checked(execution: Execution, step: Step, verify: str) -> CrossCheck:
+    """Compiles an execution's step with the compiler that `verify` names; raises as
+    `compile_for`."""
+    program = compile_for(verify, step)
+    own = expected(execution, target_named(verify))
+    beyond = unforeseen(own.collective_uses, program.collective_uses)
+    return CrossCheck(program, own.peak_bytes, beyond)
+
+
+@timed("estimate")
+def expected(execution: Execution, target: Target) -> Estimate:
+    """What an execution costs and holds by the rules of another target; nothing of it lies in the
+    host's memory."""
+    units, mesh, kept = execution.units, execution.mesh, execution.kept_copies
+    program = units.graph.program
+    kernels = target.kernels(units, mesh.hardware)
+    table = StrategyTable(kernels, mesh)
+    sources = tuple(
+        SourceNode(value, (execution.layouts[value],))
+        for value in (*program.arguments, *program.constants)
+    )
+    nodes = tuple(
+        UnitNode(unit.index, (_strategy(table, unit, execution),), kept_until)
+        for unit, kept_until in zip(units.units, residencies(units, recompute=False), strict=True)
+    )
+    results = {k: s for k, s in enumerate(execution.result_shardings) if s is not None}
+    fixed = Fixed(
+        dict(zip(program.arguments, execution.argument_shardings, strict=True)), results, {}
+    )
+    planning = chosen_problem(kernels, mesh, fixed, sources, nodes, kept)
+    solution = [0] * len(planning.problem.nodes)
+    return estimate_schedule(Solved(planning, solution, kept), execution.schedule)
+
+
+def _strategy(table: StrategyTable, unit: Unit, execution: Execution) -> ShardingStrategy:
+    """The strategy between the layouts of the execution."""
+    reads = execution.reads[unit.index]
+    results = tuple(execution.layouts[output] for output in unit.outputs)
+    return next(s for s in table.all_of(unit) if (s.reads, s.results) == (reads, results))
