@@ -17,7 +17,7 @@ from kiwi.errors import LoopNotSupportedError
 from kiwi.planners.registry import planner_named, planners
 from kiwi.targets.registry import TARGETS
 from tests.helpers.loops import descent, layers, normal
-from tests.helpers.on_cpu import ON_CPU
+from tests.helpers.on_cpu import ON_CPU, WAITING_ON_CPU
 
 LAYERS, BATCH, LENGTH, HEADS, WIDTH = 4, 16, 32, 4, 64
 OPENING = ("joint", "alpa", "xla", "alpa+dots", "alpa+megatron")
@@ -154,14 +154,15 @@ WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis
 
 @pytest.mark.usefixtures("written_in_place")
 @hypothesis.settings(max_examples=6, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
-@hypothesis.given(st.integers(2, 32), st.sampled_from([(2, 4), (8,)]))
-@hypothesis.example(2, (8,))
+@hypothesis.given(st.integers(4, 32), st.sampled_from([(2, 4), (8,)]))
+@hypothesis.example(4, (8,))
 @hypothesis.example(32, (2, 4))
 def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh_shape):
     """In seconds, but for the zeros that stacks are filled with, in layouts, and in the collectives
-    of the compiled program."""
+    of the compiled program. Of two layers the zeros decide the layouts; so do, of more, the copies
+    of stacks that XLA:GPU makes, and XLA:CPU does not."""
     rows = P("xy"[len(mesh_shape) - 1])
-    options = {"mesh_shape": mesh_shape, "profile": WAITING, "donate_argnums": 0}
+    options = {"mesh_shape": mesh_shape, "profile": WAITING_ON_CPU, "donate_argnums": 0}
     options |= {"in_shardings": ({"input": rows, "layers": None},), "memory_budget": "10TB"}
     scanned, unrolled = (
         kiwi.plan(descent(loss), params, **options, verify="cpu")
@@ -175,6 +176,5 @@ def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh
     for w in layers["layers"]:
         assert stack["layers"] == {name: P(None, *spec) for name, spec in w.items()}
     for plan in (scanned, unrolled):
-        assert plan.unforeseen_collectives == ()
-    checks = scanned.cross_check.program, unrolled.cross_check.program
-    assert checks[0].collectives == checks[1].collectives
+        assert plan.estimate.collectives == plan.compiled.collectives
+    assert scanned.compiled.collectives == unrolled.compiled.collectives
