@@ -18,6 +18,7 @@ from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost, given_memories, host_arguments
 from kiwi.calls.signature import Arguments, Call, JitOptions, bind
 from kiwi.campaign.host_arguments import plan_with_host_arguments
+from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
@@ -69,6 +70,7 @@ def plan(
     respect_user_shardings: bool = True,
     while_trips: WhileTrips = DEFAULT_TRIPS,
     equal_layers: bool = True,
+    corrections: Corrections = NO_CORRECTIONS,
     on_progress: OnProgress | None = None,
     any_time: bool = False,
     open_loops: bool = True,
@@ -127,6 +129,7 @@ def jit(
     respect_user_shardings: bool = True,
     while_trips: WhileTrips = DEFAULT_TRIPS,
     equal_layers: bool = True,
+    corrections: Corrections = NO_CORRECTIONS,
     on_progress: OnProgress | None = None,
     any_time: bool = False,
     open_loops: bool = True,

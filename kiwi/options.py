@@ -16,6 +16,7 @@ import jax
 from typing_extensions import TypedDict
 
 from kiwi.calls.constraints import Constraints, specs_of_text
+from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
@@ -227,6 +228,8 @@ class SearchOptions:
       tell: a number, or numbers by a part of the name scope or of the source line of the loop.
     - `equal_layers`: repeated layers of an unrolled program are planned alike where that costs less
       than 0.5 % of the step time. False lets each differ.
+    - `corrections`: of another plan of the same model (`Plan.corrections`), on a mesh of the same
+      shape: what its compiled programs taught of prices is used from the beginning.
     - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
       its bound.
     - `any_time`: the first Ctrl-C ends the search, and the best plan so far is returned, where
@@ -271,6 +274,7 @@ class SearchOptions:
     equal_layers: bool = _option(
         True, "--equal-layers", "plan repeated layers alike: yes or no (yes)", parse=_is_yes
     )
+    corrections: Corrections = field(default=NO_CORRECTIONS, metadata={"in_files": False})
     on_progress: OnProgress | None = field(default=None, metadata={"in_files": False})
     any_time: bool = field(default=False, metadata={"in_files": False})
 
@@ -402,6 +406,7 @@ class OptionTypes(TypedDict, total=False):
     respect_user_shardings: bool
     while_trips: WhileTrips
     equal_layers: bool
+    corrections: Corrections
     on_progress: OnProgress | None
     any_time: bool
     open_loops: bool

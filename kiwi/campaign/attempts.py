@@ -82,6 +82,21 @@ WITHOUT_PINS = Attempt(
     "kiwi.campaign.refusals",
 )
 
+WITH_CORRECTIONS = Attempt(
+    "with what programs took",
+    Kind.SEARCH,
+    "The compiled program takes longer than the plan, and some kinds of kernels account for it.",
+    "The step with their prices corrected. The faster plan as compiled is the answer.",
+    (
+        "SLOWER_PROGRAM",
+        "NOTICED_KERNEL",
+        "UNPLANNED_TRANSFERS",
+        "MOST_CORRECTIONS",
+        "CORRECTED_SHARE",
+    ),
+    "kiwi.campaign.learnt_seconds",
+)
+
 EACH_OPERATOR = Attempt(
     "each operator for itself",
     Kind.SOLUTION,
@@ -284,6 +299,7 @@ ATTEMPTS = (
     BASELINES,
     ABOVE_BUDGET,
     WITHOUT_PINS,
+    WITH_CORRECTIONS,
     EACH_OPERATOR,
     TIED_LAYERS,
     TWO_GROUPS,

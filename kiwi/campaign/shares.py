@@ -222,3 +222,20 @@ is taken."""
 GRADIENTS_HIDDEN = 0.5
 """The part of hidden reductions that stays hidden where matmuls wait for gradients: gradients are
 summed in pairs, from the second on until a few matmuls behind the first."""
+
+SLOWER_PROGRAM = 1.25
+"""The kernels of a program are compared with the plan's if it takes more than this multiple of the
+plan's time: drawn models are off by half as much in the median, and no other plan is faster."""
+
+NOTICED_KERNEL = 0.05
+"""A kind of unit is corrected if its units take longer by this part of the compiled step."""
+
+UNPLANNED_TRANSFERS = 0.3
+"""What a kind of unit takes longer belongs to its sharding if transfers make up this part of it."""
+
+MOST_CORRECTIONS = 2
+"""A step is planned again with what programs taught at most this often, and as long as that makes
+the program faster."""
+
+CORRECTED_SHARE = 0.5
+"""The part of the work that planning again may take."""

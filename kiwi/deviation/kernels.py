@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidArgumentError
-from kiwi.plans.breakdown import Decision
+from kiwi.plans.deviations import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMORY,
+    KernelDeviation,
+    grouped,
+    seconds_rows,
+)
 from kiwi.plans.memory_report import MemoryReport, memory_report
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.summary import table
@@ -21,36 +28,7 @@ from kiwi.xla.compilers import COMPILERS, named
 from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.simulated import UnitSeconds, seconds_by_unit
 
-MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
-"""What kernels deviate in: bytes at the compiled peak, seconds of kernels, seconds of transfers."""
-
 _MOST_ROWS = 8
-
-
-@dataclass(frozen=True)
-class KernelDeviation:
-    """One kind of kernel, on one device.
-
-    - `what`: `MEMORY`, `COMPUTE` or `COMMUNICATION`.
-    - `predicted`, `compiled`: bytes or seconds of all its units together.
-    - `name`: the opcode of its units' roots with the phase, or what holds memory beside units.
-    - `source_line`: `"file.py:12 (function)"`, "" if unknown.
-    - `shape`: that of the first result of its first unit.
-    - `units`: the plan's units, in order; empty for what no unit owns.
-    """
-
-    what: str
-    predicted: float
-    compiled: float
-    name: str
-    source_line: str = ""
-    shape: tuple[int, ...] = ()
-    units: tuple[int, ...] = ()
-
-    @property
-    def excess(self) -> float:
-        """By how much the estimate is too high; negative where it is too low."""
-        return self.predicted - self.compiled
 
 
 @dataclass(frozen=True)
@@ -98,7 +76,7 @@ class Deviation:
 
 
 def deviation(plan: PlanRecord) -> Deviation:
-    """Compares a plan with its compiled program, which is compiled once more for its schedule.
+    """Compares a plan with its compiled program.
 
     **Raises:** `InvalidArgumentError` if the plan was not checked; as the compiler's `compile`.
     """
@@ -110,7 +88,10 @@ def deviation(plan: PlanRecord) -> Deviation:
             "that compiler does not report its buffers.",
             suggestion='verify="auto", or ' + ", ".join(f'"{name}"' for name in COMPILERS) + ".",
         )
-    kernels = [*_memory_rows(plan, memory_report(plan)), *_seconds_rows(plan)]
+    kernels = [
+        *_memory_rows(plan, memory_report(plan)),
+        *seconds_rows(plan, _compiled_seconds(plan)),
+    ]
     return Deviation(
         compiled.target,
         plan.estimate.peak_bytes,
@@ -133,27 +114,14 @@ def _memory_rows(plan: PlanRecord, report: MemoryReport) -> Iterable[KernelDevia
         kind = "copy for " if row.what == "copy" else ""
         held[kind, ""][row.unit] = row.predicted_bytes, row.compiled_bytes
     for (kind, _), by_unit in held.items():
-        yield from _grouped(plan, MEMORY, by_unit, kind)
-
-
-def _seconds_rows(plan: PlanRecord) -> Iterable[KernelDeviation]:
-    compiled = _compiled_seconds(plan)
-    nothing = UnitSeconds()
-    computing, moving = {}, {}
-    for entry in plan.breakdown.operators:
-        seconds, found = entry.seconds, compiled.get(entry.unit, nothing)
-        computing[entry.unit] = seconds["compute"] + seconds["recompute"], found.compute
-        moving[entry.unit] = seconds["communication"] + seconds["resharding"], found.communication
-    yield from _grouped(plan, COMPUTE, computing)
-    yield from _grouped(plan, COMMUNICATION, moving)
-    unknown = compiled.get(-1, nothing)
-    if unknown.compute:
-        yield KernelDeviation(COMPUTE, 0.0, unknown.compute, "instructions of no unit")
-    if unknown.communication:
-        yield KernelDeviation(COMMUNICATION, 0.0, unknown.communication, "transfers of no unit")
+        yield from grouped(plan, MEMORY, by_unit, kind)
 
 
 def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
+    """Those of the plan's program; that of a plan from a file is compiled once more."""
+    assert plan.compiled is not None and plan.compiled.time is not None
+    if plan.compiled.time.by_unit:
+        return plan.compiled.time.by_unit
     compiler = _compiler_of(plan)
     step = plan.step_for(compiler)
     schedule = compiler.compile(step).schedule
@@ -167,27 +135,6 @@ def _compiler_of(plan: PlanRecord) -> Compiler:
     compiler = named(plan.compiled.target)
     is_other_way = plan.compiled.is_overlapping and compiler.overlapping
     return compiler.overlapping[plan.compiled.overlap] if is_other_way else compiler
-
-
-def _grouped(
-    plan: PlanRecord, what: str, by_unit: Mapping[int, tuple[float, float]], prefix: str = ""
-) -> Iterable[KernelDeviation]:
-    """Rows of equal units' sums, without those in which both sides agree."""
-    groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
-    for unit in sorted(by_unit):
-        decision = plan.decisions[unit]
-        groups[_kind(decision), decision.source_line, decision.shape].append(unit)
-    for (name, source_line, shape), units in groups.items():
-        predicted, compiled = (sum(by_unit[unit][side] for unit in units) for side in (0, 1))
-        if predicted != compiled:
-            members = tuple(units)
-            pair = float(predicted), float(compiled)
-            yield KernelDeviation(what, *pair, prefix + name, source_line, shape, members)
-
-
-def _kind(decision: Decision) -> str:
-    opcode = decision.opcode.removeprefix("stablehlo.")
-    return f"{opcode} ({decision.phase})"
 
 
 _TITLES: Mapping[str, str] = {

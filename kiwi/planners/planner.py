@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar
 
 from kiwi.campaign.known_peaks import at_most_known, note_peak
+from kiwi.campaign.shares import NOTICED_KERNEL
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
     BudgetNotMetError,
@@ -30,6 +31,7 @@ from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.options import Settings
 from kiwi.planners.whole_regions import naming_whole
 from kiwi.plans.cross_check import CrossCheck, cross_checked
+from kiwi.plans.deviations import KernelDeviation, seconds_rows
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
@@ -162,6 +164,7 @@ class Planner(ABC):
         return replace(
             plan,
             cross_check=checked,
+            deviations=_deviations(plan),
             planning_seconds=seconds,
             notes=(*notes, *uncheckable),
             planner_parameters=self.parameters,
@@ -272,6 +275,7 @@ class Planner(ABC):
             pins=pins,
             host_limit_bytes=host_limit_bytes,
             offloads_pinned_only=not self.may_offload(settings),
+            corrections=settings.corrections,
         )
         fixed = self.fix(fixed, step, budget_bytes, settings)
         return build_problem(kernels, mesh, fixed, budget_bytes)
@@ -318,3 +322,13 @@ def _pinned_arguments(
         if len(allowed) == 1:
             found[value] = allowed[0]
     return found
+
+
+def _deviations(plan: Plan) -> tuple[KernelDeviation, ...]:
+    """Kernels whose seconds differ from the plan's, most first."""
+    if plan.compiled is None or plan.compiled.time is None or not plan.breakdown.operators:
+        return ()
+    rows = seconds_rows(plan, plan.compiled.time.by_unit)
+    noticed = NOTICED_KERNEL * plan.compiled.time.step_seconds
+    found = (row for row in rows if abs(row.excess) >= noticed)
+    return tuple(sorted(found, key=lambda row: (-abs(row.excess), row.name)))

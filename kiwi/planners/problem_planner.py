@@ -6,19 +6,27 @@ other starts where it finds no plan.
 
 from dataclasses import dataclass, replace
 
+from kiwi.campaign import shares
+from kiwi.campaign.attempts import WITH_CORRECTIONS
 from kiwi.campaign.campaign import Campaign, run, searched
 from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.learnt_seconds import learnt
+from kiwi.campaign.overlap_search import compiled_seconds
 from kiwi.campaign.reordered_units import reformulated
 from kiwi.campaign.searches import SEARCHES
 from kiwi.campaign.tools import ProgressLog, Tools
+from kiwi.corrections import Corrections
+from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.options import Settings
 from kiwi.planners.planner import Planner
-from kiwi.plans.breakdown import build_breakdown
+from kiwi.plans.breakdown import build_breakdown, decisions
+from kiwi.plans.estimate import estimate_solution, with_seconds_of
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Origin
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
+from kiwi.solver import SolveStatus
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,61 @@ class ProblemPlanner(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """See `Planner.plan`."""
+        """See `Planner.plan`. Planned again with what compiled programs taught of prices; the plan
+        whose program is fastest is the answer, priced by all that was learnt."""
+        found = self._once(step, budget_bytes, tools, start)
+        best, corrections, others = found, tools.settings.corrections, ()
+        for _ in range(shares.MOST_CORRECTIONS if start is None else 0):
+            taught = learnt(found)
+            if not taught:
+                break
+            corrections = corrections.and_also(taught)
+            again = tools.part(shares.CORRECTED_SHARE).with_settings(corrections=corrections)
+            with tools.history.within(WITH_CORRECTIONS):
+                try:
+                    found = self._once(found.traced, budget_bytes, again, None)
+                except (InfeasibleBudgetError, NoPlanFoundError):
+                    break
+            if compiled_seconds(found) < compiled_seconds(best):
+                best, slower = found, best
+            else:
+                slower = found
+            others += slower.rounds
+        best = replace(best, rounds=(*others, *best.rounds))
+        bound = found.solve_result.bound
+        return self._priced(best, corrections.and_also(learnt(found)), bound)
+
+    def _priced(self, plan: Plan, corrections: Corrections, bound: float) -> Plan:
+        """A plan, with its seconds by prices that may be corrected since it was made. The bound is
+        that of the last search, which knew most of them."""
+        origin = plan.origin
+        if corrections == plan.corrections or origin is None:
+            return replace(plan, corrections=corrections)
+        origin = replace(origin, settings=replace(origin.settings, corrections=corrections))
+        solution = plan.breakdown.choices.solution_of(origin.planning)
+        if solution is None:
+            return replace(plan, corrections=corrections)
+        solved = Solved(origin.planning, solution, plan.execution.kept_copies)
+        priced, result = estimate_solution(solved), plan.solve_result
+        is_waiting = not plan.estimate.hidden_seconds or plan.compiled is None
+        estimate = with_seconds_of(plan.estimate, priced.without_overlap if is_waiting else priced)
+        return replace(
+            plan,
+            origin=origin,
+            breakdown=build_breakdown(solved),
+            decisions=decisions(solved),
+            estimate=estimate,
+            corrections=corrections,
+            solve_result=replace(
+                result,
+                objective=estimate.step_seconds,
+                bound=min(bound, estimate.step_seconds),
+                status=SolveStatus.FEASIBLE,
+            ),
+        )
+
+    def _once(self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None) -> Plan:
+        """The plan by the prices at hand."""
         log = ProgressLog(tools.settings.on_progress)
         tools = tools.with_settings(planner=self.name, memory_budget_bytes=budget_bytes)
         campaign = self._campaign(step, tools.with_settings(on_progress=log), start)
@@ -50,6 +112,7 @@ class ProblemPlanner(Planner):
             origin=Origin(step, tools.settings, self, problem.fixed.offered),
             breakdown=build_breakdown(solved),
             progress=log.entries,
+            corrections=tools.settings.corrections,
         )
 
     def _campaign(self, step: StepToPlan, tools: Tools, start: Start | None) -> Campaign:

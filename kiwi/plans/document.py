@@ -65,6 +65,8 @@ def document(plan: PlanRecord) -> Document:
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),
+        **({"deviations": to_plain(plan.deviations, by)} if plan.deviations else {}),
+        **({"corrections": to_plain(plan.corrections, by)} if plan.corrections else {}),
         **({"cross_check": to_plain(plan.cross_check, by)} if plan.cross_check else {}),
         "notes": list(plan.notes),
         "history": to_plain(plan.history, by),

@@ -5,7 +5,7 @@ reader of a value reshards it for itself, unless it reads a copy that an earlier
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from kiwi.hlo.host_memory import LEAST_ELEMENTS, buffer_key
 from kiwi.hlo.large_operators import reduces_late
@@ -101,6 +101,13 @@ class Estimate:
         """The buffers that `memory_bytes[unit]` consists of."""
         time = self.times[unit] if self.times else unit
         return tuple(b for b in self.buffers if b.start <= time < b.end)
+
+
+def with_seconds_of(estimate: Estimate, priced: Estimate) -> Estimate:
+    """An estimate, with the seconds of another one of the same decisions."""
+    names = [f.name for f in fields(Estimate) if f.name.endswith("_seconds")]
+    seconds = {name: getattr(priced, name) for name in (*names, "sums_behind", "time_shares")}
+    return replace(estimate, **seconds)
 
 
 @timed("estimate")

@@ -15,11 +15,13 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.estimate import Estimate
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.simulated import SimulatedTime
 
 OPEN = "?"
 """Stands for `PartitionSpec.UNCONSTRAINED`."""
 
 _DERIVED: dict[type, tuple[str, ...]] = {
+    SimulatedTime: ("by_unit",),  # Before the programs that have one.
     CompiledProgram: ("compile_seconds", "schedule"),  # Equal plans have equal documents.
     Decision: ("shape", "sharding", "seconds"),
     DeviceMesh: ("table",),  # Tables are long, and stay in their own files.

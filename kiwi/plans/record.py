@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import jax
 
+from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.emit.execution import Execution
 from kiwi.emit.interpreter import emit
 from kiwi.errors import InvalidArgumentError
@@ -19,6 +20,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.cross_check import CrossCheck
+from kiwi.plans.deviations import KernelDeviation
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
@@ -111,12 +113,15 @@ class PlanRecord:
       of the solver, in time.
     - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it
       is, without the order that a plan imposes; else None.
-    - `rounds`: what the closed loop tried, the last one being this plan unless it was refused.
+    - `rounds`: what the closed loop tried, the last one being this plan unless it was refused;
+      those of searches by other prices (`corrections`) stand in front.
     - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
       offloaded.
     - `history`: what the search tried (`kiwi.campaign.attempts`); `made_by`: the positions in it of
       the attempts that made the plan: that of its solution, then that of its program.
     - `timings`: where the time of planning went, from tracing on; empty in plans from files.
+    - `deviations`: the kernels whose seconds as compiled differ from the plan, most first.
+    - `corrections`: of prices, those that it was made with and those that its programs taught.
     - `cross_check`: what another compiler than the plan's made of it, where that checked.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
       times are those of then; "" for a new one.
@@ -146,6 +151,8 @@ class PlanRecord:
     made_by: tuple[int, ...] = ()
     timings: tuple[StageTime, ...] = ()
     cross_check: CrossCheck | None = None
+    corrections: Corrections = NO_CORRECTIONS
+    deviations: tuple[KernelDeviation, ...] = ()
 
     @functools.cached_property
     def in_shardings(self) -> Any:
@@ -172,6 +179,12 @@ class PlanRecord:
     def peak_bytes(self) -> int:
         """The compiled peak, or the estimated one without a check."""
         return (self.compiled or self.estimate).peak_bytes
+
+    @property
+    def time_ratio(self) -> float | None:
+        """The step time of the compiled schedule over the estimated one; None without a check."""
+        seconds = None if self.compiled is None else self.compiled.step_seconds
+        return None if seconds is None else seconds / self.estimate.step_seconds
 
     @property
     def host_peak_bytes(self) -> int:

@@ -14,6 +14,7 @@ from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.codec import from_plain
+from kiwi.corrections import Corrections
 from kiwi.emit.execution import Execution
 from kiwi.errors import PlanMismatchError, ProfileFileError, UnknownProfileError
 from kiwi.hlo.grouping import regroup
@@ -23,6 +24,7 @@ from kiwi.mesh.shipped import find_table
 from kiwi.options import IN_FILES, Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.cross_check import CrossCheck
+from kiwi.plans.deviations import KernelDeviation
 from kiwi.plans.document import Document
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.fingerprint import EquationLine, differences, fingerprint, type_text
@@ -65,6 +67,15 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         estimate=estimate_of(saved, breakdown),
         compiled=compiled_of(saved),
         cross_check=cross_check_of(saved),
+        deviations=from_plain(
+            saved.get("deviations", []),
+            tuple[KernelDeviation, ...],
+            _converter(saved),
+            "deviations",
+        ),
+        corrections=from_plain(
+            saved.get("corrections", {}), Corrections, _converter(saved), "corrections"
+        ),
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
         execution=_execution(saved, units, mesh, breakdown),

@@ -4,14 +4,19 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kiwi.plans.breakdown import PARTS, Decision
+from kiwi.plans.deviations import worst_text
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.predicted_collectives import describe
 from kiwi.sizes import format_bytes, format_seconds
+from kiwi.solver import SolveStatus
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 
 _MOST_ROWS = 8
 _LEAST_SHARE = 0.05
 """Stages that took less of the time are not shown."""
+SAME_TIME = 0.05
+"""A compiled step that takes so much more or less than planned is said to differ."""
+
 _LONGEST_PATH = 44
 _INDEX = re.compile(r"\[\d+\]")
 
@@ -29,15 +34,26 @@ def _head(plan: PlanRecord) -> str:
     result = plan.solve_result
     texts = zip(plan.mesh.axis_names, plan.mesh.axis_texts, strict=True)
     over = ", ".join(f"{name}: {text}" for name, text in texts if text)
-    gap = "no bound" if result.gap is None else f"gap {result.gap:.2%}"
     origin = f"from the cache, planned on {plan.cached_on}" if plan.cached_on else "planned"
     return (
         f"Plan for {plan.mesh.size} x {plan.profile} ({mesh}), budget "
         f"{format_bytes(plan.memory_budget_bytes)} per device\n"
         + (f"{over}\n" if over else "")
-        + f"planner {_planner(plan)}, {result.status.value} ({gap}, {result.solver} "
+        + f"planner {_planner(plan)}, {_quality(plan)} ({result.solver} "
         f"{result.seconds:.1f} s), {origin} in {plan.planning_seconds:.1f} s" + _timings(plan)
     )
+
+
+def _quality(plan: PlanRecord) -> str:
+    """How good the plan is by its prices and its account of memory, which is all that the solver
+    proves; "optimal" only where the compiled program takes the time that is planned."""
+    result, ratio = plan.solve_result, plan.time_ratio
+    if result.gap is None:
+        return f"{result.status.value}, no bound"
+    is_as_planned = ratio is None or abs(ratio - 1) <= SAME_TIME
+    if result.status is SolveStatus.OPTIMAL and is_as_planned:
+        return f"optimal by its prices, gap {result.gap:.2%}"
+    return f"gap {result.gap:.2%} by its prices"
 
 
 def _planner(plan: PlanRecord) -> str:
@@ -86,6 +102,10 @@ def _simulated(plan: PlanRecord) -> Iterator[str]:
     ]
     waits = f"; waits for {', '.join(rows)}" if rows else ""
     yield f"  computes {format_seconds(time.compute_seconds)}{waits}"
+    ratio = plan.time_ratio
+    if ratio is not None and abs(ratio - 1) > SAME_TIME:
+        why = worst_text(plan.deviations) or "no kernel by itself"
+        yield f"  compiled / estimated {ratio:.2f}: {why}"
 
 
 def _along(axes: tuple[str, ...] | None) -> str:

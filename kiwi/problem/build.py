@@ -28,6 +28,7 @@ from functools import partial
 
 import numpy as np
 
+from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.large_operators import large_ones, share_of_gathers
 from kiwi.hlo.loops import JOIN, SLICE
@@ -86,6 +87,7 @@ class Fixed:
     - `pins`: the user's, see `kiwi.problem.pins`. They have options left.
     - `host_limit_bytes`: of the host's memory for each device; None offloads nothing.
     - `offloads_pinned_only`: whether nothing goes there but what the user asks for.
+    - `corrections`: of prices, by what programs took.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -98,6 +100,7 @@ class Fixed:
     pins: Pins = field(default_factory=Pins)
     host_limit_bytes: int | None = None
     offloads_pinned_only: bool = False
+    corrections: Corrections = NO_CORRECTIONS
 
     def least_offloaded_bytes(
         self, facts: TargetFacts, limit_bytes: int | None, devices: int
@@ -378,7 +381,7 @@ def build_problem(
     else:
         lifetimes = rewritten(units, fixed.rewrite)
     lifetimes = with_offered(lifetimes, fixed.offered)
-    table = StrategyTable(kernels, mesh)
+    table = StrategyTable(kernels, mesh, fixed.corrections)
     unit_nodes = tuple(
         UnitNode(
             unit.index,

@@ -23,11 +23,13 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
+from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit
 from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
+from kiwi.problem.corrected import corrected, kind_of
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import resharding_table
 from kiwi.problem.manual_computations import given_layouts
@@ -37,7 +39,10 @@ from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies, summ
 class StrategyTable:
     """Strategies by unit."""
 
-    def __init__(self, kernels: KernelGraph, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, kernels: KernelGraph, mesh: DeviceMesh, corrections: Corrections = NO_CORRECTIONS
+    ) -> None:
+        self._corrections = corrections
         self.kernels, self.units, self.mesh = kernels, kernels.units, mesh
         self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
         self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
@@ -95,7 +100,8 @@ class StrategyTable:
         """All strategies of one unit, also those that others beat."""
         key = self._appearance(unit)
         if key not in self._all:
-            self._all[key] = enumerate_strategies(self.kernels, unit, self.mesh)
+            found = enumerate_strategies(self.kernels, unit, self.mesh)
+            self._all[key] = corrected(self._corrections, self.units, unit, found)
         return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
@@ -116,7 +122,8 @@ class StrategyTable:
         work = UnitWork.of(self.kernels, unit, self.mesh)
         trips, share = self.units.operand_trips(unit), share_of_sums(self.units, unit)
         held = kernel.workspace, kernel.workspace_of_result
-        return reads, outputs, summed, factors, given, held, work, trips, share
+        kind = kind_of(self.units, unit) if self._corrections else ""
+        return reads, outputs, summed, factors, given, held, work, trips, share, kind
 
     def _stored(self, value: int) -> Hashable:
         """What the buffers of a value depend on beside its shape and layout."""

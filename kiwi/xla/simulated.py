@@ -29,6 +29,15 @@ class AxisSeconds:
 
 
 @dataclass(frozen=True)
+class UnitSeconds:
+    """What the kernels of one unit take in a step, and what its transfers take if nothing hides
+    them."""
+
+    compute: float = 0.0
+    communication: float = 0.0
+
+
+@dataclass(frozen=True)
 class SimulatedTime:
     """One step of a compiled program.
 
@@ -36,12 +45,14 @@ class SimulatedTime:
     - `communication`: by axes, largest first.
     - `step_seconds`: kernels, what the device waits for, and what hidden communication costs.
     - `unpriced_kernels`: calls of library kernels whose work nobody told, counted by their bytes.
+    - `by_unit`: see `seconds_by_unit`; empty in files.
     """
 
     step_seconds: float
     compute_seconds: float
     communication: tuple[AxisSeconds, ...]
     unpriced_kernels: int = 0
+    by_unit: Mapping[int, UnitSeconds] = field(default_factory=dict, hash=False, repr=False)
 
     @property
     def exposed_seconds(self) -> float:
@@ -67,16 +78,8 @@ def simulated(
         clock.computed,
         tuple(sorted(rows, key=lambda row: (-row.seconds, row.axes or ()))),
         clock.unpriced,
+        seconds_by_unit(schedule, mesh, kernel_seconds),
     )
-
-
-@dataclass(frozen=True)
-class UnitSeconds:
-    """What the kernels of one unit take in a step, and what its transfers take if nothing hides
-    them."""
-
-    compute: float = 0.0
-    communication: float = 0.0
 
 
 def seconds_by_unit(

@@ -11,6 +11,7 @@ import pytest
 
 import kiwi
 from examples import mlp
+from kiwi.campaign import shares
 from kiwi.campaign.barrier_levels import with_needed_barriers
 from kiwi.campaign.tools import Tools
 from kiwi.planners.registry import planner_named
@@ -20,6 +21,13 @@ from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.step import XLAS_OWN, Arrangement, Step
 from kiwi.xla.tpu.compiler import TPU
 from tests.helpers.planning import array
+
+
+@pytest.fixture(autouse=True)
+def prices_as_given(monkeypatch):
+    """Programs here take what the tests say: nothing is learnt of that."""
+    monkeypatch.setattr(shares, "MOST_CORRECTIONS", 0)
+
 
 CONFIG = mlp.MlpConfig(layers=2, width=64, batch=2048)
 STATE, BATCH = mlp.abstract_state(CONFIG), mlp.abstract_batch(CONFIG)

@@ -6,7 +6,7 @@ which name it by its channel. What is neither started nor awaited apart is await
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.xla.read.collectives import CollectiveReader, device_pairs
@@ -67,6 +67,30 @@ def read_schedule(module: Module, mesh_shape: Sequence[int], names: Sequence[str
     return _Reader(module, CollectiveReader(mesh_shape, names)).schedule()
 
 
+def _units(computation: Computation) -> Mapping[str, int]:
+    """By instruction the unit of the plan that it is of. An expansion keeps the scope of what it
+    replaces at its root alone: other instructions without one are of the first reader that has a
+    unit, or else of an operand's."""
+    found: dict[str, int] = {}
+    for instruction in computation.instructions:
+        scope = scope_of(instruction.attributes)
+        if scope is not None:
+            found[instruction.name] = scope.unit
+    read_for: dict[str, int] = {}
+    for instruction in reversed(computation.instructions):
+        unit = found.get(instruction.name, read_for.get(instruction.name))
+        if unit is not None:
+            read_for.update(dict.fromkeys(instruction.operands, unit))
+    for instruction in computation.instructions:
+        if instruction.name in found or instruction.opcode == "parameter":
+            continue
+        near = [found[name] for name in instruction.operands if name in found]
+        unit = read_for.get(instruction.name, near[0] if near else None)
+        if unit is not None:
+            found[instruction.name] = unit
+    return found
+
+
 class _Reader:
     def __init__(self, module: Module, read: CollectiveReader) -> None:
         self._module, self._read, self._work = module, read, ModuleWork(module)
@@ -87,11 +111,11 @@ class _Reader:
         return self._numbers[name]
 
     def _steps(self, computation: Computation) -> Iterator[ScheduledWork]:
+        units = _units(computation)
         for instruction in computation.instructions:
             step = self._step(instruction, computation)
             if step != _NOTHING:
-                scope = scope_of(instruction.attributes)
-                yield step if scope is None else replace(step, unit=scope.unit)
+                yield replace(step, unit=units.get(instruction.name, -1))
 
     def _step(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
         opcode = instruction.opcode

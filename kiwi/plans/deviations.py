@@ -1,0 +1,112 @@
+"""Kernels of a plan that take other seconds as compiled than as planned.
+
+Both sides are told by the units of the plan. XLA's instructions name theirs by their scopes
+(`kiwi.xla.read.name_scopes`); a fused kernel names the unit of its root. So a fusion that the
+estimate does not know shows as a unit that takes more and others that take nothing. Units that
+compute the same at the same line of the source (those of equal layers) are one row.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kiwi.plans.breakdown import CostBreakdown, Decision
+from kiwi.sizes import format_seconds
+from kiwi.xla.simulated import UnitSeconds
+
+MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
+"""What kernels deviate in: bytes at the compiled peak, seconds of kernels, seconds of transfers."""
+
+
+class Planned(Protocol):
+    """What is read of a plan."""
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """One for each unit."""
+        ...
+
+    @property
+    def breakdown(self) -> CostBreakdown:
+        """The estimate by unit."""
+        ...
+
+
+MOST_NAMED = 3
+"""How many kernels a sentence names."""
+
+
+@dataclass(frozen=True)
+class KernelDeviation:
+    """One kind of kernel, on one device.
+
+    - `what`: `MEMORY`, `COMPUTE` or `COMMUNICATION`.
+    - `predicted`, `compiled`: bytes or seconds of all its units together.
+    - `name`: the opcode of its units' roots with the phase, or what holds memory beside units.
+    - `source_line`: `"file.py:12 (function)"`, "" if unknown.
+    - `shape`: that of the first result of its first unit.
+    - `units`: the plan's units, in order; empty for what no unit owns.
+    """
+
+    what: str
+    predicted: float
+    compiled: float
+    name: str
+    source_line: str = ""
+    shape: tuple[int, ...] = ()
+    units: tuple[int, ...] = ()
+
+    @property
+    def excess(self) -> float:
+        """By how much the estimate is too high; negative where it is too low."""
+        return self.predicted - self.compiled
+
+
+def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable[KernelDeviation]:
+    """Seconds of kernels and of transfers, of units in which both sides differ."""
+    nothing = UnitSeconds()
+    computing, moving = {}, {}
+    for entry in plan.breakdown.operators:
+        seconds, found = entry.seconds, compiled.get(entry.unit, nothing)
+        computing[entry.unit] = seconds["compute"] + seconds["recompute"], found.compute
+        moving[entry.unit] = seconds["communication"] + seconds["resharding"], found.communication
+    yield from grouped(plan, COMPUTE, computing)
+    yield from grouped(plan, COMMUNICATION, moving)
+    unknown = compiled.get(-1, nothing)
+    if unknown.compute:
+        yield KernelDeviation(COMPUTE, 0.0, unknown.compute, "instructions of no unit")
+    if unknown.communication:
+        yield KernelDeviation(COMMUNICATION, 0.0, unknown.communication, "transfers of no unit")
+
+
+def grouped(
+    plan: Planned, what: str, by_unit: Mapping[int, tuple[float, float]], prefix: str = ""
+) -> Iterable[KernelDeviation]:
+    """Rows of equal units' sums, without those in which both sides agree."""
+    groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
+    for unit in sorted(by_unit):
+        decision = plan.decisions[unit]
+        groups[_kind(decision), decision.source_line, decision.shape].append(unit)
+    for (name, source_line, shape), units in groups.items():
+        predicted, compiled = (sum(by_unit[unit][side] for unit in units) for side in (0, 1))
+        if predicted != compiled:
+            members = tuple(units)
+            pair = float(predicted), float(compiled)
+            yield KernelDeviation(what, *pair, prefix + name, source_line, shape, members)
+
+
+def _kind(decision: Decision) -> str:
+    opcode = decision.opcode.removeprefix("stablehlo.")
+    return f"{opcode} ({decision.phase})"
+
+
+def worst_text(rows: Sequence[KernelDeviation]) -> str:
+    """The kernels that differ most in seconds, in a sentence; "" where none does."""
+    timed = [row for row in rows if row.what in (COMPUTE, COMMUNICATION)]
+    worst = sorted(timed, key=lambda row: -abs(row.excess))[:MOST_NAMED]
+    return "; ".join(
+        f"{row.name}{' of ' + row.source_line if row.source_line else ''}: {row.what} "
+        f"{format_seconds(row.compiled)} for {format_seconds(row.predicted)}"
+        for row in worst
+    )

@@ -1,0 +1,42 @@
+"""Strategies with the seconds that compiled programs took (`kiwi.corrections`)."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kiwi.corrections import Correction, Corrections
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.problem.strategies import ShardingStrategy
+
+
+def kind_of(units: UnitGraph, unit: Unit) -> str:
+    """A digest of what a unit computes: its operators, and shapes and dtypes of what it reads and
+    yields; the same in all layers that are alike, in each process and for each budget."""
+    program = units.graph.program
+    names = [program.equations[e].name for e in unit.equations]
+    values = [program.values[v] for v in (*unit.reads, *unit.outputs)]
+    types = [(value.shape, str(value.dtype)) for value in values]
+    text = repr((names, types, unit.phase.value, units.trips(unit)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def corrected(
+    corrections: Corrections,
+    units: UnitGraph,
+    unit: Unit,
+    strategies: Sequence[ShardingStrategy],
+) -> tuple[ShardingStrategy, ...]:
+    """The strategies of a unit, with what programs took."""
+    if not corrections:
+        return tuple(strategies)
+    own = corrections.of(kind_of(units, unit))
+    return tuple(_corrected(own, strategy) for strategy in strategies)
+
+
+def _corrected(entries: Sequence[Correction], strategy: ShardingStrategy) -> ShardingStrategy:
+    for entry in entries:
+        if entry.applies(strategy.reads, strategy.results):
+            factored = entry.factor * strategy.compute_seconds
+            seconds = factored if entry.seconds is None else entry.seconds
+            return replace(strategy, compute_seconds=seconds)
+    return strategy
