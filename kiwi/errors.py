@@ -107,7 +107,7 @@ class InfeasibleError(KiwiError):
 
 
 class InfeasibleBudgetError(InfeasibleError):
-    """A memory budget below what any plan needs, or below what any plan that was found needs."""
+    """A memory budget below what any plan is predicted to need, or any plan that was found."""
 
 
 class BudgetNotMetError(InfeasibleBudgetError):

@@ -25,8 +25,8 @@ def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
-    """The error for a budget that the solver has proven no plan to meet, with the smallest one
-    found."""
+    """The error for a budget that the solver has proven no plan to meet by the account of memory,
+    with the smallest one found. A compiled program may need less than the account says."""
     bound_bytes = max(result.least_peak_bound_bytes or 0, limit_bytes + 1)
     return _infeasible(limit_bytes, result.least_peak_bytes, bound_bytes)
 
@@ -36,9 +36,10 @@ def _infeasible(
 ) -> InfeasibleBudgetError:
     known = f"The smallest peak found is {format_bytes(least)}." if least else ""
     is_proven = bound_bytes is not None and bound_bytes > limit_bytes
-    no_plan = "No plan needs" if is_proven else "No plan was found that needs"
+    no_plan = "No plan is" if is_proven else "No plan was found that is"
     return InfeasibleBudgetError(
-        f"{no_plan} as little as {format_bytes(limit_bytes)} per device. {known}".strip(),
+        f"{no_plan} predicted to need as little as {format_bytes(limit_bytes)} per device. "
+        f"{known}".strip(),
         cause="Arguments, results and the largest operator's operands need more than that.",
         suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
         if least

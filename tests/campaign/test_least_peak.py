@@ -49,7 +49,7 @@ def test_the_peak_that_an_error_names_is_below_that_of_any_plan_and_can_be_met(e
 
 
 def test_no_plan_needs_as_little_is_said_with_a_proof(error):
-    assert error.what.startswith("No plan needs as little as")
+    assert error.what.startswith("No plan is predicted to need as little as")
     assert LITTLE_BYTES < error.least_peak_bound_bytes <= error.least_peak_bytes
     assert error.__cause__ is not error
 
@@ -58,7 +58,7 @@ def test_a_search_without_a_proof_says_that_none_was_found():
     answer = SolveResult(0.0, None, -np.inf, None, "auto", status=SolveStatus.INFEASIBLE)
     assert infeasible_budget(100, answer).least_peak_bound_bytes == 101
     unproven = with_least_peak(InfeasibleBudgetError("It is too small."), 100, 150)
-    assert unproven.what.startswith("No plan was found that needs as little")
+    assert unproven.what.startswith("No plan was found that is predicted to need as little")
     late = with_least_peak(NoPlanFoundError("No plan was found in 1 s."), 100, 150)
     assert isinstance(late, NoPlanFoundError) and "150 B" in late.what
 
