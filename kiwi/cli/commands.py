@@ -24,6 +24,7 @@ from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.options import options_among
 from kiwi.plans.cross_check import CrossCheck, cross_checked
+from kiwi.plans.deviations import worst_text
 from kiwi.plans.document import document
 from kiwi.plans.explain import SEARCH
 from kiwi.plans.explain_search import SearchExplanation
@@ -43,6 +44,9 @@ from kiwi.timings import Stopwatch, measured
 from kiwi.xla.compilers import compile_for, named, resolved
 from kiwi.xla.read.compiled_program import CompiledProgram
 
+MOST_DEVIATION = 0.2
+"""A compiled step that differs more from the plan is warned of."""
+
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi plan`."""
@@ -52,6 +56,12 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     output.written("Plan saved to", arguments.out, found.save)
     output.written("Report written to", arguments.report, found.write_report)
     output.result(document(found), str(found))
+    ratio = found.time_ratio
+    if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
+        output.note(
+            f"Warning: the compiled step takes {ratio:.2f} times the planned one: "
+            f"{worst_text(found.deviations) or 'no kernel by itself'}."
+        )
     return found.fits
 
 
