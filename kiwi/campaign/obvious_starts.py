@@ -16,6 +16,7 @@ shardings are fixed, and the residencies are searched alone; where layers repeat
 these shardings, or under those that anyone would try first.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,6 @@ from kiwi.problem.solved import Start
 from kiwi.problem.translation import Choices, copies_that_follow
 from kiwi.solver import Problem, SolveResult, SolveStatus, evaluate
 from kiwi.solver.evaluate import fitting
-from kiwi.solver.problem import Edge
 from kiwi.timings import timed
 
 
@@ -123,11 +123,12 @@ class _Greedy:
         self._nodes = planning.problem.nodes[: self._first + len(planning.unit_nodes)]
         bodies = rematerialised_bodies(planning.units) if planning.units.graph.program.loops else ()
         self._unwanted = {again: _unwanted(planning, bodies, again) for again in (False, True)}
-        self._near: list[list[tuple[int, Edge]]] = [[] for _ in self._nodes]
+        self._near: list[list[tuple[int, _End]]] = [[] for _ in self._nodes]
         for edge in planning.problem.edges:
             if max(edge.tail, edge.head) < len(self._near):
-                self._near[edge.tail].append((edge.head, edge))
-                self._near[edge.head].append((edge.tail, edge))
+                tail, head = edge.tail_class, edge.head_class
+                self._near[edge.tail].append((edge.head, _End(edge.costs.T, head, tail)))
+                self._near[edge.head].append((edge.tail, _End(edge.costs, tail, head)))
 
     def chosen(self, allowed: Sequence[np.ndarray], *, recomputes: bool) -> list[int] | None:
         """The options of sources and units; None where what was chosen leaves a unit none."""
@@ -135,11 +136,11 @@ class _Greedy:
         unwanted = [*allowed, *self._unwanted[recomputes]]
         for i in range(self._first, len(self._near)):
             costs, read = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
-            for j, edge in self._near[i]:
+            for j, end in self._near[i]:
                 if j in found:
-                    costs += _between(edge, i, np.array([found[j]]))[0]
+                    costs += end.beside(found[j])
                 elif j < self._first:
-                    read[j] = read.get(j, allowed[j][:, None]) + _between(edge, i, slice(None))
+                    read[j] = read.get(j, allowed[j][:, None]) + end.all
             for between in read.values():
                 costs += between.min(axis=0)
             wanted = costs + unwanted[i]
@@ -150,8 +151,8 @@ class _Greedy:
         found = {i: int(np.argmin(own)) for i, own in enumerate(allowed)} | found
         for i in reversed(range(len(self._near))):
             costs = self._nodes[i].costs + unwanted[i]
-            for j, edge in self._near[i]:
-                costs += _between(edge, i, np.array([found[j]]))[0]
+            for j, end in self._near[i]:
+                costs += end.beside(found[j])
             if np.isfinite(costs).any():
                 found[i] = int(np.argmin(costs))
         return [found[i] for i in range(len(self._near))]
@@ -169,11 +170,27 @@ def _unwanted(
     return found
 
 
-def _between(edge: Edge, node: int, others: np.ndarray | slice) -> np.ndarray:
-    """Costs between some options of the other end, and all of `node`."""
-    if edge.head == node:
-        return edge.costs[edge.tail_class[others]][:, edge.head_class]
-    return edge.costs[:, edge.head_class[others]][edge.tail_class].T
+class _End:
+    """An edge as one of its nodes sees it. `costs`: [lines of the other node, own lines].
+
+    Patterns often choose alike: what an option of the other node costs is looked up once.
+    """
+
+    def __init__(self, costs: np.ndarray, other_class: np.ndarray, own_class: np.ndarray) -> None:
+        self._costs, self._other_class, self._own_class = costs, other_class.tolist(), own_class
+        self._known: dict[int, np.ndarray] = {}
+
+    def beside(self, other: int) -> np.ndarray:
+        """Costs of all own options beside one of the other node."""
+        line = self._other_class[other]
+        if line not in self._known:
+            self._known[line] = self._costs[line][self._own_class]
+        return self._known[line]
+
+    @functools.cached_property
+    def all(self) -> np.ndarray:
+        """[options of the other node, own options]."""
+        return self._costs[self._other_class][:, self._own_class]
 
 
 @dataclass(frozen=True)

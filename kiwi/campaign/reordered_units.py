@@ -26,6 +26,7 @@ from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_b
 from kiwi.memory.residency import Residency, last_use, with_life
 from kiwi.memory.timeline import Buffer
 from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
+from kiwi.problem.operands import Operands
 from kiwi.problem.solved import Solved
 from kiwi.problem.translation import Choices
 from kiwi.targets.registry import regrouped
@@ -88,7 +89,13 @@ class Ordered:
             nodes.append(UnitNode(unit.index, strategies, life))
         kept = frozenset(read._replace(unit=place[read.unit]) for read in self.kept)
         kernels = regrouped(self.planning.kernels, graph)
-        planning = replace(self.planning, kernels=kernels, unit_nodes=tuple(nodes), copies=())
+        planning = replace(
+            self.planning,
+            kernels=kernels,
+            unit_nodes=tuple(nodes),
+            copies=(),
+            operands=Operands(kernels, self.planning.mesh),
+        )
         none = (0,) * (len(planning.sources) + len(nodes))
         return Ordered(planning.restricted(none, kept), kept)
 

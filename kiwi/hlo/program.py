@@ -98,17 +98,17 @@ class Equation:
     loop: int | None = None
     caller: Any = None
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The primitive's name."""
         return self.jaxpr_eqn.primitive.name
 
-    @property
+    @functools.cached_property
     def is_border(self) -> bool:
         """Whether it stands at the border of an opened loop, and computes nothing."""
         return self.name in LOOP_PRIMITIVES
 
-    @property
+    @functools.cached_property
     def is_transfer(self) -> bool:
         """Whether it copies between host and device memory."""
         return self.name in TRANSFERS
@@ -164,7 +164,7 @@ class Equation:
         """Whether it may be for other devices than the planning machine's."""
         return is_unlowered(self.jaxpr_eqn)
 
-    @property
+    @functools.cached_property
     def has_effects(self) -> bool:
         """Whether it does more than compute its results."""
         return bool(jax_internals.side_effects(self.jaxpr_eqn))
@@ -179,7 +179,7 @@ class Equation:
         """The JAX name stack, e.g. `transpose(jvp())/layer`."""
         return join_scopes(self.scope, str(self.jaxpr_eqn.source_info.name_stack))
 
-    @property
+    @functools.cached_property
     def reads(self) -> tuple[int, ...]:
         """The values read, without literals, each once."""
         return tuple(dict.fromkeys(i for i in self.inputs if isinstance(i, int)))

@@ -1,5 +1,6 @@
 """How one tensor is laid out over a device mesh."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -38,6 +39,14 @@ class TensorSharding:
                 cause="Mesh axes are counted from 0; indices from the end are not understood.",
             )
 
+    def __hash__(self) -> int:
+        # Tables are looked up by layout so often that hashing nested tuples each time shows.
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        return hash(self.dims)
+
     @classmethod
     def replicated(cls, rank: int) -> "TensorSharding":
         """The sharding of a rank-`rank` tensor of which every device holds all."""
@@ -56,8 +65,7 @@ class TensorSharding:
     def dim_shards(self, mesh_shape: Sequence[int]) -> tuple[int, ...]:
         """Into how many pieces each dimension is cut; raises `ShardingConflictError` if the mesh
         has too few axes."""
-        self._check_axes(mesh_shape)
-        return tuple(prod(mesh_shape[axis] for axis in axes) for axes in self.dims)
+        return _dim_shards(self, tuple(mesh_shape))
 
     def local_shape(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of one device's part of a tensor of `shape`; raises as `dim_shards`."""
@@ -66,7 +74,7 @@ class TensorSharding:
 
     def shard_count(self, mesh_shape: Sequence[int]) -> int:
         """The number of distinct shards; size of the tensor over size of the local buffer."""
-        return prod(self.dim_shards(mesh_shape))
+        return _shard_count(self, tuple(mesh_shape))
 
     def divides(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> bool:
         """Whether a tensor of `shape` has this rank and is cut into equal pieces."""
@@ -135,6 +143,17 @@ class TensorSharding:
                 f"{tuple(mesh_axes)} has {len(mesh_axes)} axes.",
                 cause="The sharding belongs to another mesh.",
             )
+
+
+@functools.lru_cache(maxsize=2**14)
+def _dim_shards(sharding: TensorSharding, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
+    sharding._check_axes(mesh_shape)
+    return tuple(prod(mesh_shape[axis] for axis in axes) for axes in sharding.dims)
+
+
+@functools.lru_cache(maxsize=2**14)
+def _shard_count(sharding: TensorSharding, mesh_shape: tuple[int, ...]) -> int:
+    return prod(_dim_shards(sharding, mesh_shape))
 
 
 def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple[int, ...]:

@@ -30,8 +30,8 @@ import numpy as np
 
 from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.hlo.garbage_collection import without_collection
-from kiwi.hlo.large_operators import large_ones, share_of_gathers
-from kiwi.hlo.loops import JOIN, SLICE
+from kiwi.hlo.large_operators import large_ones
+from kiwi.hlo.loops import JOIN
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
@@ -56,7 +56,8 @@ from kiwi.problem.copies import (
 )
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.crowded_copies import Crowded, crowded
-from kiwi.problem.edges import EdgeMatrices, Operand, Side, resharding_table
+from kiwi.problem.edges import EdgeMatrices, Operand, Side
+from kiwi.problem.operands import Operands
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
 from kiwi.problem.reductions_apart import UnitOptions, recomputed_apart, reductions_apart
@@ -163,6 +164,7 @@ class OfferedOptions:
     sources: tuple[SourceNode, ...]
     unit_nodes: tuple[UnitNode, ...]
     crowded: Crowded
+    operands: Operands
 
     @property
     def units(self) -> UnitGraph:
@@ -228,11 +230,7 @@ class OfferedOptions:
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
         """Between the layouts of a value, as a unit reads it."""
-        moved, share = self.units.graph.program.values[value], 1.0
-        if reader is not None:
-            moved = self.kernels.moved_value(reader, value)
-            share = share_of_gathers(self.units, reader, value)
-        return resharding_table(self.mesh, self.facts, moved, least_share=share)
+        return self.operands.table(value, reader)
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
@@ -267,11 +265,9 @@ class OfferedOptions:
 
     def operand(self, unit: Unit, value: int) -> Operand:
         """A value as a unit reads it."""
-        units, table = self.units, self.resharding_table(value, unit)
-        is_map, is_slice = units.only_maps(unit, value), units.border(unit) == SLICE
         overlap = partial(self.overlap.gathered, unit, value)
-        read = table, units.operand_trips(unit), is_map, is_slice
-        return Operand(*read, overlap, self.overlap.overlapping_moves(unit, value))
+        moves = self.overlap.overlapping_moves(unit, value)
+        return Operand(*self.operands.read(unit, value), overlap, moves)
 
 
 MOST_RESTRICTIONS = 4
@@ -335,7 +331,8 @@ class PlanningProblem(OfferedOptions):
         if key not in self._restrictions:
             while len(self._restrictions) >= MOST_RESTRICTIONS:
                 del self._restrictions[next(iter(self._restrictions))]
-            self._restrictions[key] = self._restricted(solution, kept)
+            assembly = self._assembly_of(tuple(solution))
+            self._restrictions[key] = assembly.problem(self.problem.limit_bytes, kept)
         return self._restrictions[key]
 
     @functools.cached_property
@@ -344,7 +341,23 @@ class PlanningProblem(OfferedOptions):
     ) -> "dict[tuple[tuple[int, ...], KeptCopies | None], PlanningProblem]":
         return {}
 
-    def _restricted(self, solution: Sequence[int], kept: KeptCopies | None) -> "PlanningProblem":
+    def _assembly_of(self, solution: tuple[int, ...]) -> "_Assembly":
+        """That of the chosen options. Problems that differ in the copies that are kept share it."""
+        if solution not in self._assemblies:
+            while len(self._assemblies) >= MOST_RESTRICTIONS // 2:
+                del self._assemblies[next(iter(self._assemblies))]
+            self._assemblies[solution] = _Assembly(self._chosen(solution), self._split_matrices)
+        return self._assemblies[solution]
+
+    @functools.cached_property
+    def _assemblies(self) -> "dict[tuple[int, ...], _Assembly]":
+        return {}
+
+    @functools.cached_property
+    def _split_matrices(self) -> EdgeMatrices:
+        return EdgeMatrices(with_parts=True)
+
+    def _chosen(self, solution: Sequence[int]) -> OfferedOptions:
         layouts = self.source_shardings(solution).items()
         sources = tuple(SourceNode(value, (layout,)) for value, layout in layouts)
         choices = zip(self.unit_nodes, self.unit_choices(solution), strict=True)
@@ -353,8 +366,8 @@ class PlanningProblem(OfferedOptions):
             for node, (strategy, residency) in choices
         )
         crowded = self.crowding(residency for _, residency in self.unit_choices(solution))
-        chosen = OfferedOptions(self.kernels, self.mesh, self.fixed, sources, nodes, crowded)
-        return _assemble(chosen, self.problem.limit_bytes, kept, with_parts=True)
+        given = self.kernels, self.mesh, self.fixed
+        return OfferedOptions(*given, sources, nodes, crowded, self.operands)
 
     def crowded_as(self, solution: Sequence[int]) -> "PlanningProblem":
         """The same, cut where the copies of a solution crowd; itself where it is."""
@@ -362,7 +375,8 @@ class PlanningProblem(OfferedOptions):
         if crowded == self.crowded:
             return self
         given = self.kernels, self.mesh, self.fixed, self.sources, self.unit_nodes
-        return _assemble(OfferedOptions(*given, crowded), self.problem.limit_bytes)
+        offered = OfferedOptions(*given, crowded, self.operands)
+        return _Assembly(offered).problem(self.problem.limit_bytes)
 
 
 @timed("problem")
@@ -390,9 +404,10 @@ def build_problem(
         )
         for unit in units.units
     )
-    return _assemble(
-        OfferedOptions(kernels, mesh, fixed, sources, unit_nodes, Crowded()), limit_bytes
+    offered = OfferedOptions(
+        kernels, mesh, fixed, sources, unit_nodes, Crowded(), Operands(kernels, mesh)
     )
+    return _Assembly(offered).problem(limit_bytes)
 
 
 def chosen_problem(
@@ -440,27 +455,6 @@ def _moved_bytes(
     return operands > 0, operands + sum(c.bytes for c in strategy.collectives), operands
 
 
-@timed("problem")
-def _assemble(
-    offered: OfferedOptions,
-    limit_bytes: int | None,
-    kept: KeptCopies | None = NONE_KEPT,
-    *,
-    with_parts: bool = False,
-) -> PlanningProblem:
-    """`kept`: the copies that are kept; None leaves that open."""
-    least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
-    if with_parts and limit_bytes is not None:
-        # Of what is decided few are left: they count under any limit.
-        whole_bytes = sum(v.size_bytes for v in offered.units.graph.program.values)
-        least = min(least, NEGLIGIBLE * (whole_bytes // offered.mesh.size))
-    builder = _Builder(offered, least, kept, EdgeMatrices(with_parts=with_parts))
-    sizes = limit_bytes, builder.ranges.horizon, offered.fixed.host_limit_bytes
-    problem = Problem(builder.nodes(), builder.edges(), *sizes)
-    parts = {each.name: getattr(offered, each.name) for each in fields(OfferedOptions)}
-    return PlanningProblem(**parts, copies=builder.copies, problem=problem)
-
-
 def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -> SourceNode:
     info = units.graph.program.values[value]
     whole = TensorSharding.replicated(len(info.shape))
@@ -471,39 +465,62 @@ def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -
     return SourceNode(value, fixed.pins.of_source(value, enumerate_shardings(info.shape, mesh)))
 
 
-class _Builder:
-    """Nodes and edges of one problem."""
+class _Assembly:
+    """Nodes and edges of what is offered; of problems that differ in the copies that are kept, all
+    but the copies are made once."""
 
-    def __init__(
-        self,
-        offered: OfferedOptions,
-        least_copy_bytes: float,
-        kept: KeptCopies | None,
-        matrices: EdgeMatrices,
-    ) -> None:
+    def __init__(self, offered: OfferedOptions, matrices: EdgeMatrices | None = None) -> None:
         self._offered, self._units, self._kernels = offered, offered.units, offered.kernels
-        self._kept, self._matrices = kept, matrices
+        self._matrices = matrices or EdgeMatrices(with_parts=False)
         self.ranges = LiveRanges.of(offered.units)
         self._overwritten = overwritten_pairs(offered.units, self._kernels.overwritable)
         self._fused = fused_pairs(offered.units)
         nodes = zip(offered.units.units, offered.unit_nodes, strict=True)
         again = ((u, [r.recompute_at for r in node.residency.options]) for u, node in nodes)
         self._lent = lent_again(offered.kernels, again)
-        copies: Iterable[CopyNode] = self._find_copies(least_copy_bytes)
+
+    @timed("problem")
+    def problem(
+        self, limit_bytes: int | None, kept: KeptCopies | None = NONE_KEPT
+    ) -> PlanningProblem:
+        """`kept`: the copies that are kept; None leaves that open."""
+        offered = self._offered
+        least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
+        if self._matrices.with_parts and limit_bytes is not None:
+            # Of what is decided few are left: they count under any limit.
+            whole_bytes = sum(v.size_bytes for v in offered.units.graph.program.values)
+            least = min(least, NEGLIGIBLE * (whole_bytes // offered.mesh.size))
+        copies = self._copies(least, kept)
+        nodes = (*self._own_nodes, *(self._node_of_copy(copy, copies) for copy in copies))
+        reads, others = self._own_edges
+        edges = (*reads, *self._copy_edges(copies), *others)
+        sizes = limit_bytes, self.ranges.horizon, offered.fixed.host_limit_bytes
+        parts = {each.name: getattr(offered, each.name) for each in fields(OfferedOptions)}
+        return PlanningProblem(**parts, copies=copies, problem=Problem(nodes, edges, *sizes))
+
+    def _copies(self, least_bytes: float, kept: KeptCopies | None) -> tuple[CopyNode, ...]:
+        copies: Iterable[CopyNode] = self._find_copies(least_bytes, kept)
         if kept != NONE_KEPT:
             # `kiwi.plans.estimate_without_barriers` prices what XLA keeps under its own shardings.
-            may_keep = NONE_KEPT if offered.fixed.values else kept
-            copies = readers_of_copies(offered.units, copies, may_keep)
-        self.copies = (*copies, *self._gathered_results(least_copy_bytes))
+            may_keep = NONE_KEPT if self._offered.fixed.values else kept
+            copies = readers_of_copies(self._offered.units, copies, may_keep)
+        return (*copies, *self._gathered_results(least_bytes))
 
-    def nodes(self) -> tuple[Node, ...]:
+    @functools.cached_property
+    def _own_nodes(self) -> tuple[Node, ...]:
+        """Those of sources and units."""
         return (
             *(self._node_of_source(source) for source in self._offered.sources),
             *(self._node_of_unit(node) for node in self._offered.unit_nodes),
-            *(self._node_of_copy(copy) for copy in self.copies),
         )
 
-    def _find_copies(self, least: float) -> Iterator[CopyNode]:
+    @functools.cached_property
+    def _own_edges(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
+        """Edges between sources and units: those of reads, and all others."""
+        others = (*self._carried_edges(), *self._edges_of_reductions())
+        return tuple(self._read_edges()), others
+
+    def _find_copies(self, least: float, kept: KeptCopies | None) -> Iterator[CopyNode]:
         """One node per read that may be resharded. Copies of fewer bytes than `least` are
         negligible, and left out where none is kept."""
         values, shape = self._units.graph.program.values, self._offered.mesh.shape
@@ -516,7 +533,7 @@ class _Builder:
                 wanted = [s.reads[read] for s in node.strategies]
                 shards = min(w.shard_count(shape) for w in set(wanted))
                 is_negligible = values[value].size_bytes < least * shards
-                if is_negligible and self._kept == NONE_KEPT:
+                if is_negligible and kept == NONE_KEPT:
                     continue
                 layouts, residencies = self._offered.stored[value][1], node.residency.options
                 moved = self._kernels[node.unit].moved[read]
@@ -545,12 +562,12 @@ class _Builder:
         is_over = self._units.aliased_results.get(value) == argument
         return is_over and self._offered.facts.copies_gathered_results
 
-    def _node_of_copy(self, copy: CopyNode) -> Node:
+    def _node_of_copy(self, copy: CopyNode, copies: Sequence[CopyNode]) -> Node:
         def again(_: int, option: CopyOption) -> tuple[int, ...]:
             return option.again
 
         usage = tuple(
-            copy.buffers(option, self._offered.copied_bytes, self.ranges, self.copies, again)
+            copy.buffers(option, self._offered.copied_bytes, self.ranges, copies, again)
             for option in copy.options
         )
         zero = np.zeros(len(usage))
@@ -664,6 +681,15 @@ class _Builder:
 
     def _producer(self, value: int) -> Side:
         """The node that yields a value, and what its options store."""
+        if value not in self._producers:
+            self._producers[value] = self._make_producer(value)
+        return self._producers[value]
+
+    @functools.cached_property
+    def _producers(self) -> dict[int, Side]:
+        return {}
+
+    def _make_producer(self, value: int) -> Side:
         number, layouts = self._offered.stored[value]
         unit = number - len(self._offered.sources)
         if unit < 0:
@@ -675,14 +701,6 @@ class _Builder:
         wanted = (s.reads[read] for s in node.strategies)
         return Side.of(len(self._offered.sources) + node.unit, wanted, node.residency.options)
 
-    def edges(self) -> tuple[Edge, ...]:
-        return (
-            *self._read_edges(),
-            *self._copy_edges(),
-            *self._carried_edges(),
-            *self._edges_of_reductions(),
-        )
-
     def _read_edges(self) -> Iterator[Edge]:
         """Edges (a)."""
         for node in self._offered.unit_nodes:
@@ -693,10 +711,10 @@ class _Builder:
                 if edge is not None:
                     yield edge
 
-    def _copy_edges(self) -> Iterator[Edge]:
+    def _copy_edges(self, copies: Sequence[CopyNode]) -> Iterator[Edge]:
         """Edges (b)."""
         nodes = self._offered.unit_nodes
-        for index, copy in enumerate(self.copies, start=len(self._offered.sources) + len(nodes)):
+        for index, copy in enumerate(copies, start=len(self._offered.sources) + len(nodes)):
             stored = self._producer(copy.value)
             operand = self._offered.operand(self._units.units[copy.unit], copy.value)
             yield self._matrices.edge_into_copy(stored, index, copy, operand)

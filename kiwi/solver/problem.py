@@ -19,6 +19,7 @@ links) in a window of time, and of the loads of one window only the largest chan
     cost = sum of costs - sum over windows of (sum over channels of load - largest load)
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -85,6 +86,26 @@ class Node:
         _check_parts(self.costs, self.parts, what)
         _check_loads(self.costs, self.loads, what)
 
+    @functools.cached_property
+    def held(self) -> tuple[int, int]:
+        """The most bytes that an option's intervals sum to, and the end of the last interval.
+
+        Problems that differ in their limits share their nodes, which are summed up once.
+        """
+        most_bytes = last_end = 0
+        for option in {id(option): option for option in (*self.usage, *self.host_usage)}.values():
+            total_bytes = 0
+            for interval in option:
+                total_bytes += interval.bytes
+                last_end = max(last_end, interval.end)
+            most_bytes = max(most_bytes, total_bytes)
+        return most_bytes, last_end
+
+    @functools.cached_property
+    def largest_cost(self) -> float:
+        """The largest finite cost, without its sign."""
+        return _largest_finite(self.costs)
+
 
 @dataclass(frozen=True, eq=False)
 class Edge:
@@ -123,6 +144,11 @@ class Edge:
         _check_loads(self.costs, self.loads, what)
         for name, count in zip(("tail_class", "head_class"), self.costs.shape, strict=True):
             object.__setattr__(self, name, _checked_classes(getattr(self, name), count, what))
+
+    @functools.cached_property
+    def largest_cost(self) -> float:
+        """The largest finite cost, without its sign."""
+        return _largest_finite(self.costs)
 
     @property
     def option_counts(self) -> tuple[int, int]:
@@ -192,8 +218,11 @@ def _check_parts(costs: np.ndarray, parts: Mapping[str, np.ndarray], what: str) 
                 f"{what} has part {kind!r} of shape {np.shape(part)}, its costs {costs.shape}.",
                 suggestion="give every part the shape of the costs",
             )
-    total = np.sum([np.asarray(part, dtype=np.float64) for part in parts.values()], axis=0)
-    if not np.allclose(total, costs, rtol=PARTS_RELATIVE_TOLERANCE, atol=0.0):
+    total = functools.reduce(np.add, (np.asarray(part, np.float64) for part in parts.values()))
+    if not (
+        np.array_equal(total, costs)
+        or np.allclose(total, costs, rtol=PARTS_RELATIVE_TOLERANCE, atol=0.0)
+    ):
         raise InvalidProblemError(
             f"{what} has parts {sorted(parts)} that do not sum to its costs.",
             cause="a kind of cost was added to the total and to no part, or the other way round",
@@ -203,7 +232,7 @@ def _check_parts(costs: np.ndarray, parts: Mapping[str, np.ndarray], what: str) 
 
 def _check_loads(costs: np.ndarray, loads: tuple[Load, ...], what: str) -> None:
     for load in loads:
-        if np.shape(load.amounts) != costs.shape or not np.all(np.isfinite(load.amounts)):
+        if np.shape(load.amounts) != costs.shape or not np.isfinite(load.amounts).all():
             raise InvalidProblemError(
                 f"{what} has a load of shape {np.shape(load.amounts)}, its costs {costs.shape}.",
                 cause="a load of another shape, or an infinite one",
@@ -213,7 +242,7 @@ def _check_loads(costs: np.ndarray, loads: tuple[Load, ...], what: str) -> None:
 
 def _checked_classes(lines: np.ndarray, count: int, what: str) -> np.ndarray:
     lines = np.asarray(lines)
-    if lines.ndim != 1 or not np.issubdtype(lines.dtype, np.integer):
+    if lines.ndim != 1 or lines.dtype.kind not in "iu":
         raise InvalidProblemError(
             f"{what} has classes of shape {lines.shape} and type {lines.dtype}.",
             suggestion="give one integer for each option: its line of `costs`",
@@ -226,24 +255,20 @@ def _checked_classes(lines: np.ndarray, count: int, what: str) -> np.ndarray:
     return lines.astype(np.int64, copy=False) if len(lines) else np.arange(count)
 
 
-def _largest_bytes(node: Node, horizon: int) -> int:
-    """The most bytes that an option's intervals sum to; checks that they end within the horizon."""
-    most = 0
-    for option in {id(option): option for option in (*node.usage, *node.host_usage)}.values():
-        most = max(most, sum(interval.bytes for interval in option))
-        for interval in option:
-            if interval.end > horizon:
-                raise InvalidProblemError(
-                    f"Node {node.name!r} holds memory until {interval.end}, behind the horizon "
-                    f"{horizon}.",
-                    cause="a live range that was computed for another schedule",
-                    suggestion="make the horizon at least the largest end of an interval",
-                )
-    return most
+def _largest_finite(costs: np.ndarray) -> float:
+    return float(np.abs(costs[np.isfinite(costs)]).max(initial=0.0))
 
 
 def _check_bytes(nodes: tuple[Node, ...], horizon: int) -> None:
-    total = sum(_largest_bytes(node, horizon) for node in nodes)
+    for node in nodes:
+        if node.held[1] > horizon:
+            raise InvalidProblemError(
+                f"Node {node.name!r} holds memory until {node.held[1]}, behind the horizon "
+                f"{horizon}.",
+                cause="a live range that was computed for another schedule",
+                suggestion="make the horizon at least the largest end of an interval",
+            )
+    total = sum(node.held[0] for node in nodes)
     if total > MOST_BYTES:
         raise InvalidProblemError(
             f"The nodes can hold {total} bytes together, more than {MOST_BYTES}.",
@@ -254,14 +279,7 @@ def _check_bytes(nodes: tuple[Node, ...], horizon: int) -> None:
 
 def _check_total_cost(nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> None:
     """No sum of finite costs may overflow: it would look forbidden."""
-    seen: dict[int, float] = {}
-    total = 0.0
-    for part in (*nodes, *edges):
-        key = part.costs.__array_interface__["data"][0]  # tables of equal layers are one array
-        if key not in seen:
-            finite = part.costs[np.isfinite(part.costs)]
-            seen[key] = float(np.abs(finite).max(initial=0.0))
-        total += seen[key]
+    total = sum(node.largest_cost for node in nodes) + sum(edge.largest_cost for edge in edges)
     if not total <= MOST_COST:
         raise InvalidProblemError(
             f"The costs sum to as much as {total}, more than {MOST_COST}.",

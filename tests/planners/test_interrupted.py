@@ -100,17 +100,17 @@ def test_the_stages_of_planning_sum_to_the_whole(tmp_path):
 def test_a_restricted_problem_is_assembled_once(monkeypatch):
     """What prices, estimates and explains a solution asks for the same problem."""
     asked, made = [], []
-    whole, restricted = build._assemble, build.PlanningProblem.restricted
+    whole, restricted = build._Assembly.problem, build.PlanningProblem.restricted
 
-    def assemble(*args, **kwargs):
-        made.append(kwargs.get("with_parts", False))
-        return whole(*args, **kwargs)
+    def assemble(self, *args):
+        made.append(self._matrices.with_parts)
+        return whole(self, *args)
 
     def ask(self, solution, kept=build.NONE_KEPT):
         asked.append((id(self), tuple(solution), kept))
         return restricted(self, solution, kept)
 
-    monkeypatch.setattr(build, "_assemble", assemble)
+    monkeypatch.setattr(build._Assembly, "problem", assemble)
     monkeypatch.setattr(build.PlanningProblem, "restricted", ask)
     make_plan()
     assert sum(made) == len(set(asked)) < len(asked)
