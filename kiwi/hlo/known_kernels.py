@@ -9,6 +9,7 @@ the `pallas_call`s of the backward pass.
 """
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -57,15 +58,17 @@ class _Operand:
 def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     bound = inspect.signature(original).bind(*args, **kwargs)
     bound.apply_defaults()
-    leaves, tree = jax.tree_util.tree_flatten_with_path(dict(bound.arguments))
+    names = [*bound.arguments]
+    leaves, tree = jax.tree_util.tree_flatten_with_path([*bound.arguments.values()])
     places = [k for k, (_, leaf) in enumerate(leaves) if _is_operand(leaf)]
-    operands = [_Operand(_path(leaves[k][0]), leaves[k][1]) for k in places]
+    operands = [_Operand(_path(names, leaves[k][0]), leaves[k][1]) for k in places]
 
     def call(*arrays: Any) -> Any:
         given = [_made_again(leaf) for _, leaf in leaves]
         for place, array in zip(places, arrays, strict=True):
             given[place] = array
-        own = inspect.BoundArguments(bound.signature, tree.unflatten(given))
+        arguments = OrderedDict(zip(names, tree.unflatten(given), strict=True))
+        own = inspect.BoundArguments(bound.signature, arguments)
         return original(*own.args, **own.kwargs)
 
     with jax_internals.known_kernels_in_traces(None):
@@ -97,9 +100,12 @@ def _made_again(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if is_empty else leaf
 
 
-def _path(keys: Sequence[Any]) -> str:
-    """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass."""
-    return jax.tree_util.keystr(keys, simple=True, separator=".")
+def _path(names: Sequence[str], keys: Sequence[Any]) -> str:
+    """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass; the first key is the
+    number of the parameter."""
+    inside = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
+    name = names[keys[0].idx]
+    return f"{name}.{inside}" if inside else name
 
 
 def _fitted(

@@ -51,6 +51,13 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
     return [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
 
 
+def called_name(eqn: Any) -> str:
+    """The name of the function that a kernel's equation calls; the primitive's where none is
+    known."""
+    inner = inner_jaxprs(eqn)
+    return inner[0].debug_info.func_name if inner else eqn.primitive.name
+
+
 def trips(eqn: Any) -> int:
     """The trip count of an equation's region; 1 for a region that is no loop."""
     if eqn.primitive.name == "scan":

@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar
 
 from kiwi.campaign.known_peaks import at_most_known, note_peak
+from kiwi.campaign.notes import costly_kernels
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
     BudgetNotMetError,
@@ -156,6 +157,8 @@ class Planner(ABC):
         seconds = step.seconds + time.monotonic() - started
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
+        for message in costly_kernels(plan):
+            _LOG.warning(message)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
         return replace(
             plan,

@@ -180,7 +180,7 @@ def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
     for kernel, matmuls in ((forward, 2), (backward, 5)):
         assert kernel.sharding != jax.sharding.PartitionSpec(None, None, None, None)
         least = share * matmuls * 2 * 16 * 8 * 1024**2 * 128 / plan.mesh.size / 989e12
-        assert least < kernel.seconds < 4 * least
+        assert least < kernel.seconds < 5 * least
     assert plan.step.exported(platform)
     program = plan.execution.units.graph.program
     assert sum(equation.kernel_calls for equation in program.equations) == calls
