@@ -150,10 +150,10 @@ def costly_kernels(plan: PlanRecord) -> tuple[str, ...]:
     found: dict[tuple[str, str], float] = {}
     for unit, decision in zip(plan.execution.units.units, plan.decisions, strict=True):
         equation = graph.program.equations[unit.root]
-        if is_opaque(graph, unit.root) or equation.name == CUSTOM_PARTITIONING:
-            if not equation.is_kernel:
-                place = called_name(equation.jaxpr_eqn), decision.source_line
-                found[place] = found.get(place, 0.0) + decision.seconds
+        is_unruled = equation.name == CUSTOM_PARTITIONING and not equation.is_kernel
+        if is_unruled or is_opaque(graph, unit.root):
+            place = called_name(equation.jaxpr_eqn), decision.source_line
+            found[place] = found.get(place, 0.0) + decision.seconds
     return tuple(
         f"{name} ({line}) takes {seconds / step_seconds:.0%} of the step, whole on every device: "
         "it has no sharding rule. kiwi.register_kernel gives its function one."

@@ -23,6 +23,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.kernel_registry import known_kernel, parsed_rule
 from kiwi.hlo.kernels import Factors, Kernel, factor_sizes, shardable
 
+
 def sharding_rule(
     fun: Callable[..., Any],
     rule: str | None = None,

@@ -115,7 +115,7 @@ def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _stand_in(*args: Any, **kwargs: Any) -> Any:
     # Runs with the names of whichever module the function is from.
-    from kiwi.hlo import replaced_functions  # noqa: PLC0415
+    from kiwi.hlo import replaced_functions
 
     return replaced_functions._call("the name of the function", args, kwargs)
 
@@ -127,7 +127,7 @@ def _code(name: str, original: CodeType) -> CodeType:
     return own.replace(co_consts=constants, co_freevars=original.co_freevars)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _class_of(kept: type, name: str) -> type:
     """A class of objects whose call is replaced."""
     return type(
