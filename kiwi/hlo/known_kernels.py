@@ -104,7 +104,8 @@ def _path(names: Sequence[str], keys: Sequence[Any]) -> str:
     """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass; the first key is the
     number of the parameter."""
     inside = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
-    name = names[keys[0].idx]
+    number: int = keys[0].idx
+    name = names[number]
     return f"{name}.{inside}" if inside else name
 
 

@@ -31,7 +31,7 @@ from kiwi.hlo.tracing import trace
 
 LENGTH, HEADS, WIDTH = 512, 8, 128
 ATTENTION = "b s h d, b t h d, b t h d -> b s h d"
-WHOLE = {"need_replication_factors": ("s", "t", "d")}
+WHOLE: dict[str, Any] = {"need_replication_factors": ("s", "t", "d")}
 
 
 @pytest.fixture(autouse=True)
@@ -134,9 +134,10 @@ def test_kernels_of_inference_are_recognised(case):
 
 
 def test_a_function_is_its_own_outside_of_planning():
-    code, kind = flash.flash_attention.__wrapped__.__code__, type(gpu_attention.mha)
+    wrapped: Any = flash.flash_attention
+    code, kind = wrapped.__wrapped__.__code__, type(gpu_attention.mha)
     trace(lambda *args: [flash.flash_attention(*args)], _types("bhtd"))
-    assert flash.flash_attention.__wrapped__.__code__ is code
+    assert wrapped.__wrapped__.__code__ is code
     assert type(gpu_attention.mha) is kind is jax.custom_vjp
     jaxpr = jax.make_jaxpr(flash.flash_attention)(*_types("bhtd"))
     assert "pallas_call" in str(jaxpr) and "kiwi" not in str(jaxpr)
