@@ -57,12 +57,16 @@ def sharding_rule(
     if rule is None and known is not None:
         need_replication_factors = need_replication_factors or tuple(known.whole)
     bound = fun.keywords if isinstance(fun, functools.partial) else {}
-    read = None if rule is None and known is not None else parsed_rule(name, rule)
+    if rule is None and known is not None:
+        rules = known.rules
+    else:
+        own = parsed_rule(name, rule)
+        rules = lambda _: (own,)  # noqa: E731
 
     @functools.wraps(function)
     def ruled(*args: Any, **kwargs: Any) -> Any:
         arguments = {**bound, **kwargs}
-        of_call = read or known.rules(arguments)[0]
+        of_call = rules(arguments)[0]
         operands = tuple(o.factors for o in of_call.operands if o.name is None)
         results = of_call.results
         if len(args) != len(operands):
