@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kiwi.configurations.largest_batch import largest_batch as largest_batch
     from kiwi.configurations.search import search as search
     from kiwi.hlo.hints import hint as hint
+    from kiwi.hlo.kernel_registry import register_kernel as register_kernel
     from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
     from kiwi.pipeline import layers as layers
     from kiwi.plans.memory_report import MemoryReport as MemoryReport
@@ -34,6 +35,7 @@ _PLACES = {
         "configurations.largest_batch": ("largest_batch",),
         "configurations.search": ("search",),
         "hlo.hints": ("hint",),
+        "hlo.kernel_registry": ("register_kernel",),
         "hlo.kernel_rules": ("sharding_rule",),
         "pipeline": ("layers",),
         "plans.memory_report": ("MemoryReport", "memory_report"),

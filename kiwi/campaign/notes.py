@@ -9,7 +9,8 @@ from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
-from kiwi.hlo.regions import inner_jaxprs
+from kiwi.hlo.partitioned_functions import CUSTOM_PARTITIONING
+from kiwi.hlo.regions import called_name, inner_jaxprs
 from kiwi.options import Settings
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
@@ -25,6 +26,10 @@ LONG_DIMENSION = 32
 """Elements on each device from which a dimension is long: padding is little of it."""
 
 
+COSTLY_KERNEL = 0.1
+"""Part of the step from which a kernel without a sharding rule is warned of."""
+
+
 def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[str, ...]:
     """What the reader of a plan for these settings should know, one sentence each."""
     return (
@@ -32,6 +37,7 @@ def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[
         *_uneven(plan),
         *_unmeasured(plan),
         *_regions(plan),
+        *costly_kernels(plan),
         *_unread_hints(plan, planner),
         *_pinned(plan, settings),
         *_unfollowed_constraints(plan, settings),
@@ -134,6 +140,26 @@ def _regions(plan: PlanRecord) -> Iterator[str]:
         elif is_opaque(units.graph, unit.root):
             found[opaque].add(name)
     return (text.format(", ".join(sorted(names))) for text, names in found.items() if names)
+
+
+def costly_kernels(plan: PlanRecord) -> tuple[str, ...]:
+    """Kernels without a sharding rule that take long, whole on every device."""
+    graph, step_seconds = plan.execution.units.graph, plan.estimate.step_seconds
+    if plan.mesh.size == 1:
+        return ()
+    found: dict[tuple[str, str], float] = {}
+    for unit, decision in zip(plan.execution.units.units, plan.decisions, strict=True):
+        equation = graph.program.equations[unit.root]
+        is_unruled = equation.name == CUSTOM_PARTITIONING and not equation.is_kernel
+        if is_unruled or is_opaque(graph, unit.root):
+            place = called_name(equation.jaxpr_eqn), decision.source_line
+            found[place] = found.get(place, 0.0) + decision.seconds
+    return tuple(
+        f"{name} ({line}) takes {seconds / step_seconds:.0%} of the step, whole on every device: "
+        "it has no sharding rule. kiwi.register_kernel gives its function one."
+        for (name, line), seconds in found.items()
+        if seconds > COSTLY_KERNEL * step_seconds
+    )
 
 
 def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[str]:

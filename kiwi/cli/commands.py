@@ -197,12 +197,11 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as show:
         show(description=f"compiling for {target}")
         found = _applied(saved, arguments)
-        check = (
-            None
-            if is_own_compiler(target, saved.mesh.hardware)
-            else cross_checked(found.execution, found.step_for(named(str(target))), str(target))
-        )
-        compiled = check.program if check else compile_for(str(target), found.step)
+        name, check = str(target), None
+        if not is_own_compiler(target, saved.mesh.hardware):
+            step, budget_bytes = found.step_for(named(name)), found.memory_budget_bytes
+            check = cross_checked(found.execution, step, name, budget_bytes)
+        compiled = check.program if check else compile_for(name, found.step)
     checked = dataclasses.replace(found, compiled=None if check else compiled)
     recorded = _recorded(saved, compiled.target)
     data = {

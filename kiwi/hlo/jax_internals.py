@@ -54,6 +54,13 @@ _NO_MESH = AbstractMesh((), ())
 # jax 0.10 keeps the mesh of `jax.set_mesh` in its configuration, jax 0.11 beside the meshes.
 _concrete_mesh = getattr(mesh_contexts, "device_context", None) or config.device_context
 
+_known_kernels = config.string_or_object_state(
+    "kiwi_known_kernels",
+    default=None,
+    help="The kernels that are recognised where jax traces their functions.",
+    include_in_trace_context=True,
+)
+
 Placed = Sequence[tuple[Any, int]]
 """Types, each with XLA's color of the memory in which it lies; 0: the device's."""
 
@@ -189,6 +196,20 @@ def unbound_axis(error: Exception) -> str | None:
     """The axis of a collective that no `shard_map`, `vmap` or `pmap` binds, if jax says so."""
     found = _UNBOUND_AXIS.search(str(error))
     return None if found is None else found["axis"]
+
+
+def known_kernels_in_traces(kernels: Hashable) -> AbstractContextManager[None]:
+    """Inside, `known_kernels()` of this thread are `kernels`.
+
+    jax keeps what it traced of functions under `jax.jit`; of what it traced with other kernels it
+    takes nothing.
+    """
+    return _known_kernels(kernels)
+
+
+def known_kernels() -> Any:
+    """The innermost `known_kernels_in_traces` of this thread; None outside of all."""
+    return _known_kernels.value
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:

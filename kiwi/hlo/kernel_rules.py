@@ -10,7 +10,6 @@ lacks would leave partial sums in its gradient, and stays whole in the backward 
 """
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,22 +20,8 @@ from jax.extend import core as jex
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
+from kiwi.hlo.kernel_registry import known_kernel, parsed_rule
 from kiwi.hlo.kernels import Factors, Kernel, factor_sizes, shardable
-
-_BATCH_HEADS_LENGTH = "b h s d, b h t d, b h t d -> b h s d"
-_BATCH_LENGTH_HEADS = "b s (k g) d, b t k d, b t k d -> b s (k g) d"
-_OF_ATTENTION = ("s", "t", "d", "g")
-
-_ATTENTION_BY_LIBRARY = "jax._src.nn.functions.dot_product_attention"
-
-SHIPPED_RULES = {
-    "jax.experimental.pallas.ops.tpu.flash_attention.flash_attention": _BATCH_HEADS_LENGTH,
-    "jax.experimental.pallas.ops.gpu.attention.mha": _BATCH_LENGTH_HEADS,
-    _ATTENTION_BY_LIBRARY: _BATCH_LENGTH_HEADS,
-}
-"""By module and name, the rules of jax's own attention functions: batch and heads are sharded."""
-
-_DIMENSION = re.compile(r"\([^()]*\)|[^\s()]+")
 
 
 def sharding_rule(
@@ -56,7 +41,8 @@ def sharding_rule(
       traced for whole arrays and for shards of them.
     - `rule`: a word per dimension of each operand and result, equal where they are sharded alike,
       such as "b s h d, b t h d, b t h d -> b s h d"; several words in parentheses share a
-      dimension. It may be left out for jax's own attention functions (`SHIPPED_RULES`).
+      dimension. It may be left out for kernels that are known by name
+      (`kiwi.hlo.kernel_registry`), as jax's own attention functions are.
     - `need_replication_factors`: words that are never sharded, such as those of a dimension along
       which a causal mask counts. Nor are words that not all results have.
     - `share_of_work`: the part of its work that the kernel does, where it skips what a mask leaves
@@ -67,15 +53,22 @@ def sharding_rule(
     """
     function = fun.func if isinstance(fun, functools.partial) else fun
     name = getattr(function, "__name__", type(function).__name__)
-    if rule is None:
-        rule = SHIPPED_RULES.get(_full_name(function))
-        need_replication_factors = need_replication_factors or _OF_ATTENTION
-    operands, results = _parsed(name, rule)
-    sharded = shardable(operands, results) - frozenset(need_replication_factors or ())
-    known = fun.keywords if isinstance(fun, functools.partial) else {}
+    known = known_kernel(_full_name(function))
+    if rule is None and known is not None:
+        need_replication_factors = need_replication_factors or tuple(known.whole)
+    bound = fun.keywords if isinstance(fun, functools.partial) else {}
+    if rule is None and known is not None:
+        rules = known.rules
+    else:
+        own = parsed_rule(name, rule)
+        rules = lambda _: (own,)  # noqa: E731
 
     @functools.wraps(function)
     def ruled(*args: Any, **kwargs: Any) -> Any:
+        arguments = {**bound, **kwargs}
+        of_call = rules(arguments)[0]
+        operands = tuple(o.factors for o in of_call.operands if o.name is None)
+        results = of_call.results
         if len(args) != len(operands):
             raise InvalidArgumentError(
                 f"The sharding rule of {name} has {len(operands)} operands, the call {len(args)}.",
@@ -83,44 +76,47 @@ def sharding_rule(
             )
 
         def call(*args: Any) -> tuple[Any, ...]:
-            with jax_internals.assumed_cudnn():
-                return tuple(jax.tree.leaves(fun(*args, **kwargs)))
+            return tuple(jax.tree.leaves(fun(*args, **kwargs)))
 
         share = share_of_work
         if share is None:
-            share = _share_of_work(function, {**known, **kwargs})
-        found: Any = _apply(_Differentiable(name, call, operands, results, sharded, share), *args)
+            share = 1.0 if known is None else known.share_of_work(arguments)
+        sharded = shardable(operands, results) - frozenset(need_replication_factors or ())
+        sizes = {} if known is None or rule is not None else known.sizes(arguments)
+        found = applied(name, call, operands, results, sharded, share, sizes, args)
         return found if len(results) > 1 else found[0]
 
     return ruled
 
 
-def _share_of_work(function: Callable[..., Any], keywords: Mapping[str, Any]) -> float:
-    """cuDNN skips the blocks of scores above the diagonal, and has no body that says so."""
-    is_of_library = _full_name(function) == _ATTENTION_BY_LIBRARY
-    return 0.5 if keywords.get("is_causal") and is_of_library else 1.0
+def applied(
+    name: str,
+    function: Callable[..., tuple[Any, ...]],
+    operands: tuple[Factors, ...],
+    results: tuple[Factors, ...],
+    sharded: frozenset[str],
+    share_of_work: float,
+    known_sizes: Mapping[str, int],
+    args: Sequence[Any],
+) -> tuple[Any, ...]:
+    """The results of a function of arrays as one operator; the parameters are those of `Kernel`.
+
+    Known kernels that the function calls are its own affair.
+    """
+
+    def call(*args: Any) -> tuple[Any, ...]:
+        with jax_internals.assumed_cudnn(), jax_internals.known_kernels_in_traces(None):
+            return function(*args)
+
+    kernel = _Differentiable(
+        name, call, operands, results, sharded, share_of_work, known_sizes=known_sizes
+    )
+    found: Any = _apply(kernel, *args)
+    return tuple(found)
 
 
 def _full_name(function: Callable[..., Any]) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', '')}"
-
-
-def _parsed(name: str, rule: str | None) -> tuple[tuple[Factors, ...], tuple[Factors, ...]]:
-    """The factors of operands and of results."""
-    sides = (rule or "").split("->")
-    if len(sides) != 2:
-        raise InvalidArgumentError(
-            f"{name} has no sharding rule that can be read: {rule!r}.",
-            suggestion='"b s h d, b t h d, b t h d -> b s h d", operands before the arrow.',
-        )
-    operands, results = (
-        tuple(
-            tuple(tuple(dim.strip("()").split()) for dim in _DIMENSION.findall(tensor))
-            for tensor in side.split(",")
-        )
-        for side in sides
-    )
-    return operands, results
 
 
 class _Differentiable(Kernel):
@@ -134,7 +130,13 @@ class _Differentiable(Kernel):
         sharded = self.sharded & shardable(self.operands, [*self.results, *variable])
         name = f"{self.name} forward"
         return Kernel(
-            name, self._with_residuals, self.operands, results, sharded, self.share_of_work
+            name,
+            self._with_residuals,
+            self.operands,
+            results,
+            sharded,
+            self.share_of_work,
+            known_sizes=self.known_sizes,
         )
 
     def backward(self, args: Sequence[Any], forward: Kernel) -> Kernel:
@@ -151,7 +153,13 @@ class _Differentiable(Kernel):
         results = tuple(t for t, a in zip(self.operands, args, strict=True) if _is_real(a))
         sharded = forward.sharded & shardable(operands, results)
         return Kernel(
-            f"{self.name} backward", pulled, operands, results, sharded, self.share_of_work
+            f"{self.name} backward",
+            pulled,
+            operands,
+            results,
+            sharded,
+            self.share_of_work,
+            known_sizes=self.known_sizes,
         )
 
     def results_read(self, args: Sequence[Any]) -> list[int]:
@@ -225,7 +233,8 @@ class _Differentiable(Kernel):
         return [(v.aval.shape, isinstance(v, jex.Literal) or v not in variable) for v in found]
 
     def _sizes(self, args: Sequence[Any]) -> dict[str, int]:
-        return factor_sizes(self.name, zip(self.operands, (a.shape for a in args), strict=True))
+        pairs = zip(self.operands, (a.shape for a in args), strict=True)
+        return factor_sizes(self.name, pairs, self.known_sizes)
 
     def _shrunk(self, args: Sequence[Any], factor: str) -> list[jax.ShapeDtypeStruct]:
         """The operands with a factor divided by its least divisor."""

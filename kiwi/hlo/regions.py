@@ -42,10 +42,20 @@ _LAYOUT = frozenset(
     {"broadcast_in_dim", "expand_dims", "iota", "reshape", "slice", "squeeze", "transpose"}
 )
 
+_VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
+"""Those of `_LAYOUT` that leave the bytes where they are."""
+
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
     """The jaxprs that an equation runs."""
     return [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
+
+
+def called_name(eqn: Any) -> str:
+    """The name of the function that a kernel's equation calls; the primitive's where none is
+    known."""
+    inner = inner_jaxprs(eqn)
+    return inner[0].debug_info.func_name if inner else eqn.primitive.name
 
 
 def trips(eqn: Any) -> int:
@@ -81,8 +91,11 @@ def region_flops(eqn: Any) -> float:
 
 
 def region_workspace_bytes(eqn: Any) -> int:
-    """The peak bytes inside of the region, without its operands and results."""
-    return max((_peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
+    """The peak bytes inside of the region, without its operands and results. The blocks of a kernel
+    of Pallas are not in the device's memory."""
+    if eqn.primitive.name == "pallas_call":
+        return 0
+    return max((peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
 
 
 def _counted_trips(eqn: Any) -> int | None:
@@ -138,7 +151,25 @@ def elements(variable: Any) -> int:
     return prod(getattr(variable.aval, "shape", ()))
 
 
-def _peak_bytes(jaxpr: Any) -> int:
+def moved_bytes(jaxpr: Any) -> int:
+    """What the operators of a jaxpr move that are in no library kernel, with those of the regions
+    that it runs: each that is not fused reads what its kernel reads, and writes its result."""
+    readers, total = _readers(jaxpr), 0
+    reads: dict[Any, frozenset[Any]] = {}
+    for eqn in jaxpr.eqns:
+        sources = [reads.get(v, frozenset({v})) for v in _variables(eqn.invars)]
+        read = frozenset[Any]().union(*sources)
+        is_absorbed = len(eqn.outvars) == 1 and _is_absorbed(eqn, eqn.outvars[0], readers)
+        if is_absorbed and eqn.outvars[0] not in jaxpr.outvars:
+            reads[eqn.outvars[0]] = read
+        elif not _is_library_kernel(eqn):
+            inside = inner_jaxprs(eqn)
+            total += trips(eqn) * sum(map(moved_bytes, inside))
+            total += 0 if inside else sum(map(_size_bytes, (*read, *eqn.outvars)))
+    return total
+
+
+def peak_bytes(jaxpr: Any) -> int:
     """The peak over the equations in order, with the regions that they run."""
     last_read = {v: place for place, eqn in enumerate(jaxpr.eqns) for v in _variables(eqn.invars)}
     readers = _readers(jaxpr)
@@ -149,8 +180,7 @@ def _peak_bytes(jaxpr: Any) -> int:
         for variable in eqn.outvars:
             if variable in outside or _is_absorbed(eqn, variable, readers):
                 continue
-            itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
-            size = elements(variable) * itemsize
+            size = _size_bytes(variable)
             alive += size
             dying[last_read.get(variable, place)] += size
         peak = max(peak, alive + region_workspace_bytes(eqn))
@@ -163,24 +193,48 @@ def _readers(jaxpr: Any) -> dict[Any, list[str]]:
     found: dict[Any, list[str]] = {}
     for eqn in jaxpr.eqns:
         for variable in dict.fromkeys(_variables(eqn.invars)):
-            found.setdefault(variable, []).append(eqn.primitive.name)
+            found.setdefault(variable, []).append(_kind(eqn))
     return found
+
+
+def _kind(eqn: Any) -> str:
+    """The primitive's name; a product of rows alone is a sum, and no matmul."""
+    name = eqn.primitive.name
+    if name == "dot_general":
+        _, (batch, _) = eqn.params["dimension_numbers"]
+        return "reduce_sum" if len(eqn.outvars[0].aval.shape) == len(batch) else name
+    return name
 
 
 def _variables(atoms: Any) -> Iterator[Any]:
     return (a for a in atoms if not isinstance(a, jex.Literal))
 
 
+def _size_bytes(variable: Any) -> int:
+    itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
+    return elements(variable) * itemsize
+
+
+def _is_library_kernel(eqn: Any) -> bool:
+    return _calls_library(eqn.primitive.name)
+
+
+def _calls_library(primitive: str) -> bool:
+    """Whether XLA calls what a primitive stands for, and fuses nothing into it."""
+    return primitive == "pallas_call" or primitive.startswith(CUDNN_ATTENTION)
+
+
 def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool:
-    """Whether XLA fuses a result into its reader."""
+    """Whether XLA fuses a result into its reader. A library kernel reads arrays."""
     if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
         return False
+    own = readers.get(variable, [])
+    is_written = eqn.primitive.name not in _VIEWS and any(map(_calls_library, own))
     if eqn.primitive.name in _LAYOUT:
-        return True
+        return not is_written
     shapes = {getattr(a.aval, "shape", ()) for a in eqn.invars} - {()}
     maps = all(_spreads(shape, variable.aval.shape) for shape in shapes)
-    own = readers.get(variable, [])
-    return maps and len(own) <= 1 and "dot_general" not in own
+    return maps and len(own) <= 1 and "dot_general" not in own and not is_written
 
 
 def _spreads(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:

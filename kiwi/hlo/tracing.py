@@ -15,6 +15,7 @@ from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.host_memory import moved_to
+from kiwi.hlo.known_kernels import kernels_recognised
 from kiwi.hlo.loops import Carry
 from kiwi.hlo.opened_computations import kernel_computations_opened
 from kiwi.hlo.opening import LoopOpener
@@ -87,7 +88,7 @@ def trace(
       `jax.lax.platform_dependent` its branch is inlined. Without them all branches stay.
     """
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
-    with context or nullcontext(), jax_internals.assumed_cudnn(), opened:
+    with context or nullcontext(), jax_internals.assumed_cudnn(), opened, kernels_recognised():
         closed = jax.make_jaxpr(flat_function)(*arguments)
     with jax_internals.without_mesh():
         return program_of(

@@ -12,6 +12,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar
 
 from kiwi.campaign.known_peaks import at_most_known, note_peak
+from kiwi.campaign.notes import costly_kernels
 from kiwi.campaign.shares import NOTICED_KERNEL
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
@@ -159,6 +160,8 @@ class Planner(ABC):
         seconds = step.seconds + time.monotonic() - started
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
+        for message in costly_kernels(plan):
+            _LOG.warning(message)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
         checked, uncheckable = self._cross_checked(plan, known)
         return replace(
@@ -183,7 +186,7 @@ class Planner(ABC):
         if has_host_values and not named(verify).has_host_memory:
             return None, (f"Not compiled: programs for {verify!r} have no host memory.",)
         step = plan.step_for(named(verify))
-        return cross_checked(plan.execution, step, verify), ()
+        return cross_checked(plan.execution, step, verify, plan.memory_budget_bytes), ()
 
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""

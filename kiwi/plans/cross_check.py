@@ -40,19 +40,19 @@ class CrossCheck:
     unforeseen_collectives: tuple[AxisUse, ...]
 
 
-def cross_checked(execution: Execution, step: Step, verify: str) -> CrossCheck:
+def cross_checked(execution: Execution, step: Step, verify: str, budget_bytes: int) -> CrossCheck:
     """Compiles an execution's step with the compiler that `verify` names; raises as
     `compile_for`."""
     program = compile_for(verify, step)
-    own = expected(execution, target_named(verify))
+    own = expected(execution, target_named(verify), budget_bytes)
     beyond = unforeseen(own.collective_uses, program.collective_uses)
     return CrossCheck(program, own.peak_bytes, beyond)
 
 
 @timed("estimate")
-def expected(execution: Execution, target: Target) -> Estimate:
+def expected(execution: Execution, target: Target, budget_bytes: int) -> Estimate:
     """What an execution costs and holds by the rules of another target; nothing of it lies in the
-    host's memory."""
+    host's memory. Copies that are negligible beside the budget are left out."""
     units, mesh, kept = execution.units, execution.mesh, execution.kept_copies
     program = units.graph.program
     kernels = target.kernels(units, mesh.hardware)
@@ -69,7 +69,7 @@ def expected(execution: Execution, target: Target) -> Estimate:
     fixed = Fixed(
         dict(zip(program.arguments, execution.argument_shardings, strict=True)), results, {}
     )
-    planning = chosen_problem(kernels, mesh, fixed, sources, nodes, kept)
+    planning = chosen_problem(kernels, mesh, fixed, sources, nodes, budget_bytes)
     solution = [0] * len(planning.problem.nodes)
     return estimate_schedule(Solved(planning, solution, kept), execution.schedule)
 

@@ -24,7 +24,7 @@ from kiwi.plans.deviations import KernelDeviation
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.costs import region_price
+from kiwi.problem.costs import UnitWork, region_price
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
@@ -252,7 +252,10 @@ class PlanRecord:
         for unit, decision in zip(self.execution.units.units, self.decisions, strict=True):
             calls = sum(graph.program.equations[e].kernel_calls for e in unit.equations)
             if calls:
-                found[unit.index] = decision.seconds / decision.trips / calls
+                work = UnitWork.of(kernels, unit, self.mesh)
+                result_bytes = sum(graph.program.values[v].size_bytes for v in unit.outputs)
+                seconds = work.share_without_beside(result_bytes) * decision.seconds
+                found[unit.index] = seconds / decision.trips / calls
             elif graph.equations[unit.root].is_region:
                 price = region_price(kernels, graph.program.equations[unit.root], self.mesh)
                 if price.kernel_runs:

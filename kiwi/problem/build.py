@@ -416,12 +416,14 @@ def chosen_problem(
     fixed: Fixed,
     sources: tuple[SourceNode, ...],
     nodes: tuple[UnitNode, ...],
-    kept: KeptCopies,
+    limit_bytes: int,
 ) -> PlanningProblem:
     """The problem in which each node has one option: decisions made elsewhere, priced for these
-    kernels, without a limit."""
-    chosen = OfferedOptions(kernels, mesh, fixed, sources, nodes, Crowded())
-    return _assemble(chosen, None, kept, with_parts=True)
+    kernels."""
+    chosen = OfferedOptions(
+        kernels, mesh, fixed, sources, nodes, Crowded(), Operands(kernels, mesh)
+    )
+    return _Assembly(chosen).problem(limit_bytes)
 
 
 def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[ShardingStrategy, ...]:

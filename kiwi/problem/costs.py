@@ -24,19 +24,20 @@ earlier unit (`Kernel.shared`) takes that and its own traffic, a map its traffic
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
 
+from kiwi.hlo.kernels import kernel_calls
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.program import Equation
 from kiwi.hlo.region_units import units_of_region
-from kiwi.hlo.regions import region_workspace_bytes, trips
+from kiwi.hlo.regions import moved_bytes, peak_bytes, region_workspace_bytes, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
-from kiwi.kernels.kernel import Kernel, TransposedOperand
+from kiwi.kernels.kernel import Kernel, MovedBeside, TransposedOperand
 from kiwi.kernels.matrix_operands import CONVOLUTION
 from kiwi.kernels.reductions import reduces
 from kiwi.mesh import DeviceMesh, Hardware, Price, Provenance
@@ -119,7 +120,7 @@ class UnitWork:
                 hardware.host_bandwidth_bytes_per_second if is_transfer else bandwidth
             ),
             recorded=None if table is None else RecordedWork.of(units, unit, table),
-            workspace_bytes=region_workspace_bytes(equation.jaxpr_eqn) if is_region else 0,
+            workspace_bytes=_workspace_bytes(equation, is_region),
             trips=units.trips(unit),
             border=border,
             stacked=values[unit.outputs[0]].shape[0] if border == STACK else 1,
@@ -133,7 +134,7 @@ class UnitWork:
             functions=tuple(compress(work, is_apart)),
             beside=tuple(
                 (moved.bytes / bandwidth, unit.rule.operator_factors[moved.place])
-                for moved in kernel.moved_beside
+                for moved in (*kernel.moved_beside, *_moved_in_kernels(units, unit))
             ),
             region=region_price(kernels, equation, mesh) if is_region else None,
         )
@@ -179,6 +180,14 @@ class UnitWork:
             seconds += _local_seconds(self.beside, shards) + len(self.beside) * self.launch_seconds
         return Price(self.trips * seconds, once.provenance)
 
+    def share_without_beside(self, result_bytes: int) -> float:
+        """The part of its seconds that its own kernel takes, without what it moves beside."""
+        if not self.beside or self.at_hand is not None:
+            return 1.0
+        alone = replace(self, beside=())
+        own, all_of_it = (w.price({}, self.read_bytes, result_bytes) for w in (alone, self))
+        return own.seconds / all_of_it.seconds
+
     def least_seconds(self, devices: int) -> float:
         """What it computes takes at least on one of so many devices, where all share it."""
         shared_seconds = sum(seconds for seconds, _ in self.work) / devices
@@ -216,6 +225,23 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         factors = self.reduced_for_readers
         return factors is not None and all(shards.get(f, 1) == 1 for f in factors)
+
+
+def _workspace_bytes(equation: Equation, is_region: bool) -> int:
+    """What the function of an equation holds beyond its operands and results."""
+    if is_region:
+        return region_workspace_bytes(equation.jaxpr_eqn)
+    return 0 if equation.kernel is None else peak_bytes(equation.kernel_jaxpr)
+
+
+def _moved_in_kernels(units: UnitGraph, unit: Unit) -> Iterator[MovedBeside]:
+    """What a function with a sharding rule moves in front of, and behind, the library kernels that
+    it calls. One that calls none is priced as one kernel."""
+    for place, index in enumerate(unit.equations):
+        equation = units.graph.program.equations[index]
+        if equation.kernel is not None and kernel_calls(equation.kernel_jaxpr):
+            moved = moved_bytes(equation.kernel_jaxpr)
+            yield from (MovedBeside(place, moved),) * bool(moved)
 
 
 def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
@@ -284,7 +310,7 @@ def _program_price(units: UnitGraph, mesh: DeviceMesh, target: str) -> RegionPri
             RegionPrice(
                 price.seconds,
                 price.seconds if is_large else 0.0,
-                price.seconds if calls else 0.0,
+                work.share_without_beside(result_bytes) * price.seconds if calls else 0.0,
                 work.trips * calls,
                 price.provenance,
             )

@@ -16,6 +16,7 @@ PACKAGE = Path(kiwi.__file__).parent
 PRIVATE_NAMES = (
     "jax._src.core.NamedAxisEffect",
     "jax._src.compiler.get_compile_options",
+    "jax._src.config.string_or_object_state",
     "jax._src.config.traceback_filtering",
     "jax._src.core.JaxprEqnContext",
     "jax._src.core.ShapedArray",

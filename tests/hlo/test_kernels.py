@@ -17,7 +17,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 
 import kiwi
 from kiwi.errors import CompileCheckError, InvalidArgumentError
-from kiwi.hlo import jax_internals
+from kiwi.hlo import jax_internals, kernel_registry
 
 BATCH, LENGTH, HEADS, GROUPS, WIDTH = 8, 64, 8, 2, 16
 GROUPED = "b s (k g) d, b t k d, b t k d -> b s (k g) d"
@@ -180,7 +180,7 @@ def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
     for kernel, matmuls in ((forward, 2), (backward, 5)):
         assert kernel.sharding != jax.sharding.PartitionSpec(None, None, None, None)
         least = share * matmuls * 2 * 16 * 8 * 1024**2 * 128 / plan.mesh.size / 989e12
-        assert least < kernel.seconds < 4 * least
+        assert least < kernel.seconds < 5 * least
     assert plan.step.exported(platform)
     program = plan.execution.units.graph.program
     assert sum(equation.kernel_calls for equation in program.equations) == calls
@@ -201,7 +201,9 @@ def test_kernels_take_their_time_in_the_schedule_that_xla_tpu_compiles(name):
     assert seconds < time.compute_seconds
     assert time.compute_seconds == pytest.approx(plan.estimate.compute_seconds, rel=0.2)
     of_each = plan.step.kernel_seconds.values()
-    assert sum(of_each) == pytest.approx(forward.seconds + backward.seconds / (calls - 1))
+    whole_seconds = forward.seconds + backward.seconds / (calls - 1)
+    # Less what their functions move beside them, which the schedule has anyway.
+    assert 0.75 * whole_seconds < sum(of_each) < whole_seconds
 
 
 def test_cudnn_is_traced_with_jax_s_plugin_and_without_the_library(monkeypatch):
@@ -215,7 +217,8 @@ def test_cudnn_is_traced_with_jax_s_plugin_and_without_the_library(monkeypatch):
 
 
 @pytest.mark.parametrize("attend", [gpu_attention.mha, _cudnn], ids=["mha", "cudnn"])
-def test_a_kernel_without_a_rule_runs_whole_on_each_device(attend):
+def test_a_kernel_without_a_rule_runs_whole_on_each_device(attend, monkeypatch):
+    monkeypatch.setattr(kernel_registry, "_ENTRIES", {})
     keywords = {} if attend is _cudnn else {"segment_ids": None}
     step = step_of(functools.partial(attend, **keywords))
     args = arguments(16, 1024, 8, 8, 128, jnp.bfloat16)

@@ -1,0 +1,190 @@
+"""Known kernels, recognised wherever a step calls them.
+
+While a step is traced, each function of the registry (`kiwi.hlo.kernel_registry`) is replaced by
+one that puts a kernel with its sharding rule into the trace (`kiwi.hlo.kernel_rules`). Recognised
+in front of differentiation and of inlining, the call still has its function, which the emitted
+program calls with shards, and its static arguments. What jax traces of it shows neither: a call
+under `jax.jit` or `jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only
+the `pallas_call`s of the backward pass.
+"""
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.hlo import jax_internals
+from kiwi.hlo.kernel_registry import Arguments, KernelRule, KnownKernel, recognised_kernels
+from kiwi.hlo.kernel_rules import applied
+from kiwi.hlo.kernels import Factors, factor_sizes, shardable
+from kiwi.hlo.replaced_functions import replaced
+
+
+def kernels_recognised() -> AbstractContextManager[Any]:
+    """Inside, calls of known kernels are traced as kernels with a sharding rule."""
+    kernels = recognised_kernels()
+    stack = ExitStack()
+    stack.enter_context(replaced({kernel.name: _called for kernel in kernels}))
+    stack.enter_context(jax_internals.known_kernels_in_traces(kernels))
+    return stack
+
+
+def _called(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What a call of a known function becomes: as it was written outside of the context, in another
+    thread, and inside of another kernel."""
+    active = jax_internals.known_kernels() or ()
+    known = next((kernel for kernel in active if kernel.name == name), None)
+    if known is None:
+        return original(*args, **kwargs)
+    return _as_kernel(known, original, args, kwargs)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An array among the arguments of a call. `name`: its parameter, and the path in it."""
+
+    name: str
+    array: Any
+
+
+def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    bound.apply_defaults()
+    names = [*bound.arguments]
+    leaves, tree = jax.tree_util.tree_flatten_with_path([*bound.arguments.values()])
+    places = [k for k, (_, leaf) in enumerate(leaves) if _is_operand(leaf)]
+    operands = [_Operand(_path(names, leaves[k][0]), leaves[k][1]) for k in places]
+
+    def call(*arrays: Any) -> Any:
+        given = [_made_again(leaf) for _, leaf in leaves]
+        for place, array in zip(places, arrays, strict=True):
+            given[place] = array
+        arguments = OrderedDict(zip(names, tree.unflatten(given), strict=True))
+        own = inspect.BoundArguments(bound.signature, arguments)
+        return original(*own.args, **own.kwargs)
+
+    with jax_internals.known_kernels_in_traces(None):
+        types = jax.eval_shape(call, *(operand.array for operand in operands))
+    results, result_tree = jax.tree.flatten(types)
+    sizes = known.sizes(bound.arguments)
+    fitted = _fitted(known, bound.arguments, sizes, operands, results)
+    if fitted is None:
+        return original(*args, **kwargs)
+    found = applied(
+        known.name.rpartition(".")[2],
+        lambda *arrays: tuple(jax.tree.leaves(call(*arrays))),
+        *fitted,
+        shardable(*fitted) - known.whole,
+        known.share_of_work(bound.arguments),
+        sizes,
+        [operand.array for operand in operands],
+    )
+    return result_tree.unflatten(found)
+
+
+def _is_operand(leaf: Any) -> bool:
+    """An array without elements says that something is absent, and is made again on each device."""
+    return isinstance(leaf, jax.Array | np.ndarray) and leaf.size > 0
+
+
+def _made_again(leaf: Any) -> Any:
+    is_empty = isinstance(leaf, jax.Array) and leaf.size == 0
+    return jnp.zeros(leaf.shape, leaf.dtype) if is_empty else leaf
+
+
+def _path(names: Sequence[str], keys: Sequence[Any]) -> str:
+    """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass; the first key is the
+    number of the parameter."""
+    inside = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
+    number: int = keys[0].idx
+    name = names[number]
+    return f"{name}.{inside}" if inside else name
+
+
+def _fitted(
+    known: KnownKernel,
+    arguments: Arguments,
+    sizes: Mapping[str, int],
+    operands: Sequence[_Operand],
+    results: Sequence[Any],
+) -> tuple[tuple[Factors, ...], tuple[Factors, ...]] | None:
+    """The factors of operands and results, by the first rule that fits; None if none does.
+
+    **Raises:** `InvalidArgumentError` if none fits of a kernel that the user registered.
+    """
+    errors = []
+    for rule in known.rules(arguments):
+        try:
+            return _by_rule(known.name, rule, sizes, operands, results)
+        except InvalidArgumentError as error:
+            errors.append(error)
+    if known.is_shipped:
+        return None
+    raise errors[0]
+
+
+def _by_rule(
+    name: str,
+    rule: KernelRule,
+    sizes: Mapping[str, int],
+    operands: Sequence[_Operand],
+    results: Sequence[Any],
+) -> tuple[tuple[Factors, ...], tuple[Factors, ...]]:
+    named = {o.name: o.factors for o in rule.operands if o.name is not None}
+    ordered = [o.factors for o in rule.operands if o.name is None]
+    in_order = [operand.name for operand in operands if operand.name not in named]
+    if len(in_order) < len(ordered) or len(results) != len(rule.results):
+        shapes = ", ".join(f"{o.name} {o.array.shape}" for o in operands)
+        raise InvalidArgumentError(
+            f"The sharding rule of {name}, {rule.text!r}, does not fit a call with the arrays "
+            f"{shapes} and {len(results)} results.",
+            suggestion="Give register_kernel one rule for each signature of the function.",
+        )
+    known = {**named, **dict(zip(in_order, ordered, strict=False))}
+    pairs = [
+        (known.get(operand.name) or _apart(operand.name, operand.array.shape), operand.array.shape)
+        for operand in operands
+    ]
+    pairs += zip(rule.results, (result.shape for result in results), strict=True)
+    tensors = _without_repeated(pairs, sizes)
+    shapes = (shape for _, shape in pairs)
+    factor_sizes(name, zip(tensors, shapes, strict=True), sizes)
+    return tuple(tensors[: len(operands)]), tuple(tensors[len(operands) :])
+
+
+def _without_repeated(
+    pairs: Sequence[tuple[Factors, Sequence[int]]], sizes: Mapping[str, int]
+) -> list[Factors]:
+    """The factors of tensors, from those of the rule and their shapes.
+
+    A dimension of one element that is repeated along its factors, as one mask for all heads, is one
+    of its own.
+    """
+    found = dict(sizes)
+    dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=False)]
+    for factors, size in sorted(dims, key=lambda dim: (len(dim[0]), -dim[1])):
+        unknown = [f for f in factors if f not in found]
+        if len(unknown) == 1:
+            found[unknown[0]] = max(1, size // prod(found.get(f, 1) for f in factors))
+    return [
+        tuple(
+            (f"repeated {k} {d}",) if n == 1 and prod(found.get(f, 1) for f in dim) > 1 else dim
+            for d, (dim, n) in enumerate(zip(tensor, shape, strict=False))
+        )
+        if len(tensor) == len(shape)
+        else tensor
+        for k, (tensor, shape) in enumerate(pairs)
+    ]
+
+
+def _apart(name: str, shape: Sequence[int]) -> Factors:
+    """The factors of an array that the rule does not mention: it stays whole."""
+    return tuple((f"{name} {d}",) for d in range(len(shape)))

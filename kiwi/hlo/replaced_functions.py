@@ -1,0 +1,137 @@
+"""Functions that are replaced for a while wherever they are called, by their names.
+
+Whoever has imported a function holds the function, not its name in its module. Of a plain one, and
+of the one under `jax.jit`, the code object is exchanged; an object of `jax.custom_vjp` or
+`jax.custom_jvp` gets a class of its own. All of it is undone behind the last of several threads,
+and what takes a function's place is told the original.
+"""
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import jax
+
+Replacement = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""What is called instead: with the function's name, the original, and the arguments of the call."""
+
+_LOCK = threading.RLock()
+_NAME = "the name of the function"
+_CUSTOM = (jax.custom_vjp, jax.custom_jvp)
+
+
+class _Replaced:
+    """One function that is replaced at present."""
+
+    def __init__(self, name: str, found: Any, by: Replacement) -> None:
+        self.by = by
+        self.users = 0
+        self._found = found
+        self._kept: Any = None
+        if isinstance(found, _CUSTOM):
+            self._kept = type(found)
+            call = functools.partial(self._kept.__call__, found)
+            self.original: Callable[..., Any] = functools.update_wrapper(call, found)
+            found.__class__ = _class_of(self._kept, name)
+        else:
+            self._kept = found.__code__
+            self.original = _copy(found)
+            found.__code__ = _code(name, self._kept)
+
+    def undo(self) -> None:
+        if isinstance(self._found, _CUSTOM):
+            self._found.__class__ = self._kept
+        else:
+            self._found.__code__ = self._kept
+
+
+_REPLACED: dict[str, _Replaced] = {}
+
+
+@contextlib.contextmanager
+def replaced(functions: Mapping[str, Replacement]) -> Iterator[None]:
+    """Inside, functions are replaced, given by module and qualified name.
+
+    Those of modules that are not imported cannot be called, and are left out. Of several names of
+    one function the first counts.
+    """
+    used = []
+    with _LOCK:
+        for name, by in functions.items():
+            if name not in _REPLACED and (found := _function(name)) is not None:
+                _REPLACED[name] = _Replaced(name, found, by)
+            if name in _REPLACED:
+                _REPLACED[name].users += 1
+                used.append(name)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for name in reversed(used):
+                _REPLACED[name].users -= 1
+                if not _REPLACED[name].users:
+                    _REPLACED.pop(name).undo()
+
+
+def _function(name: str) -> Any:
+    """What can be replaced of the function of this name: a plain function, or an object of
+    `jax.custom_vjp` or `jax.custom_jvp`; None if nothing can."""
+    parts = name.split(".")
+    lengths = range(len(parts) - 1, 0, -1)
+    length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), None)
+    if length is None:
+        return None
+    found: Any = sys.modules[".".join(parts[:length])]
+    for part in parts[length:]:
+        found = getattr(found, part, None)
+    while found is not None and not isinstance(found, (FunctionType, *_CUSTOM)):
+        found = getattr(found, "__wrapped__", None)
+    return found
+
+
+def _copy(function: FunctionType) -> Callable[..., Any]:
+    """The function with the code that it has now."""
+    copy = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls what takes a function's place."""
+    with _LOCK:
+        found = _REPLACED[name]
+    return found.by(name, found.original, args, kwargs)
+
+
+def _stand_in(*args: Any, **kwargs: Any) -> Any:
+    # Runs with the names of whichever module the function is from.
+    from kiwi.hlo import replaced_functions
+
+    return replaced_functions._call("the name of the function", args, kwargs)
+
+
+def _code(name: str, original: CodeType) -> CodeType:
+    """Code that calls what takes the function's place, in a function with its free variables."""
+    own = _stand_in.__code__
+    constants = tuple(name if constant == _NAME else constant for constant in own.co_consts)
+    return own.replace(co_consts=constants, co_freevars=original.co_freevars)
+
+
+@functools.cache
+def _class_of(kept: type, name: str) -> type:
+    """A class of objects whose call is replaced."""
+    return type(
+        kept.__name__,
+        (kept,),
+        {"__call__": lambda self, *args, **kwargs: _call(name, args, kwargs)},
+    )
