@@ -69,8 +69,17 @@ ABOVE_BUDGET = Attempt(
     Kind.SEARCH,
     "No plan is predicted to fit, there is a compiler, and none was compiled.",
     "A limit above the budget, near the least peak known: programs may need less than predicted.",
-    ("FIRST_RAISED", "ABOVE_LEAST", "MOST_RAISED", "SECOND_SEARCH_SHARE"),
+    ("FIRST_RAISED", "ABOVE_LEAST", "MOST_RAISED", "MOST_RAISED_TO_LEAST", "SECOND_SEARCH_SHARE"),
     "kiwi.campaign.refusals",
+)
+
+FREE_PROGRAM = Attempt(
+    "the free plan",
+    Kind.SEARCH,
+    "Estimates alone have refused the budget, and there is a compiler.",
+    "The plan without a limit, as compiled: a budget that it meets is not refused.",
+    ("MOST_RAISED_TO_FREE", "SECOND_SEARCH_SHARE"),
+    "kiwi.campaign.searches",
 )
 
 WITHOUT_PINS = Attempt(
@@ -298,6 +307,7 @@ ATTEMPTS = (
     LEAST_PEAK,
     BASELINES,
     ABOVE_BUDGET,
+    FREE_PROGRAM,
     WITHOUT_PINS,
     WITH_CORRECTIONS,
     EACH_OPERATOR,

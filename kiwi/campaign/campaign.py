@@ -69,9 +69,15 @@ class Campaign:
         """The tools of a search that follows one without a plan."""
         return self.tools.part(shares.SECOND_SEARCH_SHARE)
 
-    def search(self, start: Start, tools: Tools, limit_bytes: int | None = None) -> Plan:
+    def search(
+        self,
+        start: Start,
+        tools: Tools,
+        limit_bytes: int | None = None,
+        most_rounds: int | None = None,
+    ) -> Plan:
         """The plan that the closed loop finds for one problem; raises as it does."""
-        return searched(self.planner, self.step, tools, start, limit_bytes)
+        return searched(self.planner, self.step, tools, start, limit_bytes, most_rounds)
 
     def begin_again(self, start: Start) -> None:
         """Searches from another start; raises if there is no plan either."""
@@ -123,8 +129,10 @@ def searched(
     tools: Tools,
     start: Start,
     limit_bytes: int | None = None,
+    most_rounds: int | None = None,
 ) -> Plan:
     """The plan that the closed loop finds for one problem under the settings' budget; it begins
-    with `limit_bytes`, by default the budget."""
+    with `limit_bytes`, by default the budget, and ends after `most_rounds`."""
     proposer = ProblemSearch(planner, step, tools, start, limit_bytes)
+    proposer.most_rounds = most_rounds or proposer.most_rounds
     return ClosedLoop(planner, proposer, tools.settings.memory_budget_bytes, tools).run()

@@ -18,10 +18,11 @@ def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
     if isinstance(error, BudgetNotMetError):
         return ()
     least_bytes = getattr(error, "least_peak_bytes", None)
-    limits = (shares.FIRST_RAISED * budget_bytes, shares.MOST_RAISED * budget_bytes)
-    if least_bytes is not None:
-        limits = (shares.ABOVE_LEAST * least_bytes,)
-    return tuple(int(limit) for limit in limits if limit <= shares.MOST_RAISED * budget_bytes)
+    if least_bytes is None:
+        shares_of_budget = shares.FIRST_RAISED, shares.MOST_RAISED
+        return tuple(int(share * budget_bytes) for share in shares_of_budget)
+    limit_bytes = int(shares.ABOVE_LEAST * least_bytes)
+    return (limit_bytes,) if limit_bytes <= shares.MOST_RAISED_TO_LEAST * budget_bytes else ()
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:

@@ -1,12 +1,15 @@
 """The searches of a campaign, in the order in which they are made."""
 
+import math
 from dataclasses import dataclass
 
+from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
 from kiwi.campaign.attempts import (
     ABOVE_BUDGET,
     BASELINES,
     FIRST_SEARCH,
+    FREE_PROGRAM,
     LEAST_PEAK,
     WITHOUT_PINS,
 )
@@ -18,6 +21,9 @@ from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
+
+UNLIMITED_BYTES = 2**50
+"""More than any device has."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,30 @@ class AboveBudgetSearch:
 
 
 @dataclass(frozen=True)
+class FreeProgramSearch:
+    """The plan without a limit, as compiled: whoever plans without a budget sees what it needs."""
+
+    attempt: Attempt = FREE_PROGRAM
+
+    def applies(self, campaign: Campaign) -> bool:
+        """Where there is a compiler, and estimates alone have refused the budget by no more than
+        they may be wrong."""
+        refusal = campaign.refusal
+        if campaign.tools.compile is None or isinstance(refusal, BudgetNotMetError):
+            return False
+        least_bytes = getattr(refusal, "least_peak_bytes", None) or math.inf
+        return least_bytes <= shares.MOST_RAISED_TO_FREE * campaign.budget_bytes
+
+    def run(self, campaign: Campaign) -> None:
+        """Takes the plan if its program fits."""
+        try:
+            found = campaign.search(campaign.start, campaign.second_tools, UNLIMITED_BYTES, 1)
+        except (InfeasibleBudgetError, NoPlanFoundError):
+            return
+        campaign.answered(found, campaign.problem)
+
+
+@dataclass(frozen=True)
 class SearchWithoutPins:
     """Without pins, for the error: it finds no plan that may be used."""
 
@@ -131,6 +161,7 @@ SEARCHES: tuple[Search, ...] = (
     LeastPeakSearch(),
     BaselineSearch(),
     AboveBudgetSearch(),
+    FreeProgramSearch(),
     SearchWithoutPins(),
 )
 """All of them, in their order."""

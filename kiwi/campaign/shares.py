@@ -36,7 +36,14 @@ ABOVE_LEAST = 1.01
 """The limit above the budget, in parts of the least peak that was found."""
 
 MOST_RAISED = 1.25
-"""No limit beyond this many times the budget is tried: no program compiles to that much less."""
+"""No limit beyond this many times the budget is tried where no peak is known."""
+
+MOST_RAISED_TO_LEAST = 2.0
+"""Nor one beyond this many times the budget where the least peak is known: estimates of loops that
+stand in loops, and of associative scans, are up to so much too high."""
+
+MOST_RAISED_TO_FREE = 3.0
+"""The free plan is compiled if the least peak is at most this many times the budget."""
 
 MOST_DROPPED_PINS = 12
 """Pins are dropped one at a time to find the one to blame. If there are more, all are named."""

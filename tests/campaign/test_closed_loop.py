@@ -151,7 +151,7 @@ def test_the_compiler_has_the_last_word_where_no_plan_is_predicted_to_fit(monkey
 
 def test_far_below_the_least_peak_the_prediction_decides():
     error = kiwi.errors.InfeasibleBudgetError("", least_peak_bytes=130)
-    assert raised_limits(error, 100) == ()
+    assert raised_limits(error, 60) == ()
     assert raised_limits(error, 110) == (131,)
     assert raised_limits(kiwi.errors.NoPlanFoundError(""), 100) == (110, 125)
 
