@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from kiwi.configurations.largest_batch import largest_batch as largest_batch
     from kiwi.configurations.search import search as search
     from kiwi.hlo.hints import hint as hint
-    from kiwi.hlo.kernel_registry import register_kernel as register_kernel
-    from kiwi.hlo.kernel_rules import sharding_rule as sharding_rule
+    from kiwi.hlo.known_kernels.registry import register_kernel as register_kernel
+    from kiwi.hlo.known_kernels.rules import sharding_rule as sharding_rule
     from kiwi.pipeline import layers as layers
     from kiwi.plans.memory_report import MemoryReport as MemoryReport
     from kiwi.plans.memory_report import memory_report as memory_report
@@ -35,8 +35,8 @@ _PLACES = {
         "configurations.largest_batch": ("largest_batch",),
         "configurations.search": ("search",),
         "hlo.hints": ("hint",),
-        "hlo.kernel_registry": ("register_kernel",),
-        "hlo.kernel_rules": ("sharding_rule",),
+        "hlo.known_kernels.registry": ("register_kernel",),
+        "hlo.known_kernels.rules": ("sharding_rule",),
         "pipeline": ("layers",),
         "plans.memory_report": ("MemoryReport", "memory_report"),
         "plans.plan": ("Plan",),

@@ -15,7 +15,7 @@ from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
 from kiwi.hlo.host_memory import moved_to
-from kiwi.hlo.known_kernels import kernels_recognised
+from kiwi.hlo.known_kernels.recognised import kernels_recognised
 from kiwi.hlo.loops import Carry
 from kiwi.hlo.opened_computations import kernel_computations_opened
 from kiwi.hlo.opening import LoopOpener

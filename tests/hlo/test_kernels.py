@@ -17,7 +17,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 
 import kiwi
 from kiwi.errors import CompileCheckError, InvalidArgumentError
-from kiwi.hlo import jax_internals, kernel_registry
+from kiwi.hlo import jax_internals
+from kiwi.hlo.known_kernels import registry as kernel_registry
 
 BATCH, LENGTH, HEADS, GROUPS, WIDTH = 8, 64, 8, 2, 16
 GROUPED = "b s (k g) d, b t k d, b t k d -> b s (k g) d"

@@ -26,7 +26,7 @@ from jax.sharding import PartitionSpec as P
 
 import kiwi
 from kiwi.errors import InvalidArgumentError
-from kiwi.hlo import kernel_registry
+from kiwi.hlo.known_kernels import registry as kernel_registry
 from kiwi.hlo.tracing import trace
 
 LENGTH, HEADS, WIDTH = 512, 8, 128

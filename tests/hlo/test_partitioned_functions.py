@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import kiwi
+from tests.helpers.on_cpu import ON_CPU
 
 ROWS, WIDTH, HIDDEN = 32768, 16, 512
 
@@ -94,7 +95,7 @@ def _assert_equal(found: Any, expected: Any) -> None:
     )
 
 
-OPTIONS: dict[str, Any] = {"mesh_shape": (2, 4), "memory_budget": "1GiB"}
+OPTIONS: dict[str, Any] = {"mesh_shape": (2, 4), "profile": ON_CPU, "memory_budget": "1GiB"}
 IN_ROWS = {"in_shardings": (None, P(("x", "y")))}
 WHOLE = {"need_replication_factors": ("d",)}
 

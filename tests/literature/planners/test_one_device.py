@@ -23,6 +23,7 @@ from kiwi.memory.order_search import needed_bytes
 from kiwi.planners.registry import planner_named
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.solver.schedule import Schedule
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.perceptron import step_of
 from tests.helpers.planning import array
 
@@ -32,7 +33,13 @@ X = array(BATCH, WIDTH)
 
 
 def _planned(planner, budget, **options):
-    given = {"mesh_shape": (1,), "verify": "cpu", "time_limit_seconds": 6.0, "donate_argnums": 0}
+    given = {
+        "mesh_shape": (1,),
+        "profile": ON_CPU,
+        "verify": "cpu",
+        "time_limit_seconds": 6.0,
+        "donate_argnums": 0,
+    }
     options = given | options
     return kiwi.jit(STEP, planner=planner, memory_budget=budget, **options)
 

@@ -8,6 +8,7 @@ import pytest
 import kiwi
 from kiwi.errors import InfeasibleBudgetError
 from kiwi.literature.planners.two_stage import BUDGETS, growing_budgets, least_bound_bytes
+from tests.helpers.on_cpu import WAITING_ON_CPU
 from tests.helpers.planning import WAITING
 
 LAYERS, WIDTH, BATCH = 6, 64, 512
@@ -79,9 +80,9 @@ def test_it_is_as_fast_as_sharding_alone_and_no_faster_than_joint_plans(free):
 
 
 def test_a_compiled_plan_that_recomputes_meets_the_budget_and_computes_the_same(free):
-    kept = _planned("alpa", "1TiB", verify="cpu").plan(*_arguments())
+    kept = _planned("alpa", "1TiB", profile=WAITING_ON_CPU, verify="cpu").plan(*_arguments())
     budget = int(0.9 * kept.compiled.peak_bytes)
-    planned = _planned("two-stage", budget, verify="cpu")
+    planned = _planned("two-stage", budget, profile=WAITING_ON_CPU, verify="cpu")
     plan = planned.plan(*_arguments())
     assert plan.execution.recomputed
     assert plan.estimate.recompute_seconds > 0

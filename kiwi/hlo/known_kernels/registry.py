@@ -1,7 +1,7 @@
 """Kernels that are known by name: how they may be sharded, and what part of their work they do.
 
 An entry is for a function, by its module and qualified name. A step that calls it is planned as if
-it called it through `kiwi.sharding_rule` (`kiwi.hlo.known_kernels`). The shipped entries are those
+it called it through `kiwi.sharding_rule` (`recognised`). The shipped entries are those
 of attention functions of jax: batch and heads are sharded, everything else stays whole.
 """
 

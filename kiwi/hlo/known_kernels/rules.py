@@ -20,8 +20,8 @@ from jax.extend import core as jex
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
-from kiwi.hlo.kernel_registry import known_kernel, parsed_rule
 from kiwi.hlo.kernels import Factors, Kernel, factor_sizes, shardable
+from kiwi.hlo.known_kernels.registry import known_kernel, parsed_rule
 
 
 def sharding_rule(
@@ -42,7 +42,7 @@ def sharding_rule(
     - `rule`: a word per dimension of each operand and result, equal where they are sharded alike,
       such as "b s h d, b t h d, b t h d -> b s h d"; several words in parentheses share a
       dimension. It may be left out for kernels that are known by name
-      (`kiwi.hlo.kernel_registry`), as jax's own attention functions are.
+      (`kiwi.hlo.known_kernels.registry`), as jax's own attention functions are.
     - `need_replication_factors`: words that are never sharded, such as those of a dimension along
       which a causal mask counts. Nor are words that not all results have.
     - `share_of_work`: the part of its work that the kernel does, where it skips what a mask leaves

@@ -115,7 +115,7 @@ def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _stand_in(*args: Any, **kwargs: Any) -> Any:
     # Runs with the names of whichever module the function is from.
-    from kiwi.hlo import replaced_functions
+    from kiwi.hlo.known_kernels import replaced_functions
 
     return replaced_functions._call("the name of the function", args, kwargs)
 

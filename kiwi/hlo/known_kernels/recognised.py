@@ -1,7 +1,7 @@
 """Known kernels, recognised wherever a step calls them.
 
-While a step is traced, each function of the registry (`kiwi.hlo.kernel_registry`) is replaced by
-one that puts a kernel with its sharding rule into the trace (`kiwi.hlo.kernel_rules`). Recognised
+While a step is traced, each function of the registry (`registry`) is replaced by one that puts a
+kernel with its sharding rule into the trace (`rules`). Recognised
 in front of differentiation and of inlining, the call still has its function, which the emitted
 program calls with shards, and its static arguments. What jax traces of it shows neither: a call
 under `jax.jit` or `jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only
@@ -22,10 +22,10 @@ import numpy as np
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
-from kiwi.hlo.kernel_registry import Arguments, KernelRule, KnownKernel, recognised_kernels
-from kiwi.hlo.kernel_rules import applied
 from kiwi.hlo.kernels import Factors, factor_sizes, shardable
-from kiwi.hlo.replaced_functions import replaced
+from kiwi.hlo.known_kernels.registry import Arguments, KernelRule, KnownKernel, recognised_kernels
+from kiwi.hlo.known_kernels.replaced_functions import replaced
+from kiwi.hlo.known_kernels.rules import applied
 
 
 def kernels_recognised() -> AbstractContextManager[Any]:

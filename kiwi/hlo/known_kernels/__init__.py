@@ -1,0 +1,1 @@
+"""Kernels that are known by name: their sharding rules, and how calls of them are recognised."""
