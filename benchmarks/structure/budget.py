@@ -45,7 +45,8 @@ def record() -> Passes:
     function, arguments = _step()
     sys.setprofile(on_event)
     try:
-        kiwi.jit(function, mesh_shape=(2,), memory_budget=BUDGET).plan(*arguments)
+        options = {"mesh_shape": (2,), "memory_budget": BUDGET, "profile": "cpu"}
+        kiwi.jit(function, **options).plan(*arguments)
     finally:
         sys.setprofile(None)
     return passes
@@ -108,9 +109,17 @@ def _has_budget(kind: type) -> bool:
     """Whether objects of a type have the budget in a field, or an object with the budget."""
     if not dataclasses.is_dataclass(kind):
         return False
-    hints = typing.get_type_hints(kind).values()
+    hints = _hints(kind)
     inner = [part for hint in hints for part in (hint, *typing.get_args(hint))]
     return _is_holder(kind) or any(_is_holder(part) for part in inner)
+
+
+def _hints(kind: type) -> list[Any]:
+    """The types of its fields; none where an alias names a class of the alias's own module."""
+    try:
+        return list(typing.get_type_hints(kind).values())
+    except NameError:
+        return []
 
 
 def _is_holder(kind: Any) -> bool:
