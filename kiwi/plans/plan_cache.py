@@ -156,12 +156,13 @@ def _completed(
     result = replace(
         plan.solve_result, seconds=made.solver_seconds, work=made.work, iterations=made.iterations
     )
+    corrected = replace(settings, corrections=plan.corrections)
     return replace(
         plan,
         mesh=settings.mesh,
         decisions=decisions,
         traced=traced,
-        origin=Origin(traced, settings, planner, residencies),
+        origin=Origin(traced, corrected, planner, residencies),
         solve_result=result,
         rounds=made.rounds,
         planning_seconds=made.planning_seconds,
@@ -238,7 +239,9 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     for name in IN_FILES:
         yield name, canonical(getattr(settings, name))
     mesh = settings.mesh
-    yield "mesh", to_plain(mesh, plan_converter(mesh.axis_names))
+    by = plan_converter(mesh.axis_names)
+    yield "mesh", to_plain(mesh, by)
+    yield "corrections", to_plain(settings.corrections, by)
     yield "table", mesh.table and mesh.table.digest
     yield "budgets", [settings.memory_budget_bytes, settings.host_budget_bytes]
     given = settings.constraints

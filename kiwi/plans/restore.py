@@ -73,9 +73,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
             _converter(saved),
             "deviations",
         ),
-        corrections=from_plain(
-            saved.get("corrections", {}), Corrections, _converter(saved), "corrections"
-        ),
+        corrections=corrections_of(saved),
         solve_result=solve_result_of(saved),
         decisions=decisions_of(saved),
         execution=_execution(saved, units, mesh, breakdown),
@@ -252,6 +250,11 @@ def cross_check_of(saved: Document) -> CrossCheck | None:
     return from_plain(checks, CrossCheck, _converter(saved), "cross_check")
 
 
+def corrections_of(saved: Document) -> Corrections:
+    """What compiled programs taught of prices, by which the plan is priced."""
+    return from_plain(saved.get("corrections", {}), Corrections, _converter(saved), "corrections")
+
+
 def solve_result_of(saved: Document) -> SolveResult:
     """Status, objective and bound; without the options' indices, which files do not keep."""
     bounds = saved["bounds"]
@@ -311,6 +314,7 @@ def _origin(
         memory_budget_bytes=options["memory_budget_bytes"],
         host_budget_bytes=options.get("host_budget_bytes"),
         constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
+        corrections=corrections_of(saved),
         # Files of before an option have its default.
         **{name: options[name] for name in IN_FILES if name in options},
     )

@@ -13,6 +13,7 @@ from kiwi.campaign.learnt_seconds import learnt
 from kiwi.corrections import NO_CORRECTIONS, Correction, Corrections
 from kiwi.hlo import independent_batches
 from kiwi.mesh import TensorSharding
+from kiwi.plans.plan_cache import request_digest
 from kiwi.problem.corrected import corrected, kind_of
 from kiwi.problem.strategy_table import StrategyTable
 
@@ -66,6 +67,9 @@ def test_corrections_are_kept_in_files_and_used_by_the_next_plan(tmp_path):
     saved = kiwi.load_plan(tmp_path / "plan.json").apply(step).plan(*ARGUMENTS)
     assert saved.corrections == plan.corrections != NO_CORRECTIONS
     assert saved.deviations == plan.deviations
+    # What the saved plan explains and changes, it prices as the plan was priced.
+    assert saved.origin is not None
+    assert saved.origin.settings.corrections == plan.corrections
     again = kiwi.plan(step, *ARGUMENTS, corrections=saved.corrections, **OPTIONS)
     assert again.compiled is not None and plan.compiled is not None
     assert again.compiled.step_seconds == pytest.approx(plan.compiled.step_seconds, rel=0.05)
@@ -107,3 +111,13 @@ def test_later_corrections_replace_earlier_ones():
     old, new = (Correction("k", "dot", (WHOLE,), (CUT,), seconds=s) for s in (1.0, 2.0))
     of_all = Correction("k", "dot", factor=2.0)
     assert Corrections((old, of_all)).and_also([new]).entries == (new, of_all)
+
+
+def test_a_request_with_corrections_is_another_one():
+    """Else the plan cache would answer it with the plan of the prices before."""
+    planned = kiwi.jit(step, mesh_shape=(8,), verify=None)
+    traced = planned.traced(*ARGUMENTS)
+    given = Corrections((Correction("k", "dot", factor=2.0),))
+    corrected_settings = replace(planned.settings, corrections=given)
+    digests = [request_digest(traced, s) for s in (planned.settings, corrected_settings)]
+    assert digests[0] != digests[1]
