@@ -213,7 +213,7 @@ class SearchOptions:
       relative to its step time.
     - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
     - `verify`: who compiles the planned step. "auto" takes the compiler of the profile's hardware,
-      which needs none of it ("cuda", "tpu"); it fills `Plan.compiled`, and Kiwi plans again while
+      which needs none of that hardware; it fills `Plan.compiled`, and Kiwi plans again while
       the compiled peak is over the budget. Another compiler than the hardware's, "cpu" for virtual
       CPU devices, say, compiles the plan once, fills `Plan.cross_check` and changes no decision;
       "auto" falls back to that where the hardware's own is not installed. "device" compiles for

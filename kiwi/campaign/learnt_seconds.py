@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from kiwi.campaign import shares
 from kiwi.corrections import Correction
 from kiwi.hlo.units import UnitGraph
-from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.corrected import kind_of
 from kiwi.xla.simulated import UnitSeconds
@@ -89,19 +88,18 @@ def _took(plan: PlanRecord) -> Iterator[Took]:
     compiled = plan.compiled.time.by_unit
     entries, units = plan.breakdown.operators, plan.execution.units
     spared = {
-        entry.unit: _computing(entry)
+        entry.unit: entry.computing_seconds
         for entry in entries
         if not compiled.get(entry.unit, _NOTHING).compute
     }
     shared, again = _shared_out(units, spared), plan.execution.recomputed
     for entry in entries:
         own = compiled.get(entry.unit, _NOTHING)
-        planned = entry.seconds["communication"] + entry.seconds["resharding"]
         yield Took(
             entry.unit,
             max(0.0, own.compute - shared.get(entry.unit, 0.0)),
-            _computing(entry),
-            max(0.0, own.communication - planned),
+            entry.computing_seconds,
+            max(0.0, own.communication - entry.moving_seconds),
             2 if entry.unit in again else 1,
         )
 
@@ -117,10 +115,6 @@ def _shared_out(units: UnitGraph, spared: Mapping[int, float]) -> Mapping[int, f
         for other in near - {index}:
             found[other] += seconds
     return found
-
-
-def _computing(entry: OperatorEntry) -> float:
-    return entry.seconds["compute"] + entry.seconds["recompute"]
 
 
 def _worst(members: list[Took]) -> Took:

@@ -1,9 +1,6 @@
 """Which kernels of a plan the compiled program holds, computes or sends otherwise than estimated.
 
-Both sides are told by the units of the plan. XLA's instructions name theirs by their scopes
-(`kiwi.xla.read.name_scopes`); a fused kernel names the unit of its root. So a fusion that the
-estimate does not know shows as a unit that takes more and others that take nothing. Units that
-compute the same at the same line of the source (those of equal layers) are one row.
+How both sides are told apart and grouped is in `kiwi.plans.deviations`.
 """
 
 from collections import defaultdict

@@ -45,7 +45,7 @@ from kiwi.solver import SolveResult
 from kiwi.solver.schedule import Schedule
 from kiwi.targets.registry import is_own_compiler, planned_target
 from kiwi.timings import measured
-from kiwi.xla.compilers import named
+from kiwi.xla.compilers import ATTACHED, COMPILERS, named
 
 _LOG = logging.getLogger(__name__)
 
@@ -225,10 +225,12 @@ class Planner(ABC):
         verify = settings.verify
         is_own = is_own_compiler(verify, settings.mesh.hardware)
         if step.program.host_values and is_own and not named(str(verify)).has_host_memory:
+            able = [f'"{name}"' for name, each in COMPILERS.items() if each.has_host_memory]
+            others = " or ".join((*able, f'"{ATTACHED}"'))
             raise InvalidArgumentError(
                 f'verify="{verify}" cannot check a plan with arguments or results in host memory.',
                 cause="XLA:CPU has one memory, and leaves copies between two of them out.",
-                suggestion='verify="cuda" or "device", or verify=None.',
+                suggestion=f"verify={others}, or verify=None.",
             )
 
     def formulate(

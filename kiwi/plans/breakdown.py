@@ -72,6 +72,16 @@ class OperatorEntry:
     kept_reads_again: tuple[int, ...] = ()
 
     @property
+    def computing_seconds(self) -> float:
+        """Of kernels, also of those that run a second time."""
+        return self.seconds["compute"] + self.seconds["recompute"]
+
+    @property
+    def moving_seconds(self) -> float:
+        """Of transfers: its own collectives, and the resharding of what it reads."""
+        return self.seconds["communication"] + self.seconds["resharding"]
+
+    @property
     def kept_copies(self) -> KeptCopies:
         """The reads for which it reads an earlier unit's copy."""
         reads = {False: self.kept_reads, True: self.kept_reads_again}

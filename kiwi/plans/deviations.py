@@ -68,9 +68,9 @@ def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable
     nothing = UnitSeconds()
     computing, moving = {}, {}
     for entry in plan.breakdown.operators:
-        seconds, found = entry.seconds, compiled.get(entry.unit, nothing)
-        computing[entry.unit] = seconds["compute"] + seconds["recompute"], found.compute
-        moving[entry.unit] = seconds["communication"] + seconds["resharding"], found.communication
+        found = compiled.get(entry.unit, nothing)
+        computing[entry.unit] = entry.computing_seconds, found.compute
+        moving[entry.unit] = entry.moving_seconds, found.communication
     yield from grouped(plan, COMPUTE, computing)
     yield from grouped(plan, COMMUNICATION, moving)
     unknown = compiled.get(-1, nothing)

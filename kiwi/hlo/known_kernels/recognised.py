@@ -1,9 +1,9 @@
 """Known kernels, recognised wherever a step calls them.
 
 While a step is traced, each function of the registry (`registry`) is replaced by one that puts a
-kernel with its sharding rule into the trace (`rules`). Recognised
-in front of differentiation and of inlining, the call still has its function, which the emitted
-program calls with shards, and its static arguments. What jax traces of it shows neither: a call
+kernel with its sharding rule into the trace (`rules`). Recognised in front of differentiation and
+of inlining, the call still has its function, which the emitted program calls with shards, and its
+static arguments. What jax traces of it shows neither: a call
 under `jax.jit` or `jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only
 the `pallas_call`s of the backward pass.
 """
