@@ -211,18 +211,20 @@ ALL_BARRIERS = Attempt(
 OTHER_HEAP = Attempt(
     "another place on the heap",
     Kind.PROGRAM,
-    "A program is over the budget by no more than its heap wastes.",
+    "A program is over the budget by no more than its heap wastes, and the next plan is slower or "
+    "there is none.",
     "The same program with the compiler's other ways to place buffers.",
-    ("HOPELESS_PROGRAM",),
+    ("HOPELESS_PROGRAM", "LEAST_SLOWER"),
     "kiwi.campaign.barrier_levels",
 )
 
 OTHER_SCHEDULER = Attempt(
     "another scheduler",
     Kind.PROGRAM,
-    "A program with needed barriers is over the budget.",
+    "A program with needed barriers is over the budget, and the next plan is slower or there is "
+    "none.",
     "The same program ordered by the compiler's other schedulers.",
-    (),
+    ("LEAST_SLOWER",),
     "kiwi.campaign.barrier_levels",
 )
 
@@ -248,36 +250,36 @@ OTHER_ORDER = Attempt(
 OVERLAPPING = Attempt(
     "overlapping collectives",
     Kind.PROGRAM,
-    "A plan fits, and its collectives may overlap with computation.",
-    "The best plan compiled so, in each way that the compiler has.",
-    (),
+    "The plan is predicted to be faster if its collectives overlap with computation.",
+    "The plan compiled so, with copies that begin ahead of their readers.",
+    ("OVERLAP_GAIN", "CERTAIN"),
     "kiwi.campaign.overlap_search",
 )
 
-COPIES_AHEAD = Attempt(
-    "copies ahead of their readers",
+OTHER_WAY = Attempt(
+    "another way to overlap",
     Kind.PROGRAM,
-    "As above, and barriers hold copies back.",
-    "The fastest way, with copies that begin ahead of their readers.",
-    (),
+    "The first program waits for communication or is over the budget.",
+    "The same plan in the compiler's other ways to overlap.",
+    ("SETTLED", "MOST_WAYS", "AS_FAST"),
     "kiwi.campaign.overlap_search",
 )
 
 GRADIENTS_IN_TIME = Attempt(
     "gradients in time",
     Kind.PROGRAM,
-    "As above, and gradients are summed late.",
-    "The fastest way, with matmuls that wait for gradients.",
-    ("GRADIENTS_HIDDEN",),
+    "The first program is over the budget, and gradients are summed late.",
+    "The same plan with matmuls that wait for gradients.",
+    ("AS_FAST", "GRADIENTS_HIDDEN"),
     "kiwi.campaign.overlap_search",
 )
 
-OVERLAPPING_TIED = Attempt(
-    "overlapping with more tied steps",
+WITHOUT_COPIES_AHEAD = Attempt(
+    "copies beside their readers",
     Kind.PROGRAM,
-    "An overlapping program is faster and a little over the budget.",
-    "Barriers in front of what it holds too early.",
-    ("MOST_TIED_OVERLAPPING", "MOST_OVER_TIED"),
+    "No program with copies that begin ahead of their readers is within the budget.",
+    "The plan of the smallest one without such copies.",
+    (),
     "kiwi.campaign.overlap_search",
 )
 
@@ -285,18 +287,9 @@ LESS_MEMORY = Attempt(
     "less memory for overlap",
     Kind.PROGRAM,
     "The overlapping program is over the budget, tied, or leaves room between known limits.",
-    "A plan under a lower limit, compiled as the best one, and its overlapping programs.",
+    "A plan under a lower limit, with the program that was the best one of the first plan.",
     ("MOST_OVERLAP_PLANS", "MOST_OVER", "FURTHER", "LOOSE", "OVERLAP_GAIN"),
     "kiwi.campaign.overlap_search",
-)
-
-RIVAL = Attempt(
-    "a known rival",
-    Kind.PROGRAM,
-    "An obvious solution is predicted to be nearly as fast as the best plan.",
-    "Its overlapping programs.",
-    ("NEARLY_AS_FAST",),
-    "kiwi.campaign.closed_loop",
 )
 
 ATTEMPTS = (
@@ -326,10 +319,9 @@ ATTEMPTS = (
     MORE_TIED_STEPS,
     OTHER_ORDER,
     OVERLAPPING,
-    COPIES_AHEAD,
+    OTHER_WAY,
     GRADIENTS_IN_TIME,
-    OVERLAPPING_TIED,
+    WITHOUT_COPIES_AHEAD,
     LESS_MEMORY,
-    RIVAL,
 )
 """All of them, in this order."""

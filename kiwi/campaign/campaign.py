@@ -12,10 +12,11 @@ from typing import Protocol
 
 from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
-from kiwi.campaign.closed_loop import ClosedLoop, Refusal
+from kiwi.campaign.closed_loop import ClosedLoop
 from kiwi.campaign.limits import limit_below
 from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.problem_search import ProblemSearch
+from kiwi.campaign.proposer import Refusal
 from kiwi.campaign.tools import Tools
 from kiwi.options import Settings
 from kiwi.plans.plan import Plan

@@ -1,18 +1,20 @@
 """The closed loop: propose a plan under a limit, compile it, learn, propose again.
 
-A `Proposer` is what a planner supplies: it *proposes* a plan under a memory limit, *learns* from
-what a plan needs as compiled, and may put the same computations *in another order*.
+A `kiwi.campaign.proposer.Proposer` supplies the plans.
 
 1. A plan is proposed under a limit, at first the budget unless the proposer knows better. Where
    there is none, the proposer may name another limit.
-2. It is compiled, with few barriers first, and with more while it is over the budget
-   (`kiwi.campaign.barrier_levels`). If no plan fits so, all is begun anew with a barrier at every
-   step. Without a compiler the estimate of such a plan stands in: its peak counts as if compiled.
-3. If the plan is over the budget, other orders of its computations may fit: orders that need
-   equally much memory compile to peaks some per cent apart, and take no time of the step, which a
-   lower limit does. They are compiled at once, or only where the next plan is slower or there is
-   none (`Orders`).
-4. The proposer learns from the plan and names the next limit, until it has enough.
+2. If that plan is predicted to be faster with collectives that overlap with computation, a program
+   that runs so is sought first (`kiwi.campaign.overlap_search`). If there is one that is faster
+   than the plan is predicted to be without, nothing else is compiled but the same plan with
+   collectives that are waited for: its memory is what the plan's is compared with.
+3. Otherwise the plan is compiled with few barriers. While it is over the budget the proposer learns
+   from it and names the next limit, until it has enough.
+4. Where the next plan is slower, or there is none, the plan that is over the budget is compiled
+   with more barriers (`kiwi.campaign.barrier_levels`), and in other orders of its computations:
+   these need equally much memory and compile to peaks some per cent apart (`Orders`). If no plan
+   fits so, all is begun anew with a barrier at every step. Without a compiler the estimate of such
+   a plan stands in: its peak counts as if compiled.
 
 The fastest plan within the budget is the answer. Where no plan fits, the budget is refused, naming
 the nearest one for which a program is known to fit.
@@ -20,10 +22,10 @@ the nearest one for which a program is known to fit.
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
@@ -35,7 +37,6 @@ from kiwi.campaign.attempts import (
     OTHER_HEAP,
     OTHER_ORDER,
     OTHER_SCHEDULER,
-    RIVAL,
     SCHEDULE,
 )
 from kiwi.campaign.barrier_levels import (
@@ -46,97 +47,40 @@ from kiwi.campaign.barrier_levels import (
     with_needed_barriers,
 )
 from kiwi.campaign.notes import notes
-from kiwi.campaign.overlap_search import NO_GAIN, NO_ROOM, OverlapSearch, compiled_seconds
+from kiwi.campaign.overlap_search import (
+    NO_GAIN,
+    NO_ROOM,
+    OverlapSearch,
+    compiled_seconds,
+    may_gain,
+    with_waiting,
+    without_forms,
+)
 from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.proposer import P, Proposer, Refusal
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, INTERRUPTED_PLAN, Tools
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 from kiwi.timings import begin_round
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Arrangement
 
-Refusal = InfeasibleBudgetError | NoPlanFoundError
-
-
-@dataclass(frozen=True)
-class Orders:
-    """In how many other orders plans are compiled while they are over the budget.
-
-    - `numbers`: one for each order of a plan, from which the proposer derives its seed.
-    - `of_all`: how many orders of all plans together.
-    - `at_once`: before the next plan is proposed; otherwise where that is slower.
-    """
-
-    numbers: range
-    of_all: float = math.inf
-    at_once: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Proposal:
-    """A plan, the limit under which it was found, and how long that took.
-
-    - `correction_bytes`: the most that earlier programs added to the prediction or took off the
-      limit.
-    """
-
-    plan: Plan
-    limit_bytes: int
-    solve_seconds: float = 0.0
-    correction_bytes: int = 0
-
-
-P = TypeVar("P", bound=Proposal)
-
-
-class Proposer(Protocol[P]):
-    """What a planner supplies to the loop.
-
-    - `most_rounds`: how many plans are proposed at most; `orders`: in how many orders.
-    - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
-    """
-
-    most_rounds: int
-    orders: Orders
-    cause: str
-    instead: str
-
-    @property
-    def first_limit_bytes(self) -> int:
-        """Under which limit the first plan is proposed."""
-        ...
-
-    def propose(self, limit_bytes: int) -> P:
-        """A plan under a limit, not yet compiled; raises `Refusal` where there is none."""
-        ...
-
-    def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The next limit after a plan was compiled, None to end; `rounds` are all until then."""
-        ...
-
-    def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """The next limit after `propose` raised, None to end."""
-        ...
-
-    def reordered(self, proposal: P, number: int) -> P | None:
-        """The same computations in another order, None where none may help; `proposal` has its
-        compiled program."""
-        ...
-
-    def known(self, most_seconds: float) -> Iterator[P]:
-        """Plans known before that are predicted to fit, and to take less than so many seconds, the
-        fastest first; asked at the end."""
-        ...
+Begun = Callable[[], CompiledProgram]
+"""Waits for a program that is being compiled."""
 
 
 class ClosedLoop(Generic[P]):
     """Plans until a compiled program meets the budget.
 
-    `_best` has the fastest plan within the budget, `_nearest` the smallest beyond it, `_postponed`
-    the last one beyond it, whose other orders are not compiled yet, `_ties_all` whether plans have
-    a barrier at every step: where no compiler shows that fewer will do, or none fits with fewer.
+    `_best` has the fastest plan within the budget that waits for its collectives, `_overlapping`
+    the fastest whose collectives overlap; `_nearest` the smallest beyond the budget, `_postponed`
+    the last one beyond it, whose other programs are not compiled yet; `_ties_all` whether plans
+    have a barrier at every step: where no compiler shows that fewer will do, or none fits with
+    fewer; `_first` what was proposed under the first limit; `_search` the search for overlap, once
+    there was one.
     """
 
     def __init__(
@@ -147,27 +91,107 @@ class ClosedLoop(Generic[P]):
         self._rounds: list[Round] = []
         self._orders_left = proposer.orders.of_all
         self._best: P | None = None
+        self._overlapping: P | None = None
+        self._search: OverlapSearch[P] | None = None
         self._nearest: Plan | None = None
         self._postponed: P | None = None
+        self._first: P | Refusal | None = None
         self._ties_all = tools.compile is None
 
     def run(self) -> Plan:
         """The fastest plan that fits; raises what `propose` raises if there is no plan to compile;
         `BudgetNotMetError` if none fits."""
+        refusal: Refusal | None = None
         try:
-            refusal = self._searched()
-            if self._best is not None:
-                return self._noted(self._overlapping(self._best))
+            if not self._overlap_answers():
+                refusal = self._searched()
+                self._seek_overlap()
         except KeyboardInterrupt:
-            if self._best is None or not self._tools.settings.any_time:
+            self._overlapping = self._overlapping or (self._search and self._search.found)
+            is_any = self._best is not None or self._overlapping is not None
+            if not is_any or not self._tools.settings.any_time:
                 raise
             self._tools.interruption.has_come = True
-            waiting = self._best.plan.estimate.without_overlap
-            return self._noted(self._with_rounds(replace(self._best.plan, estimate=waiting)))
+        answer = self._answer()
+        if answer is not None:
+            return self._noted(answer)
         if self._nearest is None:
             assert refusal is not None
             raise refusal
         raise self._not_met(self._with_rounds(self._nearest))
+
+    def _overlap_answers(self) -> bool:
+        """Begins with programs whose collectives overlap, if the first plan may gain by that;
+        whether one is the answer: the first plan is not predicted to be faster without."""
+        limit_bytes = self._proposer.first_limit_bytes
+        if not self._tools.compiles_overlapping or limit_bytes > self._budget_bytes:
+            return False
+        try:
+            first = self._on_record(self._proposer.propose(limit_bytes))
+        except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
+            self._first = refusal
+            return False
+        self._first = first
+        if not may_gain(first.plan):
+            return False
+        first = _with_needed_barriers(first)
+        waiting_seconds = first.plan.estimate.without_overlap.step_seconds
+        is_certain = first.plan.estimate.peak_bytes <= shares.CERTAIN * self._budget_bytes
+        begun = self._begun(first) if is_certain else None
+        found = self._overlap_found(first, waiting_seconds)
+        waiting = None if begun is None else self._compiled(first, NEEDED_BARRIERS, begun)
+        if found is None:
+            return False
+        self._take(found, waiting)
+        if self._overlapping is None:
+            return False
+        is_first = found.plan.solve_result is first.plan.solve_result
+        return is_first or compiled_seconds(self._overlapping.plan) <= waiting_seconds
+
+    def _seek_overlap(self) -> None:
+        """Seeks a program whose collectives overlap for the best plan, unless one was sought."""
+        best, is_done = self._best, self._search is not None
+        if best is None or is_done or not self._tools.compiles_overlapping:
+            return
+        if may_gain(best.plan) and (found := self._overlap_found(best)) is not None:
+            self._take(found, best)
+
+    def _overlap_found(self, first: P, most_seconds: float = math.inf) -> P | None:
+        """The fastest program within the budget whose collectives overlap, of a plan or of one of
+        less memory."""
+        compiles, history = self._tools.compiles_overlapping, self._tools.history
+        self._search = OverlapSearch(self._budget_bytes, compiles, history)
+        propose = functools.partial(self._of_less_memory, first.plan.execution.arrangement)
+        return self._search.run(first, propose, most_seconds)
+
+    def _take(self, found: P, known: P | None) -> None:
+        """Takes an overlapping program with what the same plan needs if it waits for its
+        collectives: as `known`, if that is the same plan, else as compiled now."""
+        waiting = known
+        if waiting is None or waiting.plan.solve_result is not found.plan.solve_result:
+            bare = replace(found, plan=without_forms(found.plan))
+            waiting = self._compiled(bare, _attempt(bare.plan))
+        if waiting.plan.fits:
+            self._overlapping = replace(found, plan=with_waiting(found.plan, waiting.plan))
+
+    def _answer(self) -> Plan | None:
+        """The best plan: with collectives that overlap, unless the one that waits for them is
+        faster as compiled."""
+        best, overlapping = self._best, self._overlapping
+        if overlapping is not None and (
+            best is None or compiled_seconds(overlapping.plan) <= compiled_seconds(best.plan)
+        ):
+            plan = overlapping.plan
+            return self._with_rounds(replace(plan, estimate=estimate_of_overlapping(plan)))
+        if best is None:
+            return None
+        plan = self._with_rounds(best.plan)
+        if not self._tools.compiles_overlapping:
+            return plan
+        plan = replace(plan, estimate=plan.estimate.without_overlap)
+        if self._search is None:
+            return plan
+        return replace(plan, notes=(*plan.notes, NO_ROOM if overlapping is None else NO_GAIN))
 
     def _searched(self) -> Refusal | None:
         """All rounds, and what was known before; returns the last refusal."""
@@ -198,7 +222,7 @@ class ClosedLoop(Generic[P]):
             ):
                 break
             try:
-                proposal = self._proposer.propose(limit_bytes)
+                proposal = self._proposed(limit_bytes)
             except (InfeasibleBudgetError, NoPlanFoundError) as error:
                 refusal = error
                 if self._postponed_fits():
@@ -212,6 +236,13 @@ class ClosedLoop(Generic[P]):
         if self._best is None:
             self._postponed_fits()
         return refusal
+
+    def _proposed(self, limit_bytes: int) -> P:
+        """What the proposer proposes, or has proposed first."""
+        first, self._first = self._first, None
+        if isinstance(first, KiwiError):
+            raise first
+        return self._proposer.propose(limit_bytes) if first is None else first
 
     @property
     def _best_seconds(self) -> float:
@@ -227,8 +258,10 @@ class ClosedLoop(Generic[P]):
         return self._postponed_fits()
 
     def _tried(self, proposal: P) -> P:
-        """The proposal as compiled, or the nearest of its orders where these come at once."""
-        tried = self._with_fewest_barriers(proposal)
+        """The proposal as compiled with the fewest barriers, or the nearest of its orders where
+        these come at once; its other programs are postponed while it is over the budget."""
+        fewest = proposal if self._ties_all else _with_needed_barriers(proposal)
+        tried = self._compiled(fewest, _attempt(fewest.plan))
         if tried.plan.fits:
             return tried
         if self._proposer.orders.at_once:
@@ -236,44 +269,48 @@ class ClosedLoop(Generic[P]):
         self._postponed = tried
         return tried
 
-    def _with_fewest_barriers(self, proposal: P) -> P:
-        """The proposal with the first barriers with which it fits, or with the nearest."""
-        plan = None if self._ties_all else with_needed_barriers(proposal.plan)
-        if plan is None:
-            return self._on_any_heap(proposal, ALL_BARRIERS)
-        nearest = self._on_any_heap(replace(proposal, plan=plan), NEEDED_BARRIERS)
-        for scheduler in plan.execution.compiler.schedulers:
+    def _postponed_fits(self) -> bool:
+        """Whether the postponed plan fits in another place on the heap, by another scheduler, with
+        more barriers, or in another order."""
+        given, self._postponed = self._postponed, None
+        if given is None:
+            return False
+        nearest = self._with_more_barriers(given)
+        return nearest.plan.fits or self._nearest_order(nearest).plan.fits
+
+    def _with_more_barriers(self, given: P) -> P:
+        """A compiled proposal with the first arrangement and barriers with which it fits, or with
+        the nearest."""
+        nearest = self._on_any_heap(given)
+        if given.plan.execution.tied_steps is None:
+            return nearest
+        for scheduler in given.plan.execution.compiler.schedulers:
             if nearest.plan.fits:
                 break
-            other = arranged(plan, Arrangement(scheduler))
-            scheduled = self._on_any_heap(replace(proposal, plan=other), OTHER_SCHEDULER)
+            other = replace(given, plan=arranged(given.plan, Arrangement(scheduler)))
+            scheduled = self._on_any_heap(self._compiled(other, OTHER_SCHEDULER))
             nearest = _smaller(nearest, scheduled)
         tied = with_more_tied_steps(
             nearest.plan,
             lambda plan: plan.peak_bytes - self._budget_bytes,
-            lambda plan: self._compiled(replace(proposal, plan=plan), MORE_TIED_STEPS).plan,
+            lambda plan: self._compiled(replace(given, plan=plan), MORE_TIED_STEPS).plan,
         )
         for plan in islice(tied, shares.MOST_TIED_TRIALS):
-            nearest = _smaller(nearest, replace(proposal, plan=plan))
+            nearest = _smaller(nearest, replace(given, plan=plan))
             if plan.peak_bytes > shares.HOPELESS_PROGRAM * nearest.plan.peak_bytes:
                 break
         return nearest
 
-    def _on_any_heap(self, proposal: P, attempt: Attempt) -> P:
-        """The proposal as compiled, placed on the heap in the first way that fits, or the best."""
-        tried = self._compiled(proposal, attempt)
-        for plan in other_heaps(tried.plan):
-            other = self._compiled(replace(proposal, plan=plan), OTHER_HEAP)
+    def _on_any_heap(self, tried: P) -> P:
+        """A compiled proposal, placed on the heap in the first way that fits, or the best."""
+        first = tried
+        for plan in other_heaps(first.plan):
+            other = self._compiled(replace(first, plan=plan), OTHER_HEAP)
             is_hopeless = other.plan.peak_bytes > shares.HOPELESS_PROGRAM * tried.plan.peak_bytes
             tried = _smaller(tried, other)
             if tried.plan.fits or is_hopeless:
                 break
         return tried
-
-    def _postponed_fits(self) -> bool:
-        """Whether the postponed plan fits in another order."""
-        given, self._postponed = self._postponed, None
-        return given is not None and self._nearest_order(given).plan.fits
 
     def _nearest_order(self, given: P) -> P:
         """The first order of the same computations that fits, or the nearest. An order holds only
@@ -294,43 +331,17 @@ class ClosedLoop(Generic[P]):
                 break
         return given
 
-    def _overlapping(self, proposal: P) -> Plan:
-        """The best plan, one that needs less, or a known one that is nearly as fast, with
-        collectives that overlap, where that is no slower as compiled than the best that waits."""
-        best = proposal.plan
-        waiting = best.estimate.without_overlap
-        is_same = waiting.hidden_seconds == best.estimate.hidden_seconds
-        if not self._tools.compiles_overlapping or is_same:
-            return self._with_rounds(best)
-        history = self._tools.history
-        search = OverlapSearch(self._budget_bytes, self._tools.compiles_overlapping, history)
-        found = search.run(best, functools.partial(self._of_less_memory, best))
-        known = self._proposer.known(shares.NEARLY_AS_FAST * _seconds(best))
-        for rival in islice((k for k in known if _seconds(k.plan) > _seconds(best)), 1):
-            with history.within(RIVAL):
-                found = search.run(self._as_arranged(best, rival), lambda *_: None)
-        if found is not None and compiled_seconds(found) <= compiled_seconds(best):
-            return self._with_rounds(replace(found, estimate=estimate_of_overlapping(found)))
-        plan = self._with_rounds(replace(best, estimate=waiting))
-        return replace(plan, notes=(*plan.notes, NO_ROOM if found is None else NO_GAIN))
-
-    def _of_less_memory(self, best: Plan, limit_bytes: int, most_seconds: float) -> Plan | None:
-        """A compiled plan under a limit; None where there is none that is expected to take less
-        than `most_seconds`."""
+    def _of_less_memory(self, how: Arrangement, limit_bytes: int, most_seconds: float) -> P | None:
+        """A plan under a limit, arranged as another one; None where there is none that is expected
+        to take less than `most_seconds`."""
         try:
             proposal = self._proposer.propose(limit_bytes)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return None
         if _seconds(proposal.plan) >= most_seconds:
             return None
-        return self._as_arranged(best, self._on_record(proposal))
-
-    def _as_arranged(self, best: Plan, proposal: P) -> Plan:
-        """A proposal as compiled, arranged as the best one."""
-        plan = with_needed_barriers(proposal.plan) or proposal.plan
-        plan = arranged(plan, best.execution.arrangement)
-        attempt = ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
-        return self._compiled(replace(proposal, plan=plan), attempt).plan
+        bare = _with_needed_barriers(self._on_record(proposal))
+        return replace(bare, plan=arranged(bare.plan, how))
 
     def _on_record(self, proposal: P) -> P:
         """The proposal; its solution is logged here unless the proposer has done so."""
@@ -341,11 +352,17 @@ class ClosedLoop(Generic[P]):
         number = history.solution(SCHEDULE, proposal.limit_bytes, plan.solve_result)
         return replace(proposal, plan=replace(plan, made_by=(number,)))
 
-    def _compiled(self, proposal: P, attempt: Attempt) -> P:
-        """The proposal with its compiled program, on record."""
-        compile, plan = self._tools.compile, proposal.plan
+    def _begun(self, proposal: P) -> Begun | None:
+        """Begins to compile a proposal; None where there is no compiler."""
+        compile = self._tools.compile
         begin_round()
-        compiled = None if compile is None else compile(plan.step)
+        return None if compile is None else compile(proposal.plan.step)
+
+    def _compiled(self, proposal: P, attempt: Attempt, begun: Begun | None = None) -> P:
+        """The proposal with its compiled program, on record; `begun`: if it was begun before."""
+        plan = proposal.plan
+        begun = begun or self._begun(proposal)
+        compiled = None if begun is None else begun()
         self._rounds.append(
             Round(
                 proposal.limit_bytes,
@@ -362,7 +379,8 @@ class ClosedLoop(Generic[P]):
             attempt, checked, proposal.limit_bytes, checked.peak_bytes
         )
         if checked.fits:
-            self._best = replace(proposal, plan=checked)
+            if _seconds(checked) < self._best_seconds:
+                self._best = replace(proposal, plan=checked)
         elif self._nearest is None or checked.peak_bytes < self._nearest.peak_bytes:
             self._nearest = checked
         return replace(proposal, plan=checked)
@@ -383,6 +401,16 @@ class ClosedLoop(Generic[P]):
             plan=nearest,
             least_peak_bytes=peak_bytes,
         )
+
+
+def _with_needed_barriers(proposal: P) -> P:
+    """The proposal with the barriers that it needs: one at every step where its compiler needs
+    that."""
+    return replace(proposal, plan=with_needed_barriers(proposal.plan) or proposal.plan)
+
+
+def _attempt(plan: Plan) -> Attempt:
+    return ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
 
 
 def _smaller(one: P, other: P) -> P:

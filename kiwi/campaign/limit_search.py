@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kiwi.campaign import shares
-from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
 from kiwi.campaign.limits import Measured, ScheduleLimits
+from kiwi.campaign.proposer import Orders, Proposal, Refusal
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 
@@ -70,7 +70,7 @@ class LimitSearch:
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The limit rises by the room that is left, or falls by the excess."""
-        last = Measured(self._limit_bytes, plan.estimate.peak_bytes, plan.peak_bytes)
+        last = Measured(rounds[-1].limit_bytes, plan.estimate.peak_bytes, plan.peak_bytes)
         return self._limits.after_program(last, rounds)
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:

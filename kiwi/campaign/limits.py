@@ -105,7 +105,9 @@ class ProblemLimits(LimitController):
         if not over and left_bytes < shares.ROOM * self.budget_bytes:
             return None
         limit_bytes = self.by_excess(last.limit_bytes if fits else last.held_bytes, last)
-        if not (within and over):
+        if not within:
+            return max(0, limit_bytes - int(shares.LOWER * self.budget_bytes))
+        if not over:
             return max(0, limit_bytes)
         self.low_bytes, self.high_bytes = max(within), min(over)
         limit_bytes = self.inside(limit_bytes)

@@ -1,37 +1,41 @@
 """The program whose collectives overlap with computation: which plan has room for it.
 
 Overlapping programs need more memory than their plan: collectives begin early, and what they wait
-for and yield is held the longer. A program that is a little over the budget gets barriers in front
-of what it holds too early. Plans of less memory are compiled as well, the first one of less by what
-the fastest program is over; from there on the limit falls by what is still over, or rises half of
-the way to a plan that was too large. So are plans that need no ties, where steps were tied to fit.
+for and yield is held the longer. Only such programs are compiled here, few of them.
+
+1. The first plan is compiled with copies that begin ahead of their readers, in the way that hides
+   most. Where its program waits for communication, it is compiled in the compiler's other ways.
+   Where it is over the budget, so is the program whose matmuls wait for gradients, which holds
+   less.
+2. The fastest of these programs says how all further plans are compiled; of those as fast, the
+   smallest.
+3. While it is over the budget, plans of less memory follow. The first limit falls by what the
+   program is over; from there on it falls by what is still over, or rises half of the way to a plan
+   that was too large. So does a plan that needs no ties, where steps were tied to fit.
+4. If none fits, the smallest plan is compiled without copies ahead of their readers.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from typing import Generic
 
 from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
 from kiwi.campaign.attempts import (
-    COPIES_AHEAD,
     GRADIENTS_IN_TIME,
     LESS_MEMORY,
+    OTHER_WAY,
     OVERLAPPING,
-    OVERLAPPING_TIED,
+    WITHOUT_COPIES_AHEAD,
 )
-from kiwi.campaign.barrier_levels import (
-    with_copies_ahead,
-    with_gradients_in_time,
-    with_more_tied_steps,
-)
+from kiwi.campaign.barrier_levels import with_copies_ahead, with_gradients_in_time
 from kiwi.campaign.history import History
 from kiwi.campaign.limits import Measured, OverlapLimits
+from kiwi.campaign.proposer import P, Proposal
 from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import Begin
-from kiwi.xla.read.compiled_program import CompiledProgram
 
 NO_ROOM = (
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
@@ -40,127 +44,172 @@ NO_ROOM = (
 
 NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is faster so."
 
-Propose = Callable[[int, float], Plan | None]
-"""A compiled plan under a limit in bytes that is expected to take less than so many seconds."""
+Propose = Callable[[int, float], P | None]
+"""A plan under a limit in bytes that is expected to take less than so many seconds, not yet
+compiled."""
 
 
-class OverlapSearch:
-    """`_found`: the fastest program within the budget."""
+def may_gain(plan: Plan) -> bool:
+    """Whether a plan is predicted to be faster if its collectives overlap with computation."""
+    waiting_seconds = plan.estimate.without_overlap.step_seconds
+    return plan.estimate.step_seconds <= shares.OVERLAP_GAIN * waiting_seconds
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the overlapping program of a plan is made: in one of the compiler's ways, with copies
+    that begin ahead of their readers where it has such, and perhaps with gradients in time."""
+
+    way: int
+    copies_ahead: bool = True
+    gradients_in_time: bool = False
+
+    def emitted(self, plan: Plan) -> Plan:
+        """The plan with the barriers of this form, not yet compiled."""
+        ahead = (with_copies_ahead(plan) if self.copies_ahead else None) or plan
+        return (with_gradients_in_time(ahead) if self.gradients_in_time else None) or ahead
+
+
+class OverlapSearch(Generic[P]):
+    """Searches once; `found`: the fastest program within the budget so far."""
 
     def __init__(
         self, budget_bytes: int, compiles: Sequence[Begin], history: History | None = None
     ) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
         self._history = history or History()
-        self._found: Plan | None = None
+        self.found: P | None = None
 
-    def run(self, best: Plan, propose: Propose) -> Plan | None:
-        """The fastest program within the budget that was found, of `best`, a compiled plan, or of
-        one of less memory."""
-        programs, aims = self._programs(best), _Aims(self._budget_bytes)
+    def run(self, first: P, propose: Propose[P], most_seconds: float = math.inf) -> P | None:
+        """The fastest program within the budget that was found, of the first plan or of one of less
+        memory; None if there is none.
+
+        - `first`: a plan, compiled or not; its own program does not matter.
+        - `most_seconds`: no plan is compiled that is expected to take longer.
+        """
+        chosen = self._first_program(first)
+        if chosen is None:
+            return None
+        form, program = chosen
+        aims, programs = _Aims(self._budget_bytes), [program]
         for tried in range(shares.MOST_OVERLAP_PLANS):
-            if not programs:
-                break
-            aim = _fastest(programs)
-            seconds = min(shares.OVERLAP_GAIN * self._seconds, compiled_seconds(best))
+            seconds = min(shares.OVERLAP_GAIN * self._seconds, most_seconds)
             with self._history.within(LESS_MEMORY):
-                plan = aims.next(aim, tried, seconds, propose)
-                programs = [] if plan is None else self._programs(plan)
-        return self._found
+                proposal = aims.next(programs[-1], tried, seconds, propose)
+                found = None if proposal is None else self._program(OVERLAPPING, proposal, form)
+            if found is None:
+                break
+            programs.append(found)
+        if self.found is None:
+            smallest = min(programs, key=_peak_bytes)
+            self._without_copies_ahead(smallest, form)
+        return self.found
 
     @property
     def _seconds(self) -> float:
-        return math.inf if self._found is None else compiled_seconds(self._found)
+        return math.inf if self.found is None else compiled_seconds(self.found.plan)
 
-    def _programs(self, plan: Plan) -> list[Plan]:
-        """A compiled plan whose collectives overlap in each of the ways, and in the fastest one
-        with copies that begin ahead of their readers, then also with gradients that are waited for;
-        without those that XLA fails to compile."""
-        ahead = with_copies_ahead(plan)
-        in_time = with_gradients_in_time(ahead or plan)
-        variants = ((COPIES_AHEAD, ahead), (GRADIENTS_IN_TIME, in_time))
-        others = [(attempt, each) for attempt, each in variants if each is not None]
-        if len(self._compiles) == 1:  # Which way is the fastest need not be known first.
-            every = ((OVERLAPPING, plan), *others)
-            found = self._compiled(plan, [(attempt, each, 0) for attempt, each in every])
-        else:
-            ways = range(len(self._compiles))
-            found = self._compiled(plan, [(OVERLAPPING, plan, way) for way in ways])
-            if found:
-                way = _way(_fastest(found))
-                found += self._compiled(plan, [(attempt, each, way) for attempt, each in others])
-        if found:
-            least = min(found, key=_peak_bytes)
-            tied = [self._tied(each) for each in dict.fromkeys((_fastest(found), least))]
-            for each in chain(found, *tied):
-                if self._over_bytes(each) <= 0 and compiled_seconds(each) < self._seconds:
-                    assert each.compiled is not None and plan.compiled is not None
-                    of_waiting = replace(each.compiled, memory=plan.compiled.memory)
-                    self._found = replace(each, compiled=of_waiting)
-        return found
+    def _first_program(self, first: P) -> tuple[_Form, P] | None:
+        """The program of the first plan in the form in which all others are compiled."""
+        forms = [_Form(way) for way in self._ways(first.plan)]
+        programs: list[tuple[_Form, P]] = []
+        while forms and not programs:  # XLA does not compile every program in every way.
+            form = forms.pop(0)
+            found = self._program(OVERLAPPING, first, form)
+            programs += [] if found is None else [(form, found)]
+        if not programs:
+            return None
+        form, program = programs[0]
+        begun = [
+            (other, self._begun(attempt, first, other))
+            for attempt, other in self._others(program.plan, form, forms)
+        ]
+        programs += [(other, found) for other, finish in begun if (found := finish()) is not None]
+        most_seconds = shares.AS_FAST * min(compiled_seconds(p.plan) for _, p in programs)
+        as_fast = [each for each in programs if compiled_seconds(each[1].plan) <= most_seconds]
+        return min(as_fast, key=lambda each: _peak_bytes(each[1]))
 
-    def _tied(self, tried: Plan) -> Iterator[Plan]:
-        """A program that is a little over the budget, and faster than what was found, with more and
-        more barriers in front of what it holds too early."""
-        way = _way(tried)
-        tied = with_more_tied_steps(
-            tried,
-            self._over_bytes,
-            lambda each: self._begun(OVERLAPPING_TIED, each, each, way)(),
-        )
-        for _ in range(shares.MOST_TIED_OVERLAPPING):
-            is_near = self._over_bytes(tried) <= shares.MOST_OVER_TIED * self._budget_bytes
-            is_faster = compiled_seconds(tried) < self._seconds
-            if not (is_near and is_faster) or (found := next(tied, None)) is None:
-                break
-            yield (tried := found)
+    def _others(
+        self, program: Plan, form: _Form, in_other_ways: Sequence[_Form]
+    ) -> Iterator[tuple[Attempt, _Form]]:
+        """The forms that may be faster than the first program, or smaller where that is over the
+        budget."""
+        is_over = self._over_bytes(program) > 0
+        if is_over or _waits(program):
+            yield from ((OTHER_WAY, other) for other in in_other_ways)
+        in_time = replace(form, gradients_in_time=True)
+        if is_over and in_time.emitted(without_forms(program)).execution.gradients_in_time:
+            yield GRADIENTS_IN_TIME, in_time
 
-    def _compiled(self, plan: Plan, emitted: Sequence[tuple[Attempt, Plan, int]]) -> list[Plan]:
-        """A plan with the program of each that is emitted for it, in one of the ways, all compiled
-        at the same time; without those that XLA fails to compile."""
-        begun = [self._begun(attempt, each, plan, way) for attempt, each, way in emitted]
-        return [program for finish in begun if (program := finish()) is not None]
+    def _ways(self, plan: Plan) -> list[int]:
+        """The compiler's ways to overlap that are tried, the most promising first: those that wait
+        for reductions last where the plan hides some."""
+        without_sums = plan.execution.compiler.ways_without_sums
+        hides_sums = plan.estimate.hidden_sums_seconds > 0
+        ways = range(len(self._compiles))
+        return sorted(ways, key=lambda way: hides_sums and way in without_sums)[: shares.MOST_WAYS]
 
-    def _begun(
-        self, attempt: Attempt, emitted: Plan, plan: Plan, way: int
-    ) -> Callable[[], Plan | None]:
-        """Begins to compile what is emitted for a plan, in one of the ways; what it returns waits
-        for the plan with that program."""
+    def _without_copies_ahead(self, smallest: P, form: _Form) -> None:
+        bare = replace(smallest, plan=without_forms(smallest.plan))
+        if with_copies_ahead(bare.plan) is not None:
+            self._program(WITHOUT_COPIES_AHEAD, bare, replace(form, copies_ahead=False))
+
+    def _program(self, attempt: Attempt, proposal: P, form: _Form) -> P | None:
+        return self._begun(attempt, proposal, form)()
+
+    def _begun(self, attempt: Attempt, proposal: P, form: _Form) -> Callable[[], P | None]:
+        """Begins to compile a plan in a form; what it returns waits for the plan with that program,
+        None if XLA fails to compile it."""
+        emitted = form.emitted(without_forms(proposal.plan))
         try:
-            program = self._compiles[way](emitted.step)
+            program = self._compiles[form.way](emitted.step)
         except CompileCheckError:  # of options that no plan needs
             self._history.program(attempt, emitted, None, None)
             return lambda: None
 
-        def finish() -> Plan | None:
-            found = _finished(emitted, plan, way, program)
-            needed_bytes = None if found is None else _peak_bytes(found)
-            logged = self._history.program(attempt, found or emitted, None, needed_bytes)
-            return None if found is None else logged
+        def finish() -> P | None:
+            try:
+                found = program()
+            except CompileCheckError:
+                self._history.program(attempt, emitted, None, None)
+                return None
+            needed_bytes = found.peak_bytes
+            overlapping = replace(found, overlap=form.way, overlapping_peak_bytes=needed_bytes)
+            plan = replace(emitted, compiled=overlapping)
+            plan = self._history.program(attempt, plan, proposal.limit_bytes, needed_bytes)
+            compiled = replace(proposal, plan=plan)
+            if self._over_bytes(plan) <= 0 and compiled_seconds(plan) < self._seconds:
+                self.found = compiled
+            return compiled
 
         return finish
 
     def _over_bytes(self, plan: Plan) -> int:
         """By how much a program whose collectives overlap is over the budget."""
-        return _peak_bytes(plan) - self._budget_bytes
+        return _overlapping_bytes(plan) - self._budget_bytes
 
 
-def _finished(
-    emitted: Plan, plan: Plan, way: int, program: Callable[[], CompiledProgram]
-) -> Plan | None:
-    """A plan with the program of what is emitted for it; None where XLA fails to compile it."""
-    assert plan.compiled is not None
-    try:
-        found = program()
-    except CompileCheckError:
-        return None
-    peak_bytes = max(found.peak_bytes, plan.peak_bytes)
-    changes = {"overlapping_peak_bytes": peak_bytes, "time": found.time}
-    compiled = replace(plan.compiled, overlap=way, memory=found.memory, **changes)
-    return replace(emitted, compiled=compiled)
+def without_forms(plan: Plan) -> Plan:
+    """The plan with the barriers of a program that waits for its collectives, not yet compiled."""
+    execution = replace(plan.execution, copies_ahead=False, gradients_in_time=False)
+    return replace(plan, execution=execution, compiled=None)
 
 
-class _Aims:
+def with_waiting(overlapping: Plan, waiting: Plan) -> Plan:
+    """The overlapping program of a plan, with the memory and the collectives of the one that waits
+    for its collectives."""
+    assert overlapping.compiled is not None and waiting.compiled is not None
+    peak_bytes = max(_overlapping_bytes(overlapping), waiting.compiled.peak_bytes)
+    compiled = replace(
+        waiting.compiled,
+        overlap=overlapping.compiled.overlap,
+        overlapping_peak_bytes=peak_bytes,
+        time=overlapping.compiled.time,
+    )
+    return replace(overlapping, compiled=compiled)
+
+
+class _Aims(Generic[P]):
     """Under which limits plans are asked for whose programs may fit.
 
     `_high`: the plan of the least planned peak whose program is over the budget; `_asked_bytes`:
@@ -172,16 +221,19 @@ class _Aims:
         self._high: Plan | None = None
         self._asked_bytes: int | None = None
 
-    def next(self, aim: Plan, tried: int, seconds: float, propose: Propose) -> Plan | None:
-        """The plan whose program of the kind of `aim`, which is over the budget, may fit, where it
-        promises to take less."""
+    def next(self, program: P, tried: int, seconds: float, propose: Propose[P]) -> P | None:
+        """The plan whose program of the form of `program`, which is over the budget, may fit, where
+        it promises to take less."""
+        aim = program.plan
         limit_bytes = self._limit_after(aim, tried)
         # If the next plan's program is as far from its prediction as one of those beside it.
         most_seconds = seconds / min(_off(p) for p in (aim, self._high or aim))
+        if self._high is not None and self._high.estimate.step_seconds >= most_seconds:
+            return None  # Plans between that one and a smaller one are slower than it.
         while limit_bytes is not None:
             self._asked_bytes = limit_bytes
-            if (plan := propose(limit_bytes, most_seconds)) is not None:
-                return plan
+            if (proposal := propose(limit_bytes, most_seconds)) is not None:
+                return proposal
             limit_bytes = self._limits.after_refusal(limit_bytes)
         return None
 
@@ -189,7 +241,7 @@ class _Aims:
         planned_bytes = aim.estimate.peak_bytes
         # The first plan fills what it is predicted to need.
         asked_bytes = planned_bytes if self._asked_bytes is None else self._asked_bytes
-        measured = Measured(asked_bytes, planned_bytes, _peak_bytes(aim))
+        measured = Measured(asked_bytes, planned_bytes, _overlapping_bytes(aim))
         limit_bytes = self._limits.after_program(
             measured, tried, is_tied=bool(aim.execution.tied_steps)
         )
@@ -199,29 +251,27 @@ class _Aims:
         return limit_bytes
 
 
-def _fastest(programs: Sequence[Plan]) -> Plan:
-    """The fastest program; of those that take as long, the one that needs least."""
-    most_seconds = shares.AS_FAST * min(map(compiled_seconds, programs))
-    as_fast = (each for each in programs if compiled_seconds(each) <= most_seconds)
-    return min(as_fast, key=_peak_bytes)
+def compiled_seconds(plan: Plan) -> float:
+    """Those of the compiled schedule; infinite where nobody priced it."""
+    known = None if plan.compiled is None else plan.compiled.step_seconds
+    return math.inf if known is None else known
 
 
-def _way(program: Plan) -> int:
-    assert program.compiled is not None
-    return program.compiled.overlap
+def _waits(plan: Plan) -> bool:
+    """Whether the program of a plan waits for communication for long."""
+    time = None if plan.compiled is None else plan.compiled.time
+    return time is not None and time.exposed_seconds >= shares.SETTLED * time.step_seconds
 
 
-def _peak_bytes(program: Plan) -> int:
-    assert program.compiled is not None and program.compiled.overlapping_peak_bytes is not None
-    return program.compiled.overlapping_peak_bytes
+def _overlapping_bytes(plan: Plan) -> int:
+    assert plan.compiled is not None and plan.compiled.overlapping_peak_bytes is not None
+    return plan.compiled.overlapping_peak_bytes
+
+
+def _peak_bytes(program: Proposal) -> int:
+    return _overlapping_bytes(program.plan)
 
 
 def _off(plan: Plan) -> float:
     """The compiled schedule over the predicted one; 1 with tied steps: little overlaps there."""
     return 1.0 if plan.execution.tied_steps else compiled_seconds(plan) / plan.estimate.step_seconds
-
-
-def compiled_seconds(plan: Plan) -> float:
-    """Those of the compiled schedule; infinite where nobody priced it."""
-    known = None if plan.compiled is None else plan.compiled.step_seconds
-    return math.inf if known is None else known

@@ -29,12 +29,12 @@ from kiwi.campaign.attempts import (
     OBVIOUS_START,
     OTHER_ARGUMENTS,
 )
-from kiwi.campaign.closed_loop import Orders, Proposal, Refusal
 from kiwi.campaign.copies_kept import fastest_keeping
 from kiwi.campaign.equal_layers import EqualLayers, settled_result
 from kiwi.campaign.limits import Measured, ProblemLimits
 from kiwi.campaign.obvious_starts import better_start, obvious_starts
 from kiwi.campaign.planner_facts import PlannerFacts
+from kiwi.campaign.proposer import Orders, Proposal, Refusal
 from kiwi.campaign.refusals import infeasible_budget
 from kiwi.campaign.reordered_units import Ordered
 from kiwi.campaign.tools import Tools, spent
@@ -230,14 +230,14 @@ class ProblemSearch:
         self._missed += not plan.fits
         if plan.execution.tied_steps is not None or self._limit_alone_moves:
             self._latest = self._found
-            return self._limits.after_program(self._measured(plan), rounds, fits=plan.fits)
+            return self._limits.after_program(self._measured(plan, rounds), rounds, fits=plan.fits)
         if plan.fits:
             return None
         self._latest = self._found
         if self.is_checked:
             self._model.learn(plan)
             return self._next_limit()
-        return self._limits.after_excess(self._measured(plan))
+        return self._limits.after_excess(self._measured(plan, rounds))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
         """A limit that is lowered by less, if it was lowered, or by the excess of the last program;
@@ -294,9 +294,9 @@ class ProblemSearch:
             return None
         return self._limits.after_excess(Measured.of(last))
 
-    def _measured(self, plan: Plan) -> Measured:
+    def _measured(self, plan: Plan, rounds: Sequence[Round]) -> Measured:
         """The last plan, by what it holds without the waste of a heap."""
-        return Measured(self._limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
+        return Measured(rounds[-1].limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
 
     def _next_limit(self) -> int:
         return max(0, self._budget_bytes - self._model.waste_bytes)

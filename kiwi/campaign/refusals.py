@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kiwi.campaign import shares
-from kiwi.campaign.closed_loop import Refusal
+from kiwi.campaign.proposer import Refusal
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.plan import Plan

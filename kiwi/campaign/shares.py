@@ -162,13 +162,9 @@ SCHEDULE_ORDERS = range(3)
 MOST_SCHEDULE_ORDERS = 8
 """No more than this many other orders of all schedules of a search are compiled."""
 
-LEAST_SLOWER = 0.001
-"""Other orders of a plan over the budget are compiled only if the next plan is slower by at least
-this part of the step."""
-
-NEARLY_AS_FAST = 1.01
-"""A known plan is compiled too if its predicted step time is within this factor of the best.
-Predictions cannot separate such plans."""
+LEAST_SLOWER = 0.005
+"""More barriers and other orders of a plan over the budget are compiled only if the next plan is
+slower by at least this part of the step."""
 
 # Limits.
 
@@ -178,6 +174,10 @@ LEAST_LOWERING = 0.001
 PROBLEM_RISE = 0.01
 """A limit between two known ones is not tried unless it is above the lower one by this part of the
 budget."""
+
+LOWER = 0.005
+"""A limit falls by this part of the budget beside what the program is over it: another plan's
+program is over its own limit by a little more or less."""
 
 ROOM = 0.05
 """A higher limit is tried if the compiled program leaves more than this part of the budget free,
@@ -197,8 +197,20 @@ narrow the search."""
 
 # Programs whose collectives overlap with computation.
 
-MOST_OVERLAP_PLANS = 5
+OVERLAP_GAIN = 0.99
+"""Programs whose collectives overlap are compiled only if the plan is predicted to take at most
+this part of the time that it takes if it waits for them; a plan of less memory, only if it is
+expected to take at most this part of the fastest program's time."""
+
+MOST_OVERLAP_PLANS = 3
 """No more than this many plans of less memory are compiled."""
+
+MOST_WAYS = 2
+"""No more than this many of the compiler's ways to overlap are compiled for one plan."""
+
+SETTLED = 0.02
+"""Other ways to overlap are not compiled if the program waits for communication for less than this
+part of its time."""
 
 MOST_OVER = 0.5
 """A program is not aimed at if it is over the budget by more than this part of it."""
@@ -211,20 +223,13 @@ LOOSE = 0.015
 """No further limit is tried if less than this part of the budget is between two known ones, or
 left."""
 
-MOST_TIED_OVERLAPPING = 3
-"""Steps of one overlapping program are tied at most this often."""
-
-MOST_OVER_TIED = 0.15
-"""Steps are not tied if the overlapping program is over the budget by more than this part of it: a
-smaller plan loses less time."""
-
-OVERLAP_GAIN = 0.99
-"""A plan of less memory is compiled only if it is expected to take at most this part of the fastest
-program's time."""
-
-AS_FAST = 1.001
+AS_FAST = 1.01
 """Programs within this factor of the fastest one's time count as fast as it; the smallest of them
 is taken."""
+
+CERTAIN = 0.8
+"""A plan that is predicted to need at most this part of the budget is compiled in two ways at the
+same time: with collectives that overlap, and with such as are waited for."""
 
 GRADIENTS_HIDDEN = 0.5
 """The part of hidden reductions that stays hidden where matmuls wait for gradients: gradients are

@@ -2,7 +2,7 @@
 said while it worked."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,11 +15,7 @@ from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import INTERRUPTED, Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
 from kiwi.targets.registry import is_own_compiler, planned_target
-from kiwi.xla.compilers import Begin, compile_for, overlapping_compiles
-from kiwi.xla.read.compiled_program import CompiledProgram
-from kiwi.xla.step import Step
-
-Compile = Callable[[Step], CompiledProgram]
+from kiwi.xla.compilers import Begin, begin_for, overlapping_compiles
 
 CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
 
@@ -41,6 +37,7 @@ class Tools:
     """Settings of a search, whose budget planners take as an argument instead, and the compiler
     that checks plans; without one they are not checked.
 
+    - `compile`: begins to compile; what it returns waits for the program.
     - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
       the ways in which that may take more memory, the best one first.
     - `share`: of what the settings allow searches to take.
@@ -50,7 +47,7 @@ class Tools:
     """
 
     settings: Settings
-    compile: Compile | None = None
+    compile: Begin | None = None
     compiles_overlapping: tuple[Begin, ...] = ()
     share: float = 1.0
     history: History = field(default_factory=History)
@@ -62,7 +59,7 @@ class Tools:
         target = settings.verify
         if target is None or not is_own_compiler(target, settings.mesh.hardware):
             return Tools(settings)
-        compile = functools.partial(compile_for, target)
+        compile = functools.partial(begin_for, target)
         return Tools(settings, compile, overlapping_compiles(target))
 
     def with_settings(self, **changes: Any) -> "Tools":

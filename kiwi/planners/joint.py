@@ -21,8 +21,8 @@ from typing import ClassVar
 
 from kiwi.campaign import shares
 from kiwi.campaign.attempts import WITH_OFFLOADING, WITHOUT_OFFLOADING
-from kiwi.campaign.closed_loop import Refusal
 from kiwi.campaign.offloading import gains
+from kiwi.campaign.proposer import Refusal
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.options import Settings

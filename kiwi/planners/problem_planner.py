@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from kiwi.campaign import shares
 from kiwi.campaign.attempts import WITH_CORRECTIONS
 from kiwi.campaign.campaign import Campaign, run, searched
-from kiwi.campaign.closed_loop import Refusal
 from kiwi.campaign.learnt_seconds import learnt
 from kiwi.campaign.overlap_search import compiled_seconds
+from kiwi.campaign.proposer import Refusal
 from kiwi.campaign.reordered_units import reformulated
 from kiwi.campaign.searches import SEARCHES
 from kiwi.campaign.tools import ProgressLog, Tools

@@ -88,6 +88,13 @@ Begin = Callable[[Step], Callable[[], CompiledProgram]]
 """Begins to compile a step; what it returns waits for the program, meanwhile others may begin."""
 
 
+def begin_for(target: str, step: Step) -> Callable[[], CompiledProgram]:
+    """Begins what `compile_for` does, which says what both raise."""
+    if target == ATTACHED:
+        return functools.partial(compile_for, target, step)
+    return _begun(named(target), step)
+
+
 def overlapping_compiles(target: str) -> tuple[Begin, ...]:
     """As `compile_for`, with collectives that overlap with computation: in each of the ways in
     which the target's compiler overlaps them only where it is told to."""

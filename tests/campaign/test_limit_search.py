@@ -9,13 +9,14 @@ import pytest
 
 import kiwi
 from kiwi.campaign import barrier_levels, shares
-from kiwi.campaign.closed_loop import ClosedLoop, Orders, Proposal, estimate_of_overlapping
+from kiwi.campaign.closed_loop import ClosedLoop, estimate_of_overlapping
 from kiwi.campaign.limit_search import LimitSearch
 from kiwi.campaign.overlap_search import (
     NO_GAIN,
     NO_ROOM,
     OverlapSearch,
 )
+from kiwi.campaign.proposer import Orders, Proposal
 from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.registry import planner_named

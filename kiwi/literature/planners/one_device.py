@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kiwi.campaign import shares
-from kiwi.campaign.closed_loop import ClosedLoop, Orders
+from kiwi.campaign.closed_loop import ClosedLoop
 from kiwi.campaign.limit_search import LimitSearch
+from kiwi.campaign.proposer import Orders
 from kiwi.campaign.tools import Tools
 from kiwi.emit.barriers import POINTER_BYTES, barriers
 from kiwi.emit.execution import Execution
