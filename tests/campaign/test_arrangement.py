@@ -20,6 +20,7 @@ from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
 from kiwi.xla.step import XLAS_OWN, Arrangement, Step
 from kiwi.xla.tpu.compiler import TPU
+from tests.helpers.begins import begins
 from tests.helpers.planning import array
 
 
@@ -64,7 +65,7 @@ def planned(fits: Callable[[Arrangement], bool], wasted_bytes: int) -> kiwi.Plan
         return replace(found, peak_bytes=peak_bytes, memory=memory)
 
     function = planned_function()
-    tools = Tools(function.settings, compiled)
+    tools = Tools(function.settings, begins(compiled))
     return planner_named("joint").plan(function.traced(STATE, BATCH), budget, tools)
 
 

@@ -20,9 +20,10 @@ from kiwi.campaign.barrier_levels import (
 from kiwi.campaign.tools import Tools
 from kiwi.emit.barriers import barriers
 from kiwi.planners.registry import planner_named
-from kiwi.xla.compilers import compile_for
+from kiwi.xla.compilers import begin_for, compile_for
 from kiwi.xla.cpu.compiler import CPU
 from kiwi.xla.gpu.compiler import GPU
+from tests.helpers.begins import begins
 from tests.helpers.on_cpu import ON_CPU
 
 
@@ -56,7 +57,7 @@ def compiled_under(budget_bytes: int, planner: str = "joint") -> kiwi.Plan:
     """Checked by XLA:CPU, whose order needs barriers."""
     function = planned_function()
     step = function.traced(STATE, BATCH)
-    tools = Tools(function.settings, functools.partial(compile_for, "cpu"))
+    tools = Tools(function.settings, functools.partial(begin_for, "cpu"))
     return planner_named(planner).plan(step, budget_bytes, tools)
 
 
@@ -154,7 +155,7 @@ def test_every_step_is_tied_at_last_where_some_ties_made_the_program_larger():
 
     function = planned_function()
     step = function.traced(STATE, BATCH)
-    tools = Tools(function.settings, compiled)
+    tools = Tools(function.settings, begins(compiled))
     plan = planner_named("joint").plan(step, free().compiled.peak_bytes, tools)
     assert plan.fits and plan.execution.tied_steps is None
     assert tied_of[-1] and not any(tied_of[:-1])

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -87,15 +88,16 @@ def test_a_refusal_carries_the_nearest_plan(monkeypatch):
     from dataclasses import replace
 
     from kiwi.campaign import tools
+    from kiwi.xla import compilers
 
-    compile_for = tools.compile_for
+    compile_for = compilers.compile_for
 
     def wasteful(target, step):
         compiled = compile_for(target, step)
         more = compiled.peak_bytes + 10 * 2**20
         return replace(compiled, peak_bytes=more, memory=None)
 
-    monkeypatch.setattr(tools, "compile_for", wasteful)
+    monkeypatch.setattr(tools, "begin_for", lambda *of: partial(wasteful, *of))
     budget = int(0.55 * free_peak())
     with pytest.raises(kiwi.errors.BudgetNotMetError) as refused:
         plan_under.__wrapped__(budget)
@@ -110,15 +112,18 @@ def test_where_no_plan_is_left_the_limit_is_lowered_by_less(monkeypatch):
     from dataclasses import replace
 
     from kiwi.campaign import tools
+    from kiwi.xla import compilers
 
-    compile_for, more = tools.compile_for, [int(0.45 * free_peak())]
+    compile_for, more = compilers.compile_for, [int(0.45 * free_peak())]
 
     def wasteful_once(target, step):
         compiled = compile_for(target, step)
         peak = compiled.peak_bytes + (more.pop() if more else 0)
         return replace(compiled, peak_bytes=peak, memory=None)
 
-    monkeypatch.setattr(tools, "compile_for", wasteful_once)
+    monkeypatch.setattr(
+        tools, "begin_for", lambda target, step: partial(wasteful_once, target, step)
+    )
     budget = int(0.6 * free_peak())
     plan = plan_under.__wrapped__(budget)
     assert plan.fits and not more
@@ -133,17 +138,18 @@ def test_the_compiler_has_the_last_word_where_no_plan_is_predicted_to_fit(monkey
     from dataclasses import replace
 
     from kiwi.campaign import tools
+    from kiwi.xla import compilers
 
     with pytest.raises(kiwi.errors.InfeasibleBudgetError) as refused:
         plan_under(int(0.1 * free_peak()))
-    least, compile_for = refused.value.least_peak_bytes, tools.compile_for
+    least, compile_for = refused.value.least_peak_bytes, compilers.compile_for
     assert least is not None
 
     def frugal(target, step):
         compiled = compile_for(target, step)
         return replace(compiled, peak_bytes=int(0.8 * compiled.peak_bytes), memory=None)
 
-    monkeypatch.setattr(tools, "compile_for", frugal)
+    monkeypatch.setattr(tools, "begin_for", lambda *of: partial(frugal, *of))
     plan = plan_under.__wrapped__(int(share * least))
     assert plan.fits
     assert plan.estimate.peak_bytes > plan.memory_budget_bytes >= plan.compiled.peak_bytes
@@ -170,7 +176,8 @@ def test_a_limit_that_leaves_room_falls_below_what_the_plan_holds():
     tools = Tools(replace(plan.origin.settings, memory_budget_bytes=held))
     search = ProblemSearch(planner_named("joint"), plan.traced, tools, start, 2 * held)
     over = replace(plan, estimate=replace(plan.estimate, peak_bytes=held + 10))
-    assert search.learn(replace(over, memory_budget_bytes=held), ()) == held - 10
+    last = replace(plan.rounds[-1], limit_bytes=2 * held)
+    assert search.learn(replace(over, memory_budget_bytes=held), [last]) == held - 10
 
 
 def test_the_report_accounts_for_every_byte():

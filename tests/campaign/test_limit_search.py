@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import kiwi
-from kiwi.campaign import barrier_levels, shares
+from kiwi.campaign import shares
 from kiwi.campaign.closed_loop import ClosedLoop, estimate_of_overlapping
 from kiwi.campaign.limit_search import LimitSearch
 from kiwi.campaign.overlap_search import (
@@ -21,7 +21,9 @@ from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, CompileCheckError, InfeasibleBudgetError
 from kiwi.planners.registry import planner_named
 from kiwi.plans.record import Origin
+from kiwi.xla.simulated import AxisSeconds
 from kiwi.xla.tpu.compiler import TPU
+from tests.helpers.begins import begins
 from tests.helpers.on_cpu import ON_CPU
 
 BUDGET = 2**30
@@ -56,7 +58,7 @@ def tightened(base):
         orders = Orders(shares.SCHEDULE_ORDERS, of_all=most_orders, at_once=True)
         search = LimitSearch(find, budget, orders=orders, **options)
         assert isinstance(base.origin, Origin)
-        tools = Tools(base.origin.settings, compile_step)
+        tools = Tools(base.origin.settings, None if compile_step is None else begins(compile_step))
         return ClosedLoop(planner_named("alpa"), search, budget, tools).run()
 
     return run
@@ -265,11 +267,6 @@ def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(asked, tighten
         tightened(asked[1], asked[2], budget=BUDGET // 2)
 
 
-def begins(compile):
-    """Compiles a step once it is waited for."""
-    return lambda step: partial(compile, step)
-
-
 @pytest.fixture
 def with_overlap(base, asked):
     """The loop where a compiler of programs that overlap needs so much more, and its schedules take
@@ -295,12 +292,13 @@ def with_overlap(base, asked):
 
         def overlapping(step, times):
             slower = times * slowdown(limits[-1]) * base.compiled.step_seconds
-            time = replace(base.compiled.time, step_seconds=slower)
+            waits = (AxisSeconds(None, slower, slower),)
+            time = replace(base.compiled.time, step_seconds=slower, communication=waits)
             more = more_bytes(limits[-1]) if callable(more_bytes) else more_bytes
             return replace(base.compiled, peak_bytes=limits[-1] + more, time=time)
 
         ways = tuple(partial(overlapping, times=times) for times in slower)
-        tools = Tools(base.origin.settings, waiting, tuple(map(begins, ways)))
+        tools = Tools(base.origin.settings, begins(waiting), tuple(map(begins, ways)))
         return ClosedLoop(
             planner_named("alpa"), LimitSearch(find, BUDGET, cause=""), BUDGET, tools
         ).run()
@@ -348,33 +346,6 @@ def test_a_plan_waits_for_collectives_where_none_has_room_and_says_so(with_overl
     assert NO_ROOM in plan.notes[-1]
 
 
-@pytest.mark.parametrize(("times", "is_rival"), [(1.0, False), (1.005, True), (1.02, False)])
-def test_a_known_plan_that_is_nearly_as_fast_is_compiled_beside(base, times, is_rival, monkeypatch):
-    """Its program is the faster one here."""
-    compiled, seconds = [], base.estimate.step_seconds
-    hiding = replace(base.estimate, hidden_seconds=seconds, peak_bytes=BUDGET)
-    best = replace(base, estimate=hiding, memory_budget_bytes=BUDGET)
-    rival = replace(best, estimate=replace(hiding, step_seconds=times * seconds))
-
-    def known(most_seconds):
-        return iter([Proposal(rival, BUDGET)] if times * seconds < most_seconds else [])
-
-    def waiting(step):
-        compiled.append(step)
-        return replace(base.compiled, peak_bytes=BUDGET)
-
-    def overlapping(step):
-        taken = base.compiled.time.step_seconds / (1 + len(compiled))
-        return replace(waiting(step), time=replace(base.compiled.time, step_seconds=taken))
-
-    search = LimitSearch(lambda _: best, BUDGET, cause="")
-    monkeypatch.setattr(search, "known", known)
-    tools = Tools(base.origin.settings, waiting, (begins(overlapping),))
-    plan = ClosedLoop(planner_named("alpa"), search, BUDGET, tools).run()
-    assert plan.compiled.is_overlapping and len(plan.rounds) == 1 + is_rival
-    assert plan.estimate.step_seconds == (times if is_rival else 1.0) * seconds
-
-
 def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
     """XLA:TPU refuses some reductions of uneven pieces in the background."""
 
@@ -383,9 +354,10 @@ def test_a_way_to_overlap_that_xla_fails_to_compile_is_left_out(base):
 
     faster = replace(base.compiled.time, step_seconds=base.compiled.step_seconds / 2)
     program = replace(base.compiled, time=faster)
-    found = OverlapSearch(BUDGET, [fails, begins(lambda step: program)]).run(base, pytest.fail)
-    assert found.compiled.overlap == 1
-    assert OverlapSearch(BUDGET, [begins(fails)]).run(base, pytest.fail) is None
+    first = Proposal(base, BUDGET)
+    found = OverlapSearch(BUDGET, [fails, begins(lambda step: program)]).run(first, pytest.fail)
+    assert found.plan.compiled.overlap == 1
+    assert OverlapSearch(BUDGET, [begins(fails)]).run(first, pytest.fail) is None
 
 
 def test_a_plan_of_less_memory_goes_without_ties(base):
@@ -404,37 +376,13 @@ def test_a_plan_of_less_memory_goes_without_ties(base):
 
     def propose(limit_bytes, most_seconds):
         asked.append((limit_bytes, most_seconds / base.estimate.step_seconds))
-        return with_ties(())
+        return Proposal(with_ties(()), limit_bytes)
 
-    found = OverlapSearch(BUDGET, [begins(program)]).run(with_ties((0,)), propose)
-    assert found is not None and not found.execution.tied_steps
+    first = Proposal(with_ties((0,)), BUDGET)
+    found = OverlapSearch(BUDGET, [begins(program)]).run(first, propose)
+    assert found is not None and not found.plan.execution.tied_steps
     ((limit_bytes, most),) = asked
     assert limit_bytes < BUDGET and most == pytest.approx(0.9 * shares.OVERLAP_GAIN)
-
-
-@pytest.mark.parametrize(("over", "ties_tried"), [(0.1, 2), (0.2, 0)])
-def test_a_program_a_little_over_the_budget_gets_barriers(base, monkeypatch, over, ties_tried):
-    """In front of what it holds, until it fits; not where it is far over the budget."""
-    peaks, asked = iter((int((1 + over) * BUDGET), BUDGET + WASTE, BUDGET)), []
-    held = replace(base.compiled.memory)
-
-    def program(step):
-        return replace(base.compiled, peak_bytes=next(peaks), memory=held)
-
-    def tie(tried, over_bytes, ties):
-        assert tried.compiled.memory is held
-        asked.append(over_bytes)
-        return frozenset(range(len(asked)))
-
-    monkeypatch.setattr(barrier_levels, "more_tied_steps", tie)
-    found = OverlapSearch(BUDGET, [begins(program)]).run(base, lambda *_: None)
-    assert len(asked) == ties_tried
-    assert (found is not None) == (ties_tried > 0)
-    if found is not None:
-        assert asked == [int((1 + over) * BUDGET) - BUDGET, WASTE]
-        assert found.execution.tied_steps == {0, 1}
-        assert found.compiled.overlapping_peak_bytes == BUDGET
-        assert found.compiled.memory is base.compiled.memory
 
 
 def test_no_plan_of_no_memory_is_sought(base):
@@ -445,7 +393,8 @@ def test_no_plan_of_no_memory_is_sought(base):
     def propose(limit_bytes, seconds):
         pytest.fail(f"asked for {limit_bytes} bytes")
 
-    assert OverlapSearch(BUDGET, [begins(lambda step: program)]).run(best, propose) is None
+    search = OverlapSearch(BUDGET, [begins(lambda step: program)])
+    assert search.run(Proposal(best, BUDGET), propose) is None
 
 
 def test_collectives_overlap_in_the_way_whose_schedule_is_fastest(with_overlap):

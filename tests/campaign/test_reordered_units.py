@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import jax
@@ -19,6 +20,7 @@ from kiwi.memory import order_search as orders
 from kiwi.memory.loop_bodies import loop_bodies
 from kiwi.plans.estimate import estimate_solution
 from kiwi.problem.solved import Solved
+from kiwi.xla import compilers
 from tests.helpers.loops import LOOPS
 from tests.helpers.on_cpu import WAITING_ON_CPU
 from tests.helpers.planning import WAITING, array
@@ -163,7 +165,7 @@ def wasting(monkeypatch):
     """Makes the first program that is compiled waste as many bytes more as asked for."""
 
     def first_program(more_bytes):
-        compile_for, left = tools.compile_for, [more_bytes]
+        compile_for, left = compilers.compile_for, [more_bytes]
 
         def compiled_with_waste(target, step):
             compiled = compile_for(target, step)
@@ -172,7 +174,9 @@ def wasting(monkeypatch):
             memory = replace(compiled.memory, fragmentation_bytes=wasted)
             return replace(compiled, peak_bytes=compiled.peak_bytes + more, memory=memory)
 
-        monkeypatch.setattr(tools, "compile_for", compiled_with_waste)
+        monkeypatch.setattr(
+            tools, "begin_for", lambda target, step: partial(compiled_with_waste, target, step)
+        )
 
     return first_program
 
