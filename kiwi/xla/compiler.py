@@ -11,9 +11,8 @@ from typing import Any
 
 import jax
 
-from kiwi.codec import from_plain
 from kiwi.mesh import DeviceMesh, Hardware
-from kiwi.xla.compile.dump import dump_options, dumped
+from kiwi.xla.compile.dump import dump_in, dump_options, dumped
 from kiwi.xla.compile.worker import Answer, Begun, process_ahead
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
 from kiwi.xla.read.compiled_program import CompiledProgram, read_compiled, read_dump
@@ -111,16 +110,20 @@ class Compiler(ABC):
         own = self.arranged(Arrangement(**options["arrangement"]))
         return own if options["way"] is None else own.overlapping[options["way"]]
 
-    def compiled_to_buffers(
-        self, step: ExportedStep, devices: Sequence[Any], folder: str
-    ) -> CompiledProgram:
-        """The program for a check, read from the files in `folder` before code is generated."""
+    def compiled_to_buffers(self, step: ExportedStep, devices: Sequence[Any], folder: str) -> float:
+        """In its process: compiles the program of a check until it lies in `folder`, before code is
+        generated; the seconds. Whoever asked reads it there (`read`): this process ends at once,
+        and with it what XLA does behind the dump."""
         told = {**self.check_options, **dump_options(folder)}
         started = time.monotonic()
-        found = dumped(lambda: step.compile(devices, told), folder, self.dump)
-        seconds = time.monotonic() - started
+        dumped(lambda: step.compile(devices, told), folder, self.dump)
+        return time.monotonic() - started
+
+    def read(self, mesh: DeviceMesh, folder: str, seconds: float) -> CompiledProgram:
+        """The program that lies in a folder, compiled in so many seconds for a mesh."""
+        found = dump_in(folder, self.dump)
         found = found if self.reads_heap_trace else found.without_heap_trace
-        return read_dump(found, step.mesh, self.name, seconds, self.other_memories)
+        return read_dump(found, mesh, self.name, seconds, self.other_memories)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:
@@ -159,7 +162,7 @@ class CompilerElsewhere(Compiler):
     @property
     @abstractmethod
     def compiled_there(self) -> Answer:
-        """What that answers: a `CompiledProgram` as JSON, before any code is generated."""
+        """What that answers: the seconds in which it compiles to its folder."""
 
     @abstractmethod
     def begun(self, step: Step, answer: Answer) -> Begun:
@@ -173,7 +176,7 @@ class CompilerElsewhere(Compiler):
     def begin(self, step: Step) -> Callable[[], CompiledProgram]:
         """As `compile`; several processes may work at the same time."""
         begun = self.begun(step, self.compiled_there)
-        return lambda: from_plain(begun(), CompiledProgram)
+        return lambda: begun.read(functools.partial(self.read, step.mesh))
 
     def compile(self, step: Step) -> CompiledProgram:
         """Compiles for the devices of the mesh's profile; raises as `check_available`;

@@ -59,11 +59,19 @@ def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
             return found
         wait([compilation], _LOOK_AGAIN_SECONDS)
     compilation.result()
-    raise CompileCheckError(
-        "XLA did not write the program that it compiled.",
-        cause=f"{folder} holds no *{program}.hlo.pb.",
-        suggestion="verify='cpu', or another version of jax and its plugin.",
-    )
+    return dump_in(folder, program)
+
+
+def dump_in(folder: str, program: str) -> Dump:
+    """What XLA has written to a folder; raises `CompileCheckError` if that is nothing."""
+    found = _read(folder, program)
+    if found is None:
+        raise CompileCheckError(
+            "XLA did not write the program that it compiled.",
+            cause=f"{folder} holds no *{program}.hlo.pb.",
+            suggestion="verify='cpu', or another version of jax and its plugin.",
+        )
+    return found
 
 
 def _read(folder: str, program: str) -> Dump | None:

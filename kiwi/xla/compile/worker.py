@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError, KiwiError
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.xla.step import ExportedStep, Step
+
+T = TypeVar("T")
 
 EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
 
@@ -110,10 +112,16 @@ class Begun:
 
     def __call__(self) -> Any:
         """The parsed answer; raises as `begun_elsewhere` says."""
+        return self.read(lambda _, answer: answer)
+
+    def read(self, reading: Callable[[str, Any], T]) -> T:
+        """What `reading` makes of the folder, which is there no longer, and the parsed answer;
+        raises as `begun_elsewhere` says."""
         try:
             code, printed = self._process.wait(), self._process.all_printed()
             if code == 0:
-                return json.loads(Path(self._folder.name, RESULT).read_text())
+                answer = json.loads(Path(self._folder.name, RESULT).read_text())
+                return reading(self._folder.name, answer)
         except KeyboardInterrupt:
             for other in list(_working):
                 if other._thread == self._thread:

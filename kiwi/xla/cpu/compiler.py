@@ -7,11 +7,11 @@ ends before any code is generated: that takes as long as all before it.
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
 
-from kiwi.codec import from_plain, to_plain
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile.worker import begun_elsewhere, process_ahead
 from kiwi.xla.compiler import Compiler
@@ -81,13 +81,14 @@ def cpu_devices() -> list[Any]:
 
 def compile_elsewhere(step: Step) -> CompiledProgram:
     """`CPU.compile` in a process of its own, with as many CPU devices as the mesh needs."""
-    return from_plain(begun_elsewhere(compiled_there, step, "cpu")(), CompiledProgram)
+    begun = begun_elsewhere(compiled_there, step, "cpu")
+    return begun.read(partial(CPU.read, step.mesh))
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: a `CompiledProgram` as JSON, before any code is generated."""
+    """What the process answers: the seconds in which it compiles to `folder`."""
     devices = virtual_devices(step.mesh.size)
-    return to_plain(CPU.compiled_to_buffers(step, devices, folder))
+    return CPU.compiled_to_buffers(step, devices, folder)
 
 
 def virtual_devices(count: int) -> list[Any]:

@@ -1,18 +1,17 @@
 """Processes that compile are started ahead, and end with whoever wanted them."""
 
 import subprocess
+from functools import partial
 
 import jax
 import pytest
 from jax.sharding import PartitionSpec
 
-from kiwi.codec import from_plain
 from kiwi.errors import CompileCheckError
 from kiwi.mesh import DeviceMesh
 from kiwi.xla.compile import worker
 from kiwi.xla.compile.worker import begun_elsewhere, process_ahead
 from kiwi.xla.cpu.compiler import CPU, compile_elsewhere, compiled_there
-from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 STEP = Step(
@@ -81,7 +80,8 @@ def test_what_a_failed_process_printed_is_told(monkeypatch: pytest.MonkeyPatch):
 def test_several_work_at_the_same_time(started: list[subprocess.Popen[str]]):
     begun = [begun_elsewhere(compiled_there, STEP, "cpu") for _ in range(2)]
     assert len(started) == 2
-    first, second = (from_plain(finish(), CompiledProgram) for finish in reversed(begun))
+    read = partial(CPU.read, STEP.mesh)
+    first, second = (finish.read(read) for finish in reversed(begun))
     assert first.peak_bytes == second.peak_bytes > 0
     assert [p.poll() for p in started] == [0, 0]
 
