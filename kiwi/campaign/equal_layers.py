@@ -32,7 +32,7 @@ from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver import Problem, Progress, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
-from kiwi.solver.evaluate import hidden_amount
+from kiwi.solver.evaluate import fitting, hidden_amount
 from kiwi.solver.loads.restricted import Restricted
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
@@ -44,10 +44,17 @@ Solution = tuple[int, ...]
 
 class EqualLayers:
     """Solves problems of one step, under other limits and with what was learnt of compiled
-    programs as further nodes."""
+    programs as further nodes.
 
-    def __init__(self, planning: PlanningProblem, tools: Tools) -> None:
+    `seen`: all solutions that searches of the step came by; the best one that is feasible is where
+    the next search begins. Whoever makes another problem of the same step hands them on.
+    """
+
+    def __init__(
+        self, planning: PlanningProblem, tools: Tools, seen: dict[Solution, None] | None = None
+    ) -> None:
         self._planning, self._tools = planning, tools
+        self._seen = {} if seen is None else seen
         self._equal: tuple[EqualNodes, ...] = ()
         self._known: tuple[Problem, SolveResult] | None = None
         self._balances: Balances | None = None
@@ -65,6 +72,7 @@ class EqualLayers:
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
         """The solution; of equal ones that which holds least memory."""
+        warm_start = self._best_seen(problem, warm_start)
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
             self._balances = result.balances if result.solution else None
@@ -86,6 +94,7 @@ class EqualLayers:
         best = searches[-1]
         assert best.objective is not None and best.solution is not None
         start = small.expanded(best.solution)
+        self._see(start)
         known = self._bounded(problem, best.objective)
         if known is not None:
             return _after(searches, _with_bound(problem, start, known, len(small.classes)))
@@ -106,6 +115,20 @@ class EqualLayers:
         found = settled_result(problem, self._tools.solve(problem, left, polished.solution))
         self._logged(DIFFERENT_LAYERS, problem, found)
         return _after([*searches, polished], found)
+
+    def _see(self, solution: Sequence[int]) -> None:
+        """Notes a solution, without what further nodes do in it."""
+        self._seen[tuple(solution[: len(self._planning.problem.nodes)])] = None
+
+    def _best_seen(
+        self, problem: Problem, warm_start: Sequence[int] | None
+    ) -> Sequence[int] | None:
+        """The cheapest feasible solution that is known; what was given, if there is none."""
+        more = (0,) * (len(problem.nodes) - len(self._planning.problem.nodes))
+        known = [(*each, *more) for each in self._seen]
+        given = [] if warm_start is None else [tuple(warm_start)]
+        best = fitting(problem, (*given, *known))
+        return best[0][1] if best else warm_start
 
     def _better_groups(
         self, problem: Problem, small: Tied, first: SolveResult, part: Allowance
@@ -155,6 +178,8 @@ class EqualLayers:
         self, attempt: Attempt, problem: Problem, result: SolveResult, *, is_better: bool = True
     ) -> SolveResult:
         """The result, on record; the answer of this problem, if it is better."""
+        if result.solution is not None and len(result.solution) >= len(problem.nodes):
+            self._see(result.solution)
         limit_bytes, history = problem.limit_bytes, self._tools.history
         number = history.solution(attempt, limit_bytes, result, is_better=is_better)
         if is_better:
@@ -168,8 +193,10 @@ class EqualLayers:
         pass_on = self._tools.settings.on_progress
 
         def expanded(progress: Progress) -> None:
+            solution = progress.solution and small.expanded(progress.solution)
+            if solution is not None:
+                self._see(solution)
             if pass_on is not None:
-                solution = progress.solution and small.expanded(progress.solution)
                 pass_on(replace(progress, bound=-float("inf"), solution=solution))
 
         own = self._tools.with_settings(on_progress=expanded)

@@ -132,7 +132,8 @@ class ProblemSearch:
         self._budget_bytes = budget_bytes = tools.settings.memory_budget_bytes
         self._problem = self._uncut = start.problem
         self._given = self._latest = start.solution
-        self._layers = EqualLayers(start.problem, tools)
+        self._seen: dict[tuple[int, ...], None] = {}
+        self._layers = EqualLayers(start.problem, tools, self._seen)
         nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
         self._model, self._limit_alone_moves = _Model(nothing, nothing), False
         is_long = len(start.problem.units.units) >= shares.LONG_STEP and tools.compile is not None
@@ -211,7 +212,8 @@ class ProblemSearch:
 
     def _cut(self, problem: PlanningProblem) -> None:
         if problem is not self._problem:
-            self._problem, self._layers = problem, EqualLayers(problem, self._tools)
+            self._problem = problem
+            self._layers = EqualLayers(problem, self._tools, self._seen)
 
     def _own(
         self, limit_bytes: int, allowed: Allowance, start: Sequence[int] | None
