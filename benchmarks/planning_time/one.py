@@ -46,7 +46,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         "objective": result.objective,
         "gap": result.gap,
         "work": result.work,
-        "programs": len(plan.rounds),
+        "programs": sum(t.compiled_peak_bytes is not None for t in plan.history),
         "operators": len(plan.decisions),
     }
     timings = getattr(plan, "timings", ())  # Versions before 2026-11-29 have none.

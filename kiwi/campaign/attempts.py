@@ -288,7 +288,7 @@ LESS_MEMORY = Attempt(
     Kind.PROGRAM,
     "The overlapping program is over the budget, tied, or leaves room between known limits.",
     "A plan under a lower limit, with the program that was the best one of the first plan.",
-    ("MOST_OVERLAP_PLANS", "MOST_OVER", "FURTHER", "LOOSE", "OVERLAP_GAIN"),
+    ("MOST_OVERLAP_PLANS", "MOST_OVER", "FURTHER", "LOOSE", "OVERLAP_GAIN", "COMPARABLE"),
     "kiwi.campaign.overlap_search",
 )
 

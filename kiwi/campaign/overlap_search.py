@@ -8,7 +8,7 @@ for and yield is held the longer. Only such programs are compiled here, few of t
    Where it is over the budget, so is the program whose matmuls wait for gradients, which holds
    less.
 2. The fastest of these programs says how all further plans are compiled; of those as fast, the
-   smallest.
+   smallest. A second form that is nearly as fast is compiled beside it.
 3. While it is over the budget, plans of less memory follow. The first limit falls by what the
    program is over; from there on it falls by what is still over, or rises half of the way to a plan
    that was too large. So does a plan that needs no ties, where steps were tied to fit.
@@ -32,7 +32,7 @@ from kiwi.campaign.attempts import (
 from kiwi.campaign.barrier_levels import with_copies_ahead, with_gradients_in_time
 from kiwi.campaign.history import History
 from kiwi.campaign.limits import Measured, OverlapLimits
-from kiwi.campaign.proposer import P, Proposal
+from kiwi.campaign.proposer import P
 from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import Begin
@@ -70,6 +70,19 @@ class _Form:
         return (with_gradients_in_time(ahead) if self.gradients_in_time else None) or ahead
 
 
+@dataclass(frozen=True)
+class _Made(Generic[P]):
+    """A plan with its overlapping program, and the form in which that was made."""
+
+    form: _Form
+    proposal: P
+
+    @property
+    def seconds(self) -> float:
+        """Those of the compiled schedule."""
+        return compiled_seconds(self.proposal.plan)
+
+
 class OverlapSearch(Generic[P]):
     """Searches once; `found`: the fastest program within the budget so far."""
 
@@ -87,58 +100,61 @@ class OverlapSearch(Generic[P]):
         - `first`: a plan, compiled or not; its own program does not matter.
         - `most_seconds`: no plan is compiled that is expected to take longer.
         """
-        chosen = self._first_program(first)
-        if chosen is None:
+        programs = self._first_programs(first)
+        if not programs:
             return None
-        form, program = chosen
-        aims, programs = _Aims(self._budget_bytes), [program]
+        forms = _comparable(programs)
+        aims, smallest = _Aims(self._budget_bytes), _smallest_as_fast(programs)
         for tried in range(shares.MOST_OVERLAP_PLANS):
             seconds = min(shares.OVERLAP_GAIN * self._seconds, most_seconds)
             with self._history.within(LESS_MEMORY):
-                proposal = aims.next(programs[-1], tried, seconds, propose)
-                found = None if proposal is None else self._program(OVERLAPPING, proposal, form)
-            if found is None:
+                proposal = aims.next(_smallest_as_fast(programs).proposal, tried, seconds, propose)
+                programs = [] if proposal is None else self._programs(proposal, forms)
+            if not programs:
                 break
-            programs.append(found)
+            forms = _undominated(programs)
+            smallest = min((smallest, *programs), key=_peak_bytes)
         if self.found is None:
-            smallest = min(programs, key=_peak_bytes)
-            self._without_copies_ahead(smallest, form)
+            self._without_copies_ahead(smallest)
         return self.found
 
     @property
     def _seconds(self) -> float:
         return math.inf if self.found is None else compiled_seconds(self.found.plan)
 
-    def _first_program(self, first: P) -> tuple[_Form, P] | None:
-        """The program of the first plan in the form in which all others are compiled."""
-        forms = [_Form(way) for way in self._ways(first.plan)]
-        programs: list[tuple[_Form, P]] = []
-        while forms and not programs:  # XLA does not compile every program in every way.
-            form = forms.pop(0)
-            found = self._program(OVERLAPPING, first, form)
-            programs += [] if found is None else [(form, found)]
+    def _first_programs(self, first: P) -> list[_Made[P]]:
+        """The programs of the first plan; none if XLA fails to compile it in every way."""
+        forms = [(OVERLAPPING, _Form(way)) for way in self._ways(first.plan)]
+        programs: list[_Made[P]] = []
+        while forms and not programs:
+            programs = self._compiled(first, [forms.pop(0)])
         if not programs:
-            return None
-        form, program = programs[0]
-        begun = [
-            (other, self._begun(attempt, first, other))
-            for attempt, other in self._others(program.plan, form, forms)
-        ]
-        programs += [(other, found) for other, finish in begun if (found := finish()) is not None]
-        most_seconds = shares.AS_FAST * min(compiled_seconds(p.plan) for _, p in programs)
-        as_fast = [each for each in programs if compiled_seconds(each[1].plan) <= most_seconds]
-        return min(as_fast, key=lambda each: _peak_bytes(each[1]))
+            return []
+        in_other_ways = [form for _, form in forms]
+        return programs + self._compiled(first, list(self._others(programs[0], in_other_ways)))
+
+    def _programs(self, proposal: P, forms: Sequence[_Form]) -> list[_Made[P]]:
+        """The programs of a plan of less memory."""
+        return self._compiled(proposal, [(OVERLAPPING, form) for form in forms])
+
+    def _compiled(self, proposal: P, asked: Sequence[tuple[Attempt, _Form]]) -> list[_Made[P]]:
+        """The programs of a plan in several forms, compiled at the same time; without those that
+        XLA fails to compile."""
+        begun = [(form, self._begun(attempt, proposal, form)) for attempt, form in asked]
+        found = [(form, finish()) for form, finish in begun]
+        return [_Made(form, program) for form, program in found if program is not None]
 
     def _others(
-        self, program: Plan, form: _Form, in_other_ways: Sequence[_Form]
+        self, first: _Made[P], in_other_ways: Sequence[_Form]
     ) -> Iterator[tuple[Attempt, _Form]]:
         """The forms that may be faster than the first program, or smaller where that is over the
         budget."""
-        is_over = self._over_bytes(program) > 0
-        if is_over or _waits(program):
+        plan = first.proposal.plan
+        is_over = self._over_bytes(plan) > 0
+        if is_over or _waits(plan):
             yield from ((OTHER_WAY, other) for other in in_other_ways)
-        in_time = replace(form, gradients_in_time=True)
-        if is_over and in_time.emitted(without_forms(program)).execution.gradients_in_time:
+        in_time = replace(first.form, gradients_in_time=True)
+        if is_over and in_time.emitted(without_forms(plan)).execution.gradients_in_time:
             yield GRADIENTS_IN_TIME, in_time
 
     def _ways(self, plan: Plan) -> list[int]:
@@ -149,13 +165,11 @@ class OverlapSearch(Generic[P]):
         ways = range(len(self._compiles))
         return sorted(ways, key=lambda way: hides_sums and way in without_sums)[: shares.MOST_WAYS]
 
-    def _without_copies_ahead(self, smallest: P, form: _Form) -> None:
-        bare = replace(smallest, plan=without_forms(smallest.plan))
+    def _without_copies_ahead(self, smallest: _Made[P]) -> None:
+        bare = replace(smallest.proposal, plan=without_forms(smallest.proposal.plan))
         if with_copies_ahead(bare.plan) is not None:
-            self._program(WITHOUT_COPIES_AHEAD, bare, replace(form, copies_ahead=False))
-
-    def _program(self, attempt: Attempt, proposal: P, form: _Form) -> P | None:
-        return self._begun(attempt, proposal, form)()
+            form = replace(smallest.form, copies_ahead=False)
+            self._compiled(bare, [(WITHOUT_COPIES_AHEAD, form)])
 
     def _begun(self, attempt: Attempt, proposal: P, form: _Form) -> Callable[[], P | None]:
         """Begins to compile a plan in a form; what it returns waits for the plan with that program,
@@ -268,8 +282,35 @@ def _overlapping_bytes(plan: Plan) -> int:
     return plan.compiled.overlapping_peak_bytes
 
 
-def _peak_bytes(program: Proposal) -> int:
-    return _overlapping_bytes(program.plan)
+def _peak_bytes(program: _Made[P]) -> int:
+    return _overlapping_bytes(program.proposal.plan)
+
+
+def _smallest_as_fast(programs: Sequence[_Made[P]]) -> _Made[P]:
+    """The smallest of the programs that take hardly longer than the fastest one."""
+    most_seconds = shares.AS_FAST * min(each.seconds for each in programs)
+    return min((each for each in programs if each.seconds <= most_seconds), key=_peak_bytes)
+
+
+def _undominated(programs: Sequence[_Made[P]]) -> list[_Form]:
+    """The forms whose program is faster or smaller than that of each other one."""
+    return [
+        each.form
+        for each in programs
+        if not any(
+            other.seconds < each.seconds and _peak_bytes(other) < _peak_bytes(each)
+            for other in programs
+        )
+    ]
+
+
+def _comparable(programs: Sequence[_Made[P]]) -> list[_Form]:
+    """The forms that another plan is compiled in: the best one of the first plan, and one more if
+    that was nearly as fast: which one is smaller differs from plan to plan."""
+    best = _smallest_as_fast(programs)
+    others = sorted((each for each in programs if each is not best), key=lambda each: each.seconds)
+    near = [each for each in others if each.seconds <= shares.COMPARABLE * best.seconds]
+    return [best.form, *(each.form for each in near[:1])]
 
 
 def _off(plan: Plan) -> float:

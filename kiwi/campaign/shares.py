@@ -227,6 +227,10 @@ AS_FAST = 1.01
 """Programs within this factor of the fastest one's time count as fast as it; the smallest of them
 is taken."""
 
+COMPARABLE = 1.02
+"""A second form of overlapping programs is compiled for plans of less memory if its program of the
+first plan is within this factor of the best one's time."""
+
 CERTAIN = 0.8
 """A plan that is predicted to need at most this part of the budget is compiled in two ways at the
 same time: with collectives that overlap, and with such as are waited for."""
