@@ -2,7 +2,8 @@
 
 - A map whose operands take at most twice the bytes of its result is computed by each matmul that
   reads it, unless it slices. With several readers it must not be the epilogue of another matmul,
-  and each matmul of the backward pass that reads it must itself end in a map or a reduction.
+  and no matmul of the backward pass that reads it may itself be read by one matmul alone, as the
+  gradient of a projection is where its input needs none.
 - A transposed or reshaped value is no kernel of its own: its readers read the value itself.
 - A chain that reads next to nothing, as that of random bits, is computed by all that read it.
 - A scatter adds to the result of a matmul in place, which then has a buffer.
@@ -32,19 +33,21 @@ def is_in_matmuls(chains: Chains, index: int) -> bool:
     if len(readers) > 1:
         if any(chains.ends_call([index], value) for value in chains.reads(index)):
             return False
-        if not all(_is_ended(chains, reader) for reader in readers):
+        if any(_is_for_one_matmul(chains, reader) for reader in readers):
             return False
     return chains.is_as_small(index, _MOST_READ)
 
 
-def _is_ended(chains: Chains, reader: int) -> bool:
-    """Whether an equation is a matmul of the backward pass only if a map or a reduction reads its
-    result, or nothing does."""
+def _is_for_one_matmul(chains: Chains, reader: int) -> bool:
+    """Whether an equation is a matmul of the backward pass whose result one other matmul alone
+    reads."""
     graph = chains.graph
     if graph.phase_of(reader) is Phase.FORWARD or not is_of_matrices(graph, reader):
-        return True
+        return False
     readers = chains.readers(reader)
-    return not readers or any(is_map(graph, k) or "reduce" in graph.opcodes[k] for k in readers)
+    return len(readers) == 1 and not (
+        is_map(graph, readers[0]) or "reduce" in graph.opcodes[readers[0]]
+    )
 
 
 def ends_any(graph: HloGraph, absorbed: Sequence[int], reads: Sequence[int]) -> bool:
