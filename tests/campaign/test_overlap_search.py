@@ -1,0 +1,97 @@
+"""Which programs are compiled for a plan whose collectives overlap, and which are not."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import kiwi
+from kiwi.campaign import overlap_search
+from kiwi.campaign.overlap_search import OverlapSearch
+from kiwi.campaign.proposer import Proposal
+from kiwi.plans.plan import Plan
+from kiwi.xla.read.compiled_program import CompiledProgram
+from tests.helpers.begins import begins
+from tests.helpers.on_cpu import ON_CPU
+
+BUDGET = 2**30
+OVER, WITHIN = BUDGET + BUDGET // 10, BUDGET
+
+
+@pytest.fixture(scope="module")
+def base() -> Plan:
+    """A compiled plan of one device that is predicted to fill the budget."""
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    plan = kiwi.plan(lambda x: jnp.tanh(x @ x), x, mesh_shape=(1,), profile=ON_CPU, verify="cpu")
+    return replace(plan, estimate=replace(plan.estimate, peak_bytes=BUDGET))
+
+
+@pytest.fixture(autouse=True)
+def with_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every plan may have copies ahead of their readers, and gradients in time."""
+
+    def flagged(name: str) -> Callable[[Plan], Plan]:
+        return lambda plan: replace(plan, execution=replace(plan.execution, **{name: True}))
+
+    monkeypatch.setattr(overlap_search, "with_copies_ahead", flagged("copies_ahead"))
+    monkeypatch.setattr(overlap_search, "with_gradients_in_time", flagged("gradients_in_time"))
+
+
+def found_of(
+    base: Plan, programs: list[tuple[int, float]], plans: int = 0
+) -> tuple[Plan | None, int]:
+    """What is found where programs have these peaks and seconds, in the order in which they are
+    compiled, and there are so many plans of less memory; and how many programs were left."""
+    left = iter(programs)
+
+    def compiled(step: Any) -> CompiledProgram:
+        peak_bytes, seconds = next(left)
+        assert base.compiled is not None and base.compiled.time is not None
+        time = replace(base.compiled.time, step_seconds=seconds, communication=())
+        return replace(base.compiled, peak_bytes=peak_bytes, time=time)
+
+    offered: Iterator[int] = iter(range(plans))
+
+    def propose(limit_bytes: int, most_seconds: float) -> Proposal | None:
+        if next(offered, None) is None:
+            return None
+        plan = replace(base, estimate=replace(base.estimate, peak_bytes=limit_bytes))
+        return Proposal(plan, limit_bytes)
+
+    search: OverlapSearch[Proposal] = OverlapSearch(BUDGET, [begins(compiled)])
+    found = search.run(Proposal(base, BUDGET), propose)
+    return None if found is None else found.plan, len(list(left))
+
+
+def test_one_program_that_fits_is_all(base: Plan):
+    plan, left = found_of(base, [(WITHIN, 1.0), (WITHIN, 0.5)])
+    assert plan is not None and plan.execution.copies_ahead and left == 1
+
+
+def test_over_the_budget_gradients_in_time_may_fit(base: Plan):
+    plan, left = found_of(base, [(OVER, 1.0), (WITHIN, 1.005)])
+    assert plan is not None and plan.execution.gradients_in_time and left == 0
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(1.01, 0), (1.05, 1)])
+def test_a_form_that_was_as_fast_is_compiled_for_the_next_plan_too(
+    base: Plan, seconds: float, left: int
+):
+    programs = [(OVER, 1.0), (OVER, seconds), (WITHIN, 1.0), (WITHIN, 0.9)]
+    plan, unused = found_of(base, programs, plans=1)
+    assert plan is not None and unused == left
+    assert plan.execution.gradients_in_time == (left == 0)
+
+
+def test_a_form_that_is_larger_and_slower_is_compiled_no_more(base: Plan):
+    programs = [(OVER, 1.0), (OVER, 1.01), (OVER, 1.1), (OVER - 1, 1.0), (WITHIN, 1.0)]
+    plan, left = found_of(base, programs, plans=2)
+    assert plan is not None and plan.execution.gradients_in_time and left == 0
+
+
+def test_copies_stay_beside_their_readers_at_last(base: Plan):
+    plan, left = found_of(base, [(OVER, 1.0), (OVER, 1.5), (WITHIN, 1.2)])
+    assert plan is not None and not plan.execution.copies_ahead and left == 0
