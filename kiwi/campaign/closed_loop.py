@@ -143,10 +143,12 @@ class ClosedLoop(Generic[P]):
         if found is None:
             return False
         self._take(found, waiting)
-        if self._overlapping is None:
+        if self._overlapping is None or self._best is None:
             return False
         is_first = found.plan.solve_result is first.plan.solve_result
-        return is_first or compiled_seconds(self._overlapping.plan) <= waiting_seconds
+        # The first plan's program is expected to be as far from its prediction as this one.
+        waits_seconds = waiting_seconds * _off_if_waiting(self._best.plan)
+        return is_first or compiled_seconds(self._overlapping.plan) <= waits_seconds
 
     def _seek_overlap(self) -> None:
         """Seeks a program whose collectives overlap for the best plan, unless one was sought."""
@@ -411,6 +413,11 @@ def _with_needed_barriers(proposal: P) -> P:
 
 def _attempt(plan: Plan) -> Attempt:
     return ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
+
+
+def _off_if_waiting(plan: Plan) -> float:
+    """By which factor a program that waits for its collectives is slower than predicted."""
+    return compiled_seconds(plan) / plan.estimate.without_overlap.step_seconds
 
 
 def _smaller(one: P, other: P) -> P:

@@ -98,7 +98,7 @@ class OverlapSearch(Generic[P]):
         memory; None if there is none.
 
         - `first`: a plan, compiled or not; its own program does not matter.
-        - `most_seconds`: no plan is compiled that is expected to take longer.
+        - `most_seconds`: no plan is compiled that is predicted to take longer.
         """
         programs = self._first_programs(first)
         if not programs:
@@ -106,9 +106,10 @@ class OverlapSearch(Generic[P]):
         forms = _comparable(programs)
         aims, smallest = _Aims(self._budget_bytes), _smallest_as_fast(programs)
         for tried in range(shares.MOST_OVERLAP_PLANS):
-            seconds = min(shares.OVERLAP_GAIN * self._seconds, most_seconds)
             with self._history.within(LESS_MEMORY):
-                proposal = aims.next(_smallest_as_fast(programs).proposal, tried, seconds, propose)
+                aim = _smallest_as_fast(programs).proposal
+                most = min(shares.OVERLAP_GAIN * self._seconds / aims.off(aim.plan), most_seconds)
+                proposal = aims.next(aim, tried, most, propose)
                 programs = [] if proposal is None else self._programs(proposal, forms)
             if not programs:
                 break
@@ -235,13 +236,15 @@ class _Aims(Generic[P]):
         self._high: Plan | None = None
         self._asked_bytes: int | None = None
 
-    def next(self, program: P, tried: int, seconds: float, propose: Propose[P]) -> P | None:
+    def off(self, aim: Plan) -> float:
+        """By which factor the program of the next plan is expected to be slower than predicted: as
+        one of those beside it."""
+        return min(_off(plan) for plan in (aim, self._high or aim))
+
+    def next(self, program: P, tried: int, most_seconds: float, propose: Propose[P]) -> P | None:
         """The plan whose program of the form of `program`, which is over the budget, may fit, where
-        it promises to take less."""
-        aim = program.plan
-        limit_bytes = self._limit_after(aim, tried)
-        # If the next plan's program is as far from its prediction as one of those beside it.
-        most_seconds = seconds / min(_off(p) for p in (aim, self._high or aim))
+        it is predicted to take less than so many seconds."""
+        limit_bytes = self._limit_after(program.plan, tried)
         if self._high is not None and self._high.estimate.step_seconds >= most_seconds:
             return None  # Plans between that one and a smaller one are slower than it.
         while limit_bytes is not None:
