@@ -1,4 +1,4 @@
-"""Draws the pictures of `docs/architecture.md`: `python -m benchmarks.structure [folder]`."""
+"""Draws the pictures of `docs/extend/architecture.md`: `python -m benchmarks.structure [folder]`."""
 
 import sys
 from pathlib import Path

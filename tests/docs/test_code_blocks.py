@@ -22,7 +22,7 @@ from kiwi.cli.main import main
 from kiwi.plans.plan_cache import FOLDER_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
+PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md"]
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
 
@@ -92,7 +92,8 @@ def command(line: str) -> None:
 
 def test_the_pages_of_the_site_are_those_in_the_folder():
     named = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert named == {page.name for page in ROOT.glob("docs/*.md")}
+    pages = ROOT.glob("docs/**/*.md")
+    assert named == {str(page.relative_to(ROOT / "docs")) for page in pages}
 
 
 def test_most_pages_have_code():

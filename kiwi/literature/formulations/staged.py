@@ -1,6 +1,6 @@
 """The paper's full model (Eq. 1, appendix 7.1) as a tight integer linear program.
 
-Sets, data, variables and rows, each with the paper's number, are in docs/formulation.md, "The same
+Sets, data, variables and rows, each with the paper's number, are in docs/how_it_works/formulation.md, "The same
 in rows"; rows have the names in brackets there. Bytes are scaled to the limit, seconds to the
 cheapest step. `As, Bs, Hs` are products with the strategy (`kiwi.literature.formulations.program`).
 
