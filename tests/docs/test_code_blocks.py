@@ -9,7 +9,7 @@ The blocks of a page run in order, in a folder of their own and one namespace:
 - `json` has a title, is parsed, and written;
 - `text` is left alone.
 
-What a block of a titled file needs a cluster for, `tests/programs/test_distributed.py` runs.
+Files for several hosts are only written here; `test_hosts` runs them in two processes.
 
 The pages share a cache of plans, as on a reader's machine.
 """
