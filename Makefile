@@ -64,7 +64,7 @@ imports: $(STAMP) ## Check which package may import which
 docs: $(STAMP) ## Build the documentation into site/, strictly
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-pictures: $(STAMP) ## Draw the pictures of docs/architecture.md from the code
+pictures: $(STAMP) ## Draw the pictures of docs/extend/architecture.md from the code
 	$(BIN)/python -m benchmarks.structure
 
 check: lint types imports test docs ## Everything that must pass before a commit is shared

@@ -97,8 +97,8 @@ class TargetOptions:
     - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
       device memory.
     - `host_memory_budget`: of each host, in bytes or as text, shared by its devices: values of the
-      forward pass may be copied to the host and fetched back (docs/host_memory.md). By default none
-      is, beyond the arguments of `constraints`.
+      forward pass may be copied to the host and fetched back (docs/guides/host_memory.md). By
+      default none is, beyond the arguments of `constraints`.
     - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
       a `kiwi.mesh.Hardware`; or a `kiwi.mesh.ProfileTable` of measurements, the path of a
       saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.

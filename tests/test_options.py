@@ -40,7 +40,7 @@ def test_only_plan_takes_keyword_arguments_of_the_function():
 
 
 def test_the_table_of_the_documentation_has_all_options():
-    page = Path(__file__).parents[1] / "docs" / "interface.md"
+    page = Path(__file__).parents[1] / "docs" / "reference" / "options.md"
     table = [
         line.split("|")[1] for line in page.read_text("utf-8").splitlines() if line[:3] == "| `"
     ]

@@ -1,4 +1,4 @@
-"""Draws the pictures of `docs/architecture.md`: `python -m benchmarks.structure [folder]`."""
+"""`python -m benchmarks.structure [folder]` draws the pictures of `docs/extend/architecture.md`."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pictures of `docs/architecture.md`: the rooms, and the way of the memory budget."""
+"""The pictures of `docs/extend/architecture.md`: the rooms, and the way of the memory budget."""
 
 import ast
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`docs/rules.md`, written from the rules and from what became of their witnesses."""
+"""`docs/reference/rules.md`, written from the rules and from what became of their witnesses."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from kiwi.targets.target import Target
 from kiwi.targets.witness import Witness
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "rules.md"
+PAGE = ROOT / "docs" / "reference" / "rules.md"
 
 _TITLES = {"cpu": "XLA:CPU", "cuda": "XLA:GPU", "tpu": "XLA:TPU"}
 

@@ -1,7 +1,7 @@
 """All attempts of a campaign, in the order in which they are made, outermost first.
 
 Requests contain searches, searches contain rounds, and a round is a solution and its programs.
-`docs/search_attempts.md` is this table as a page.
+`docs/reference/attempts.md` is this table as a page.
 """
 
 from kiwi.campaign.attempt import Attempt, Kind

@@ -1,4 +1,4 @@
-"""Equal layers, equal decisions, where that costs next to nothing (docs/how_it_works.md).
+"""Equal layers, equal decisions, where that costs next to nothing (docs/how_it_works/solver.md).
 
 1. The layers tied: one node for the equal nodes of all layers (`kiwi.problem.equal_layers`).
 2. Two groups, where layers that are all alike load one channel and leave another one idle

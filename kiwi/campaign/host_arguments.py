@@ -1,7 +1,7 @@
 """Which arguments lie in the host's memory, where Kiwi decides that (`offload_arguments`).
 
-Candidates and the order in which sets of them grow (`host_sets`): docs/host_memory.md, "Arguments
-by the plan's own decision". The smallest set with which the step fits is sought by halves, then
+Candidates and the order in which sets of them grow (`host_sets`): docs/guides/host_memory.md,
+"Arguments". The smallest set with which the step fits is sought by halves, then
 larger ones until one is slower; for each the step is planned as a whole, without a compiler and
 with little effort. The set of the fastest plan is planned with all effort and compiled; where none
 of its plans fits, the next larger one. Where the step fits without, the faster plan is the answer,

@@ -1,7 +1,7 @@
 """Who may spend what, and from where on an attempt is not worth it: one table for all attempts.
 
 Shares are parts of the work that the effort allows for one plan (`kiwi.solver.effort`). The text of
-each entry says what happens beyond it. [How the search proceeds](docs/search_attempts.md) lists
+each entry says what happens beyond it. [Attempts](docs/reference/attempts.md) lists
 the attempts in their order.
 """
 

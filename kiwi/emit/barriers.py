@@ -1,6 +1,6 @@
 """Optimization barriers: those that a plan needs, and those that keep XLA to the order of a plan.
 
-There are as few as a plan's memory allows (docs/memory.md, "Barriers"): those of
+There are as few as a plan's memory allows (docs/how_it_works/memory.md, "Barriers"): those of
 `kiwi.emit.needed_barriers`, and one for each of `Execution.tied_steps`. In front of a tied step the
 values that it reads from earlier steps pass one `optimization_barrier`, together with a recent
 result, the trigger, before which the step cannot start. These values pass no barrier:

@@ -1,7 +1,7 @@
 """What all loop bodies of one evaluation share: the execution, its barriers and its dataflow; and
 where in the host's memory a plan puts the values that it offloads (`Execution.fetched`).
 
-How copies are paced, and why, is in docs/host_memory.md, "How copies are paced". In scans each
+How copies are paced, and why: docs/how_it_works/memory.md, "Copies to the host". In scans each
 iteration hands its element on as a stacked result in the host's memory. Outside of them XLA:GPU
 copies whole arrays: what is read some steps later passes a barrier with the copy, which ends there
 (`Context.steps_of_copies`). For XLA:TPU equal values are slices of one buffer, at indices to which

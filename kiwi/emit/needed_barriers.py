@@ -1,6 +1,6 @@
 """Barriers without which the compiled program would not be the plan, in whatever order XLA runs it:
 of recomputed groups, of copies made again, of large constants, and of sums with what comes late.
-Why, and what each saves: docs/memory.md, "Barriers".
+Why, and what each saves: docs/how_it_works/memory.md, "Barriers".
 
 A group's trigger is the latest result that its reader reads beside it (the cotangent), computed
 after the first computation was read last; a map's of it, if XLA fuses that with the cotangent's

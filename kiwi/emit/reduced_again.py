@@ -4,7 +4,7 @@ Where a softmax is recomputed, two kernels need the sum of its exponentials: the
 softmax again, and that of its gradient. XLA:GPU reduces rows in the kernel of their readers only
 where no other kernel reads what is reduced (`Kernel.rows`), and would sum up in a
 kernel of its own, as the first computation does (`RowReduction.is_summed_once`). So the gradient's
-kernel reads the rows behind a barrier, and reduces them once more (docs/memory.md).
+kernel reads the rows behind a barrier, and reduces them once more (docs/how_it_works/memory.md).
 """
 
 from collections.abc import Iterator, Mapping

@@ -22,7 +22,7 @@ Compilers differ in what they fuse (`Fusion`): cases 3 and 4 do not hold for a c
 its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
 than twice as many, and for an addition at most half as many (a product of vectors) or, on GPUs, if
 it puts elements between others (an associative scan). What else a compiler does that fuses maps
-with matmuls, in attention, too: docs/tpu.md, "What XLA:TPU does with memory".
+with matmuls, in attention, too: docs/reference/rules.md, "XLA:TPU".
 
 Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
 convolution or reduction whose only reader is a materialised map over the same elements is

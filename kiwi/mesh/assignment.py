@@ -13,7 +13,7 @@ as long as that is an improvement, from several starts.
 level. Where no shape is, the one whose worst axis is the least uneven.
 
 **A cluster** is the latency and bandwidth of every pair of its devices, measured while no other
-device sends. Its file is JSON (docs/links.md).
+device sends. Its file is JSON (docs/guides/clusters.md).
 """
 
 import json

@@ -16,8 +16,8 @@ Beside matmuls, convolutions and reductions, operators are *streams* (memory tra
 fits into caches is faster) and *elementwise* functions (what a kernel takes longer for applying one
 once more).
 
-A table's file is JSON with a version, checked whole when read (docs/profiles.md). Reading it parses
-JSON and nothing else.
+A table's file is JSON with a version, checked whole when read (docs/reference/files.md). Reading it
+parses JSON and nothing else.
 """
 
 import hashlib

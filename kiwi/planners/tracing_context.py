@@ -71,7 +71,7 @@ def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
         suggestion="Plan it with as many devices as that axis is long (jax_num_cpu_devices, before "
         "the first use of jax; --mesh does that). Or plan the function without pmap: it takes the "
         "whole batch, without the leading axis of devices and without pmean, and Kiwi shards it; "
-        'see "From pmap" in docs/migrating.md.',
+        'see "From pmap" in docs/guides/migrating.md.',
     )
 
 

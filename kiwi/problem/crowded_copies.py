@@ -2,10 +2,11 @@
 
     max over v of (sum of c(u), u up to v + sum of k(w), w from v on)
 
-with the seconds c(u) of computing unit u and k(v) of copying the result of v (docs/host_memory.md,
-"What it costs"; two machines in line, Johnson, *Optimal two- and three-stage production schedules*,
-1954), a backward one the same the other way around. The v at which that is largest, were all copied
-that may be, divides the body: the copies from v on hide behind what is computed after v alone.
+with the seconds c(u) of computing unit u and k(v) of copying the result of v
+(docs/how_it_works/cost_model.md, "Copies to the host"; two machines in line, Johnson, *Optimal
+two- and three-stage production schedules*, 1954), a backward one the same the other way around. The
+v at which that is largest, were all copied that may be, divides the body: the copies from v on hide
+behind what is computed after v alone.
 """
 
 import math

@@ -1,5 +1,5 @@
 """What communicates, or copies to the host and back, while the device computes: what may, in which
-window of time, is told by docs/cost_model.md, "What overlaps", and docs/host_memory.md.
+window of time, is told by docs/how_it_works/cost_model.md, "What overlaps".
 
 In a window, the body of a loop or what stands between two loops in one phase, two channels work at
 once, the device and its links. Gathered *early* is what no matmul is behind, reduced *late* what no

@@ -2,35 +2,33 @@
 
 The blocks of a page run in order, in a folder of their own and one namespace:
 
-- `python` is executed; with a title it is written to a file of that name instead;
+- `python` is executed; with a title it is compiled, and written to a file of that name;
 - `console` lines that begin with `$ kiwi` are given to the command, which must succeed, or may
   answer "no" where the line ends with `|| true`;
+- `yaml` is parsed, `bash` is checked for its syntax: both are for clusters;
+- `json` has a title, is parsed, and written;
 - `text` is left alone.
 
-The pages share a cache of plans, as on a reader's machine. README and the first steps plan one
-step, each by the command and in the program: it is searched once.
+Files for several hosts are only written here; `test_hosts` runs them in two processes.
+
+The pages share a cache of plans, as on a reader's machine.
 """
 
+import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kiwi.cli.main import main
 from kiwi.plans.plan_cache import FOLDER_VARIABLE
+from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name_of
 
-ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "README.md"]
-BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="(?P<name>[^"]+)"')
-
-
-def blocks(page: Path) -> list[tuple[str, str]]:
-    return [(m["info"].strip(), m["code"]) for m in BLOCK.finditer(page.read_text("utf-8"))]
-
-
 WITH_CODE = [page for page in PAGES if blocks(page)]
 
 
@@ -39,7 +37,7 @@ def plan_cache(tmp_path_factory):
     return tmp_path_factory.mktemp("plans")
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=[page.stem for page in WITH_CODE])
+@pytest.mark.parametrize("page", WITH_CODE, ids=map(name_of, WITH_CODE))
 @pytest.mark.filterwarnings("ignore:Matplotlib is currently using agg")
 def test_the_code_of_a_page_runs(page, plan_cache, tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(plan_cache))
@@ -69,12 +67,20 @@ def own_files(folder: Path) -> set[str]:
 
 
 def run(info: str, code: str, namespace: dict[str, object], page: Path) -> None:
-    title = TITLE.search(info)
+    kind, title = info.partition(" ")[0], TITLE.search(info)
     if title is not None:
         Path(title["name"]).write_text(code)
-    elif info == "python":
-        exec(compile(code, str(page), "exec"), namespace)
-    elif info == "console":
+    if kind == "python":
+        compiled = compile(code, str(page), "exec")
+        if title is None:
+            exec(compiled, namespace)
+    elif kind == "json":
+        json.loads(code)
+    elif kind == "yaml":
+        assert all(isinstance(document, dict) for document in yaml.safe_load_all(code))
+    elif kind == "bash":
+        subprocess.run(["bash", "-n"], input=code, text=True, check=True)
+    elif kind == "console":
         for line in code.splitlines():
             command(line)
     else:
@@ -92,8 +98,9 @@ def command(line: str) -> None:
 
 def test_the_pages_of_the_site_are_those_in_the_folder():
     named = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert named == {page.name for page in ROOT.glob("docs/*.md")}
+    assert named == {page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md")}
 
 
 def test_most_pages_have_code():
-    assert len(WITH_CODE) >= 9
+    taught = [page for page in WITH_CODE if "evidence" not in page.parts]
+    assert len(taught) >= 25

@@ -1,28 +1,46 @@
-"""What the documentation names is there: files of the repository, modules, attributes."""
+"""What the documentation names is there: files of the repository, modules, attributes, headings."""
 
 import importlib
 import re
+from dataclasses import fields
 from functools import reduce
 
 import pytest
 
-from tests.docs.test_code_blocks import PAGES, ROOT
+import kiwi
+from kiwi.plans.estimate import Estimate
+from kiwi.xla.read.compiled_program import CompiledProgram
+from tests.docs.pages import BESIDE, PAGES, ROOT, anchors, name_of, slug
 
-READ = [*PAGES, ROOT / "CONTRIBUTING.md"]
-FILE = re.compile(r"\b(?:kiwi|tests|benchmarks|examples|experiments)/[\w/.-]*\w")
+READ = [*PAGES, *BESIDE]
+FILE = re.compile(r"\b(?:kiwi|tests|benchmarks|examples|experiments|docs)/[\w/.-]*\w")
 NAME = re.compile(r"\bkiwi(?:\.[A-Za-z_]\w*)+")
 MODULE = re.compile(r"\bpython -m ((?:kiwi|benchmarks|examples|experiments)[\w.]*\w)")
+OF_A_PLAN = re.compile(r"\bplan\.((?:estimate\.|compiled\.)?[a-z_]+)\b")
+PAGE_AND_HEADING = re.compile(r'(docs/[\w/]+\.md)(?:,\s+"([^"]+)")?')
 
 
-@pytest.mark.parametrize("page", READ, ids=[page.stem for page in READ])
+@pytest.mark.parametrize("page", READ, ids=map(name_of, READ))
 def test_what_a_page_names_exists(page):
-    assert missing_in(page.read_text("utf-8")) == []
+    text = page.read_text("utf-8")
+    assert missing_in(text) == []
+    assert [name for name in OF_A_PLAN.findall(text) if not is_of_a_plan(name)] == []
 
 
 def test_what_a_docstring_names_exists():
     for file in ROOT.glob("kiwi/**/*.py"):
         quoted = re.findall(r"`([^`\n]+)`", file.read_text("utf-8"))
         assert missing_in(" ".join(quoted)) == [], file
+
+
+@pytest.mark.parametrize("folder", ["kiwi", "benchmarks", "tests", "experiments"])
+def test_pages_and_headings_that_code_names_exist(folder):
+    for file in ROOT.glob(f"{folder}/**/*.py"):
+        for page, heading in PAGE_AND_HEADING.findall(file.read_text("utf-8")):
+            assert (ROOT / page).exists(), f"{file} names {page}"
+            if heading:
+                words = " ".join(heading.split())
+                assert slug(words) in anchors(ROOT / page), f"{file} names {words!r} of {page}"
 
 
 def missing_in(text: str) -> list[str]:
@@ -50,3 +68,12 @@ def resolves(name: str) -> bool:
 def is_module(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def is_of_a_plan(name: str) -> bool:
+    """Whether a plan, its estimate or its compiled program has an attribute; endings of files named
+    `plan` are no attributes."""
+    part, _, attribute = name.rpartition(".")
+    owner = {"": kiwi.Plan, "estimate": Estimate, "compiled": CompiledProgram}[part]
+    known = {field.name for field in fields(owner)}
+    return attribute in ("json", "html") or attribute in known or hasattr(owner, attribute)

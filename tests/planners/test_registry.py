@@ -19,7 +19,7 @@ from kiwi.literature.remat.offload import OFFLOAD_PLANNERS
 from kiwi.mesh import DeviceMesh
 from kiwi.planners.registry import described, planner_named, planners, register, unregister
 
-DOCUMENTS = ("docs/interface.md", "docs/rematerialisation.md")
+DOCUMENTS = ("docs/reference/planners.md",)
 
 
 def test_every_planner_of_one_device_and_every_model_is_in_the_table():

@@ -1,4 +1,4 @@
-"""A backend that nobody here has, as `docs/compilers.md` adds it: rules that all share."""
+"""A backend that nobody here has, as `docs/extend/backend.md` adds it: rules that all share."""
 
 from dataclasses import replace
 from typing import Any

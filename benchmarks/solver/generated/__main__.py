@@ -1,7 +1,7 @@
 """`python -m benchmarks.solver.generated`: how far the search ends from the best that is known.
 
 Writes results/generated.json and results/generated.md after each instance, and the picture of
-docs/solver.md at the end; `--missing` goes on
+docs/evidence/solver.md at the end; `--missing` goes on
 where a run was ended. What is on record of a number's limit and reference is taken from there, so
 that a change of the search costs one search for each instance; where the problem itself is no
 longer the one on record, and with `--anew`, both are found again. `--references` looks for better

@@ -2,8 +2,8 @@
 
 Its three simplifications: an operator is recomputed at most once, and only for the backward pass;
 backward operators are not recomputed; no input of a recomputed operator is recomputed. Sets, data,
-variables and rows, each with the paper's number, are in docs/formulation.md, "The same in rows";
-rows have the names in brackets there. Beside them X(k) are forward operators whose first
+variables and rows, each with the paper's number, are in docs/literature/paper_models.md, "The same
+in rows"; rows have the names in brackets there. Beside them X(k) are forward operators whose first
 use behind the forward pass is k, L(k) those whose last forward use is k, Y(k) operators that are
 not forward and last used at k; `hz[i, j]` in {0, 1} is what attains the maximum that h is, and
 `F-, F, F+[i, k]` are h[i] < k, = k, > k.

@@ -1,8 +1,9 @@
 """The paper's full model (Eq. 1, appendix 7.1) as a tight integer linear program.
 
-Sets, data, variables and rows, each with the paper's number, are in docs/formulation.md, "The same
-in rows"; rows have the names in brackets there. Bytes are scaled to the limit, seconds to the
-cheapest step. `As, Bs, Hs` are products with the strategy (`kiwi.literature.formulations.program`).
+Sets, data, variables and rows, each with the paper's number, are in
+docs/literature/paper_models.md, "The same in rows"; rows have the names in brackets there. Bytes
+are scaled to the limit, seconds to the cheapest step. `As, Bs, Hs` are products with the strategy
+(`kiwi.literature.formulations.program`).
 
 Equations 17 to 20 define U by a recurrence over F, which frees. Here H, that holds, stands in place
 of 1 - F: no chain of equations, and products that relax to convex hulls instead of big-M rows.

@@ -10,9 +10,9 @@
    excess, and the planner asked again (`kiwi.campaign.limit_search`).
 
 **What is emitted** of an `OffloadSchedule`. A value is copied out once, behind its first
-computation; XLA paces that copy (docs/host_memory.md). A fetch stands where its transfer begins. A
-value that is fetched anywhere is fetched wherever the schedule computes it again: its copy is on
-the host by then.
+computation; XLA paces that copy (docs/how_it_works/memory.md). A fetch stands where its transfer
+begins. A value that is fetched anywhere is fetched wherever the schedule computes it again: its
+copy is on the host by then.
 
 **Compilers** without host memory (XLA:CPU) cannot check such a plan: their programs hold what was
 to be on the host. The plan is then made for the compiler of its hardware and not compiled.

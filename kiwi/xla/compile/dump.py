@@ -2,8 +2,8 @@
 
 Nothing after that changes what the program holds or sends: instructions, schedule and buffers are
 final, and the machine code of a compile check is never run. It takes most of the compilation (12
-of 17 seconds for `gpt-13b-4l` on (2, 4), see docs/memory.md), and for GPUs before compute
-capability 7.5 a `ptxas` that knows them.
+of 17 seconds for `gpt-13b-4l` on (2, 4), see docs/evidence/planning_time.md), and for GPUs before
+compute capability 7.5 a `ptxas` that knows them.
 """
 
 from collections.abc import Callable

@@ -24,7 +24,7 @@ _LIBRARY_MATMULS = {"xla_gpu_enable_triton_gemm": False}
 code for, fused with operators before and behind, whose results then take no memory; and without a
 device it takes all of them to be. A check would be of another program than runs: on an H100, where
 nine in ten were cuBLAS's all the same, steps took up to 18 % more memory than their check had
-said (docs/verification.md)."""
+said (docs/evidence/gpu.md)."""
 
 GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES", **_LIBRARY_MATMULS}
 """Options of XLA:GPU under which it runs things when the plan means them to run.
@@ -49,7 +49,7 @@ GPU_OVERLAPPING_OPTIONS = {
 By default XLA:GPU combines collectives as far as it thinks that memory allows: all gradients are
 held until the last is computed, and reduced behind all computation. Combined to 32 MiB (of what is
 reduced, too: XLA counts a reduce-scatter's result) they overlap, and latencies of some 20 us stay
-small (docs/cost_model.md).
+small (docs/evidence/time.md).
 """
 
 GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}

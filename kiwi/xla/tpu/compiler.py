@@ -146,12 +146,12 @@ TPU = TpuCompiler(
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
     ways_without_sums=frozenset({0, 1}),
     # Its own takes the best of `list`, `dfs` and `post_order`. `bfs` is seldom better than
-    # `local_order`, `ilp` takes minutes (docs/tpu.md).
+    # `local_order`, `ilp` takes minutes (docs/evidence/tpu.md).
     schedulers=("local_order",),
     scheduler_option="xla_memory_scheduler",
     heaps=TPU_HEAPS,
-    # Matmuls agree with what published steps reach (docs/profiles.md). Reductions count as if they
-    # wrote what they read, bfloat16 as if it were float32, gathers as next to nothing.
+    # Matmuls agree with what published steps reach (docs/evidence/profiles.md). Reductions count as
+    # if they wrote what they read, bfloat16 as if it were float32, gathers as next to nothing.
     stated_kinds=frozenset({"matmul", "elementwise", "stream"}),
     distributions=("libtpu",),
 )

@@ -47,7 +47,7 @@ def test_chains_reach_limits_that_the_reduced_problem_cannot():
 
 
 def figure_1() -> ShardedGraph:
-    """The worked example of docs/formulation.md: four layers and one weight, in MB."""
+    """The worked example of docs/literature/paper_models.md: four layers and one weight, in MB."""
     weight = Operator("w", (0.0, 0.0), (1, 2), (0, 0), is_parameter=True)
     forward = [Operator(f"f{k}", (0.5,), (2,), (0,), is_forward=True) for k in range(4)]
     backward = [Operator(f"b{k}", (1.0,), (1,), (0,)) for k in (3, 2, 1, 0)]

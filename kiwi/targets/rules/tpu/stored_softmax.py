@@ -72,7 +72,7 @@ RULE = Rule(
     "stored.",
     component="fusion of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
-    evidence=("tests/xla/tpu/test_unfused_operands.py", "docs/tpu.md"),
+    evidence=("tests/xla/tpu/test_unfused_operands.py", "docs/evidence/tpu.md"),
     witness=WITNESS,
     states=fusing(stored=(is_stored_softmax,)),
     limits="A plain decoder in bfloat16 holds less than this rule says.",

@@ -1,0 +1,46 @@
+"""The pages of the documentation, and what the tests read of them."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(DOCS.glob("**/*.md")), ROOT / "README.md"]
+"""The pages of the site, and the README."""
+
+BESIDE = [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
+"""Other texts for users."""
+
+BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    """The path of a page below the repository, without its ending."""
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page: what stands behind the fence, and the code."""
+    return [(m["info"].strip(), m["code"]) for m in BLOCK.finditer(page.read_text("utf-8"))]
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return BLOCK.sub("", page.read_text("utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """What links to places of a page may name: headings as mkdocs and GitHub write them, and
+    `{ #name }` behind one."""
+    found = set()
+    for line in prose(page).splitlines():
+        heading = re.fullmatch(r"#+ (?P<text>.*?)(?:\s*\{ ?#(?P<name>[\w-]+) ?\})?", line)
+        if heading is not None:
+            found.add(heading["name"] or slug(heading["text"]))
+    return found
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading."""
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text).strip())
