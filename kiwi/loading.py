@@ -12,6 +12,7 @@ import jax
 
 from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 from kiwi.options import Options
 
 
@@ -61,24 +62,22 @@ def _found(spec: str) -> tuple[Any, str, Callable[..., Any]]:
     """The module of `FILE.py:FUNCTION`, its path and the function."""
     path, separator, name = spec.rpartition(":")
     if not separator or not path or not name:
-        raise InvalidArgumentError(
-            f"{spec!r} names no function.", suggestion="FILE.py:FUNCTION, as in train.py:step."
-        )
+        raise InvalidArgumentError(f"{spec!r} names no function.", topic=topics.SPEC)
     module = _module(Path(path))
     found = _attribute(module, path, name)
     if not callable(found):
-        raise InvalidArgumentError(f"{name} in {path} is {type(found).__name__}, no function.")
+        raise InvalidArgumentError(
+            f"{name} in {path} is {type(found).__name__}, no function.", topic=topics.NOT_CALLABLE
+        )
     return module, path, found
 
 
 def _module(path: Path) -> Any:
     if not path.is_file():
-        raise InvalidArgumentError(
-            f"There is no file {path}.", suggestion="A path relative to the current folder."
-        )
+        raise InvalidArgumentError(f"There is no file {path}.", topic=topics.NO_FILE)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise InvalidArgumentError(f"{path} is no Python file.")
+        raise InvalidArgumentError(f"{path} is no Python file.", topic=topics.NOT_PYTHON)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     # As `python FILE.py` would: modules beside the file can be imported.
@@ -86,7 +85,9 @@ def _module(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise InvalidArgumentError(f"{path} cannot be read: {error}.") from error
+        raise InvalidArgumentError(
+            f"{path} cannot be read: {error}.", topic=topics.SYNTAX
+        ) from error
     return module
 
 
@@ -97,6 +98,7 @@ def _attribute(module: Any, path: str, name: str) -> Any:
             public = [n for n, v in vars(module).items() if n[0] != "_" and callable(v)]
             raise InvalidArgumentError(
                 f"There is no {name} in {path}.",
+                topic=topics.NO_SUCH_FUNCTION,
                 suggestion="One of its functions" + (f": {', '.join(public)}." if public else "."),
             )
         found = getattr(found, part)
@@ -107,6 +109,7 @@ def _arguments(module: Any, path: str, name: str) -> Any:
     if not hasattr(module, name):
         raise InvalidArgumentError(
             f"There is no {name} in {path}, which would return the function's arguments.",
+            topic=topics.NO_ARGUMENTS_FUNCTION,
             suggestion=f"def {name}(): return state, batch  (jax.ShapeDtypeStructs will do), "
             "or --args NAME.",
         )

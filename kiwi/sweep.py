@@ -25,6 +25,7 @@ from typing_extensions import Unpack
 from kiwi import loading
 from kiwi.api import PlannedFunction
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
+from kiwi.messages import topics
 from kiwi.options import OptionTypes, Settings
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
@@ -134,7 +135,7 @@ def sweep(
     budget is said in its point.
     """
     if jobs < 1:
-        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
     started = time.monotonic()
     budgets = sorted({parse_size(b) for b in memory_budgets})
     by_effort = sorted({(sum(n > 1 for n in s), math.prod(s), *s) for s in mesh_shapes})

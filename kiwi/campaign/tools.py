@@ -9,6 +9,7 @@ from typing import Any
 from kiwi.campaign import shares
 from kiwi.campaign.history import History
 from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
+from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
@@ -21,9 +22,13 @@ from kiwi.xla.step import Step
 
 Compile = Callable[[Step], CompiledProgram]
 
-CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
+CLOCK_ENDED_SEARCH = Note.of(
+    topics.CLOCK_ENDED, "The time limit ended the search: another run may find another plan."
+)
 
-INTERRUPTED_PLAN = "Ctrl-C ended the search: this is the best plan that was found by then."
+INTERRUPTED_PLAN = Note.of(
+    topics.INTERRUPTED, "Ctrl-C ended the search: this is the best plan that was found by then."
+)
 
 MOST_ENTRIES = 2000
 """From here on only improvements of the solution are kept."""
@@ -157,5 +162,6 @@ def check_search(settings: Settings) -> None:
     check_known(settings.effort, EFFORTS, "effort")
     if not settings.time_limit_seconds > 0:
         raise InvalidArgumentError(
-            f"time_limit_seconds={settings.time_limit_seconds} is not positive."
+            f"time_limit_seconds={settings.time_limit_seconds} is not positive.",
+            topic=topics.OUT_OF_RANGE,
         )

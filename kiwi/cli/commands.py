@@ -22,6 +22,7 @@ from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
+from kiwi.messages import Note, topics
 from kiwi.options import options_among
 from kiwi.plans.cross_check import CrossCheck, cross_checked
 from kiwi.plans.deviations import worst_text
@@ -58,11 +59,17 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     output.result(document(found), str(found))
     ratio = found.time_ratio
     if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
-        output.note(
-            f"Warning: the compiled step takes {ratio:.2f} times the planned one: "
-            f"{worst_text(found.deviations) or 'no kernel by itself'}."
-        )
+        output.note(_deviating(found, ratio).line)
     return found.fits
+
+
+def _deviating(found: Plan, ratio: float) -> Note:
+    return Note.of(
+        topics.TIME_DEVIATES,
+        f"the compiled step takes {ratio:.2f} times the planned one: "
+        f"{worst_text(found.deviations) or 'no kernel by itself'}.",
+        ratio=ratio,
+    )
 
 
 def _planned(
@@ -152,6 +159,7 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
     if not units:
         raise InvalidArgumentError(
             f"No operator of {arguments.plan} is called {arguments.op!r}.",
+            topic=topics.NO_SUCH_OPERATOR,
             suggestion="An index, an opcode, a name scope or file.py:line, as in the report.",
         )
     forced: tuple[Any, ...] = ()
@@ -456,6 +464,7 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
     if not arguments.out.endswith(".json"):  # `--profile` takes other texts for names.
         raise InvalidArgumentError(
             f"--out {arguments.out} does not end with .json, as --profile wants it.",
+            topic=topics.TABLE_NAME,
             suggestion=f"--out {arguments.out}.json",
         )
     if arguments.cpu_devices is not None:

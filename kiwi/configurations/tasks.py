@@ -20,6 +20,7 @@ from kiwi.configurations.configuration import Configuration, Outcome, Stage
 from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
+from kiwi.messages import topics
 from kiwi.options import Settings
 from kiwi.planners.planning import check_settings, make_plan, quick_bound
 from kiwi.planners.registry import planner_named
@@ -162,7 +163,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
     **Raises:** `InvalidArgumentError` if `needed` cannot be sent.
     """
     if jobs < 1:
-        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
     if given is not None:
         yield given
         return
@@ -192,6 +193,5 @@ def _check_can_be_sent(needed: Any) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InvalidArgumentError(
             f"make_step or an option cannot be sent to other processes: {error}.",
-            cause="It is a lambda or a function inside of another one.",
-            suggestion='A function of a module, "FILE.py:make_step", or jobs=1.',
+            topic=topics.NOT_SENDABLE,
         ) from error

@@ -18,6 +18,7 @@ from kiwi.errors import InvalidFunctionError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.jax_internals import MeshContext
 from kiwi.mesh import DeviceMesh
+from kiwi.messages import topics
 
 _REFUSALS = (ValueError, RuntimeError, NameError)
 """What jax raises for names of axes that it does not know."""
@@ -66,6 +67,7 @@ def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
 def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
     return InvalidFunctionError(
         f"A pmap in {call.name} cannot be traced: {error}.",
+        topic=topics.PMAP,
         cause="jax.pmap maps an axis over the devices of this process, and it has "
         f"{jax.device_count()}.",
         suggestion="Plan it with as many devices as that axis is long (jax_num_cpu_devices, before "
@@ -82,8 +84,7 @@ def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionErr
         return InvalidFunctionError(
             f"{call.name} names the axis {unbound!r} in a collective, such as psum or pmean, and "
             "nothing binds it.",
-            cause="Kiwi plans functions of whole arrays; named axes exist inside of shard_map, "
-            "vmap(axis_name=...) and pmap only.",
+            topic=topics.UNBOUND_AXIS,
             suggestion="Leave the collective out: a mean over the whole batch is one over all "
             "devices, and the plan adds what has to be communicated. Or wrap what is written for "
             f'one device: jax.shard_map(fun, mesh=mesh, in_specs=P("{unbound}"), out_specs=P()), '
@@ -94,6 +95,7 @@ def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionErr
         names = ",".join(map(str, mesh.axis_names))
         return InvalidFunctionError(
             f"{call.name} names the mesh axis {unknown!r}; the mesh has {names}.",
+            topic=topics.AXIS_OF_OTHER_MESH,
             cause="The mesh is that of jax.set_mesh."
             if call.context.mesh is not None
             else "The function is traced under the plan's mesh, since no jax.set_mesh is active.",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 
 _SCRIPTS = ("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "page.js")
 
@@ -40,7 +41,7 @@ def write_report(path: str | Path, data: Mapping[str, Any]) -> None:
     except OSError as error:
         raise InvalidArgumentError(
             f"The report cannot be written to {path}: {error.strerror}.",
-            suggestion="A path in a folder that exists and may be written to.",
+            topic=topics.UNWRITABLE,
         ) from error
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError, KiwiError
 from kiwi.mesh import DeviceMesh, hardware
+from kiwi.messages import topics
 from kiwi.xla.step import ExportedStep, Step
 
 EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
@@ -123,6 +124,7 @@ class Begun:
             self._end()
         raise self._explain(printed) or CompileCheckError(
             f"The compile check failed with exit code {code}.",
+            topic=topics.COMPILATION_FAILED,
             cause="\n".join(printed.strip().splitlines()[-8:]),
             suggestion="verify=None plans without the check.",
         )
