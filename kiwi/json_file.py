@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiwi.errors import KiwiError
+from kiwi.errors import InvalidArgumentError, KiwiError
 from kiwi.messages import topics
 
 
@@ -106,6 +106,30 @@ class FileFormat:
             cause=cause,
             suggestion=self.again,
         )
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Writes a file; raises `InvalidArgumentError` where that is not possible."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path} cannot be written: {error.strerror}.", topic=topics.UNWRITABLE
+        ) from error
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises `InvalidArgumentError` where a file cannot be written, before it is worked for."""
+    target = Path(path)
+    reason = None
+    if target.is_dir():
+        reason = "it is a folder"
+    elif not target.parent.is_dir():
+        reason = f"there is no folder {target.parent}"
+    elif not os.access(target if target.exists() else target.parent, os.W_OK):
+        reason = "permission denied"
+    if reason is not None:
+        raise InvalidArgumentError(f"{path} cannot be written: {reason}.", topic=topics.UNWRITABLE)
 
 
 def _write(content: bytes, target: Path) -> None:

@@ -174,11 +174,12 @@ def _plan_mesh(
 ) -> list[SweepPoint]:
     """In a process of its own: loads the file and plans one mesh."""
     loading.use_cpu_devices(math.prod(shape))
+    user = loading.load(function, args)
     try:
-        user = loading.load(function, args)
         chosen = replace(user.options, mesh=None, mesh_shape=shape, **options)
         planned = PlannedFunction(user.function, chosen)
-        return sweep_budgets(planned, budgets, user.args, user.kwargs)
+        with loading.faults_explained():
+            return sweep_budgets(planned, budgets, user.args, user.kwargs)
     except KiwiError as error:
         return [SweepPoint(shape, b, 0.0, error=error.what) for b in budgets]
 

@@ -248,7 +248,7 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
         raise InvalidArgumentError(
             f"Argument {path} is {type(leaf).__name__}, not an array.",
             topic=topics.NOT_AN_ARRAY,
-            cause=str(error),
+            cause=f"{str(error).rstrip('.')}.",
         ) from error
 
 

@@ -165,3 +165,11 @@ def check_search(settings: Settings) -> None:
             f"time_limit_seconds={settings.time_limit_seconds} is not positive.",
             topic=topics.OUT_OF_RANGE,
         )
+    if settings.seed < 0:
+        raise InvalidArgumentError(f"seed={settings.seed} is negative.", topic=topics.OUT_OF_RANGE)
+    trips = settings.while_trips
+    for count in (trips,) if isinstance(trips, int) else trips.values():
+        if count < 0:
+            raise InvalidArgumentError(
+                f"while_trips={count} is negative.", topic=topics.OUT_OF_RANGE
+            )

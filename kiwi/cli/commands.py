@@ -18,11 +18,14 @@ from kiwi.configurations.search import search as run_search
 from kiwi.deviation import deviation as deviation_of
 from kiwi.deviation import reduce_deviation
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, NotEnoughDevicesError
+from kiwi.json_file import write_text
 from kiwi.loading import UserFunction, load, use_cpu_devices
 from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
 from kiwi.messages import Note, topics
+from kiwi.messages.pages import paragraph
+from kiwi.messages.topics import topic_of
 from kiwi.options import options_among
 from kiwi.plans.cross_check import CrossCheck, cross_checked
 from kiwi.plans.deviations import worst_text
@@ -147,6 +150,10 @@ class _Reporter:
 
 def explain(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi explain`."""
+    topic = topic_of(arguments.plan.upper())
+    if topic is not None:
+        output.result(vars(topic) | {"level": topic.level.value}, paragraph(topic))
+        return True
     saved = kiwi.saved.load_plan(arguments.plan)
     if arguments.subject == SEARCH:
         data = {"history": saved.document.get("history", [])}
@@ -279,12 +286,12 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
     header = ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took")
     output.result(sweep_json(found), table(header, _sweep_rows(found)))
     output.note(f"{total} combinations in {found.seconds:.0f} s; * is on the Pareto front")
-    return True
+    return found.best is not None
 
 
 def _write_sweep(found: Sweep, arguments: argparse.Namespace, output: Output) -> None:
     if arguments.out:
-        Path(arguments.out).write_text(json.dumps(sweep_json(found), indent=1), encoding="utf-8")
+        write_text(json.dumps(sweep_json(found), indent=1), arguments.out)
         output.note(f"Sweep saved to {arguments.out}")
     if arguments.report:
         best = found.best
@@ -413,7 +420,7 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
     output.result(found.json(), str(found))
     output.note(f"Best: {found.best_row.configuration}; {found.seconds:.0f} s")
     if arguments.table:
-        Path(arguments.table).write_text(json.dumps(found.json(), indent=1), encoding="utf-8")
+        write_text(json.dumps(found.json(), indent=1), arguments.table)
     output.written("Plan saved to", arguments.out, found.best.save)
     output.written("Report written to", arguments.report, found.write_report)
     return True

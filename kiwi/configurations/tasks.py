@@ -81,7 +81,8 @@ def run_task(
             }
         )
         budget_bytes = task.planned.settings.memory_budget_bytes
-        found = _TASKS[stage](task, plan)
+        with loading.faults_explained():
+            found = _TASKS[stage](task, plan)
     except KiwiError as error:
         bound = getattr(error, "least_peak_bound_bytes", None)
         is_proven = bound is not None and budget_bytes is not None and bound > budget_bytes

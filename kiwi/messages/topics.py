@@ -613,6 +613,44 @@ NO_SUCH_FUNCTION = _error(
     remedy="One of the file's functions, or Class.method.",
 )
 
+MISSING_IMPORT = _error(
+    "KIWI-L008",
+    "The file imports a module that is not installed",
+    cause="Kiwi runs the file to find the function, in the environment that Kiwi is installed in.",
+    remedy="Install the module beside Kiwi; or run `python -m kiwi` with the Python of the file.",
+)
+
+FILE_EXITS = _error(
+    "KIWI-L009",
+    "The file ends the program when it is imported",
+    cause="It calls sys.exit, or parses arguments of a command line, at its top level.",
+    remedy='Put what runs as a program behind `if __name__ == "__main__":`.',
+)
+
+FILE_RAISES = _error(
+    "KIWI-L010",
+    "The file raises an error when it is imported",
+    cause="Something at the top level of the file fails.",
+    remedy="`python FILE.py` shows the same error with its traceback; so does --debug.",
+)
+
+ARGUMENTS_RAISE = _error(
+    "KIWI-L011",
+    "The function that makes the arguments fails",
+    cause="It raises an error, needs parameters, or is no function.",
+    remedy="A function without parameters that returns the arguments, or their shapes: "
+    "--args NAME. --debug shows the traceback.",
+)
+
+ARGUMENTS_MISFIT = _error(
+    "KIWI-L012",
+    "The arguments are not those that the function takes",
+    cause="The function of --args returns more, fewer or other arguments. A tuple or a list is "
+    "several arguments, a dictionary arguments by keyword, anything else one argument.",
+    remedy="return state, batch  for def step(state, batch); ((state, batch),) for one argument "
+    "that is a tuple.",
+)
+
 
 # Memory and budgets.
 
@@ -1198,6 +1236,30 @@ AXIS_OF_OTHER_MESH = _error(
     "The function names a mesh axis that the plan's mesh lacks",
     cause="The function's PartitionSpecs were written for a mesh with other names.",
     remedy="axis_names= with the names that the function uses (--axis-names on the command line).",
+)
+
+RAISES = _error(
+    "KIWI-T008",
+    "The function raises an error while jax traces it",
+    cause="The function fails for arguments of these shapes, before anything is planned.",
+    remedy="Mend the line that the message names; --debug shows the traceback. "
+    "jax.eval_shape(function, *args) shows the same error without Kiwi.",
+)
+
+DATA_DEPENDENT = _error(
+    "KIWI-T009",
+    "The function needs values of arrays while jax traces it",
+    cause="An if, a loop, or a conversion such as int() or bool() depends on the values of an "
+    "array, and while a function is traced arrays have shapes only.",
+    remedy="jnp.where, jax.lax.cond or jax.lax.while_loop; or static_argnames= for what is no "
+    "array.",
+)
+
+NO_ARRAY_RESULT = _error(
+    "KIWI-T010",
+    "A result of the function is no array",
+    cause="jax functions return arrays, numbers, None, and pytrees of these.",
+    remedy="Leave the result out, or return it from a function around the step.",
 )
 
 WHOLE = _note(

@@ -20,8 +20,8 @@ from kiwi.hlo.jax_internals import MeshContext
 from kiwi.mesh import DeviceMesh
 from kiwi.messages import topics
 
-_REFUSALS = (ValueError, RuntimeError, NameError)
-"""What jax raises for names of axes that it does not know."""
+_REFUSALS = (ValueError, RuntimeError, NameError, TypeError)
+"""What jax raises for names of axes that it does not know, and for results that are no arrays."""
 
 
 _Traced = TypeVar("_Traced")
@@ -78,7 +78,13 @@ def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
 
 
 def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionError | None:
-    """An error about a name of an axis that says what to write; None for other errors."""
+    """An error that says what to write, about a name of an axis or a result; None for others."""
+    of_result = jax_internals.no_array_result(error)
+    if of_result is not None:
+        return InvalidFunctionError(
+            f"{call.name} returns a value of type {of_result}, which is no array.",
+            topic=topics.NO_ARRAY_RESULT,
+        )
     unbound, unknown = jax_internals.unbound_axis(error), jax_internals.unknown_axis(error)
     if unbound is not None:
         return InvalidFunctionError(

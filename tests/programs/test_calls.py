@@ -87,7 +87,9 @@ def test_an_unknown_primitive_is_replicated_and_kept():
     step = jax.value_and_grad(loss)
     planned = kiwi.jit(step, mesh_shape=(2, 4), verify=None)
     plan = planned.plan(W, X)
-    assert "Without a sharding rule, replicated and kept: orthogonalised." in [note.text for note in plan.notes]
+    assert "Without a sharding rule, replicated and kept: orthogonalised." in [
+        note.text for note in plan.notes
+    ]
     graph = plan.execution.units.graph
     (unit,) = [
         u
