@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from typing import Any
 import jax
 
 from kiwi.api import PlannedFunction
-from kiwi.errors import InvalidArgumentError, InvalidFunctionError, KiwiError
+from kiwi.errors import InvalidArgumentError, InvalidFunctionError, KiwiError, NotEnoughDevicesError
 from kiwi.messages import topics
 from kiwi.options import Options
+from kiwi.quiet import start_jax
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +32,18 @@ class UserFunction:
 
 def use_cpu_devices(count: int) -> None:
     """Plans need no accelerator; virtual CPU devices save the compile check a process."""
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", count)
+    start_jax(count)
+
+
+def use_attached_devices() -> None:
+    """Starts the backends of jax; raises `NotEnoughDevicesError` where they do not."""
+    try:
+        start_jax()
+    except (RuntimeError, AssertionError) as error:  # Of an unknown platform jax asserts.
+        said = str(error).rstrip(".") or f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
+        raise NotEnoughDevicesError(
+            f"jax finds no devices: {said}.", topic=topics.NO_BACKEND
+        ) from error
 
 
 def load(spec: str, args_name: str) -> UserFunction:

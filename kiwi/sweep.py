@@ -32,6 +32,7 @@ from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
+from kiwi.quiet import start_jax
 from kiwi.sizes import parse_size
 from kiwi.solver.result import relative_gap
 from kiwi.xla.compilers import prepared
@@ -159,7 +160,10 @@ def _planned_meshes(
 ) -> Iterator[list[SweepPoint]]:
     # A forked process would inherit jax's threads and might hang.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(shapes)), mp_context=context) as pool:
+    most = max(map(math.prod, shapes))
+    with ProcessPoolExecutor(
+        min(jobs, len(shapes)), mp_context=context, initializer=start_jax, initargs=(most,)
+    ) as pool:
         waiting = [pool.submit(plan_mesh, shape) for shape in shapes]
         try:
             for done in as_completed(waiting):
@@ -173,7 +177,6 @@ def _plan_mesh(
     function: str, args: str, budgets: list[int], options: dict[str, Any], shape: tuple[int, ...]
 ) -> list[SweepPoint]:
     """In a process of its own: loads the file and plans one mesh."""
-    loading.use_cpu_devices(math.prod(shape))
     user = loading.load(function, args)
     try:
         chosen = replace(user.options, mesh=None, mesh_shape=shape, **options)

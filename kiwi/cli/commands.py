@@ -19,7 +19,7 @@ from kiwi.deviation import deviation as deviation_of
 from kiwi.deviation import reduce_deviation
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, NotEnoughDevicesError
 from kiwi.json_file import write_text
-from kiwi.loading import UserFunction, load, use_cpu_devices
+from kiwi.loading import UserFunction, load, use_attached_devices, use_cpu_devices
 from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
@@ -81,6 +81,8 @@ def _planned(
     """The file's function with the options of the command line, and its arguments."""
     if "mesh_shape" in arguments:
         use_cpu_devices(math.prod(arguments.mesh_shape))
+    else:
+        use_attached_devices()
     user = load(arguments.function, arguments.args)
     show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
     reporter = _Reporter(show, watch)
@@ -443,6 +445,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def _measured_cluster(output: Output) -> Cluster:
+    use_attached_devices()
     pairs = math.comb(jax.device_count(), 2)
     with output.progress(pairs) as show:
         show(description=f"measuring {pairs} connections")
@@ -474,7 +477,9 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
             topic=topics.TABLE_NAME,
             suggestion=f"--out {arguments.out}.json",
         )
-    if arguments.cpu_devices is not None:
+    if arguments.cpu_devices is None:
+        use_attached_devices()
+    else:
         use_cpu_devices(arguments.cpu_devices)
     user = load(arguments.function, arguments.args)
     before = 0

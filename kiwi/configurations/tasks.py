@@ -27,6 +27,7 @@ from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
+from kiwi.quiet import start_jax
 from kiwi.saved import SavedPlan
 from kiwi.xla.compilers import prepared
 
@@ -176,7 +177,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
     pool = ProcessPoolExecutor(
         jobs,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=loading.use_cpu_devices,
+        initializer=start_jax,
         initargs=(devices,),
     )
     try:

@@ -294,6 +294,14 @@ TWO_MESHES = _error(
     remedy="Either mesh=, or mesh_shape= with axis_names=.",
 )
 
+NO_BACKEND = _error(
+    "KIWI-D013",
+    "jax cannot start its devices",
+    cause="JAX_PLATFORMS names a platform that this machine or installation lacks, or a plugin "
+    "is of another version than jax.",
+    remedy="--mesh with the shape to plan for, which needs no devices; or unset JAX_PLATFORMS.",
+)
+
 COST_OF_NOTHING = _error(
     "KIWI-D012",
     "A cost of something that does not exist is asked for",
