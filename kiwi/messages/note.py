@@ -28,7 +28,7 @@ class Note:
     @classmethod
     def of(cls, topic: Topic, text: str, *, suggestion: str | None = None, **values: Value) -> Self:
         """The note of a topic; it suggests what the topic does unless it has its own suggestion."""
-        return cls(topic.code, text, topic.remedy if suggestion is None else suggestion, values)
+        return cls(topic.code, text, topic.suggestion if suggestion is None else suggestion, values)
 
     @classmethod
     def of_plain(cls, data: Any) -> Self:

@@ -17,6 +17,9 @@ class Level(enum.Enum):
     """There is a plan, and its reader should know something of it."""
 
 
+NOTHING = "Nothing has to be done"
+
+
 @dataclass(frozen=True)
 class Topic:
     """One kind of message, as the registry and the reference pages have it.
@@ -25,7 +28,7 @@ class Topic:
       count from 001, notes and warnings from 101.
     - `title`: the kind in one sentence, without values.
     - `cause`: the likely reason.
-    - `remedy`: what to try next.
+    - `remedy`: what to try next; it begins with `NOTHING` where nothing has to be done.
     """
 
     code: str
@@ -38,6 +41,11 @@ class Topic:
     def section(self) -> str:
         """The letter of the code."""
         return self.code[len("KIWI-")]
+
+    @property
+    def suggestion(self) -> str:
+        """The remedy; empty where nothing has to be done."""
+        return "" if self.remedy.startswith(NOTHING) else self.remedy
 
     @property
     def anchor(self) -> str:

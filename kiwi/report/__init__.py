@@ -15,7 +15,10 @@ from typing import Any
 from kiwi.errors import InvalidArgumentError
 from kiwi.messages import topics
 
-_SCRIPTS = ("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "page.js")
+_SCRIPTS = (
+    *("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "planning.js"),
+    "page.js",
+)
 
 
 def render(data: Mapping[str, Any]) -> str:

@@ -35,9 +35,9 @@ function bytes(size) {
 }
 
 function seconds(value) {
-  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]])
+  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]])
     if (Math.abs(value) >= factor) return `${Number((value / factor).toPrecision(3))} ${unit}`;
-  return value === 0 ? "0" : `${value.toPrecision(2)} s`;
+  return "0 s"; // Nobody measures less than a nanosecond.
 }
 
 const signed = (format, value) => (value < 0 ? "−" : "+") + format(Math.abs(value));
@@ -57,6 +57,9 @@ function showTip(event, ...lines) {
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - box.height - 6))}px`;
 }
 const hideTip = () => { tip.hidden = true; };
+
+// A drawing keeps a size at which its text can be read: on narrow screens it scrolls by itself.
+const drawing = (chart) => el("div", { class: "chart" }, chart);
 
 function section(id, title, sub, ...children) {
   const node = el("section", { id }, el("h2", {}, title), sub ? el("p", { class: "sub" }, sub) : null, ...children);

@@ -116,7 +116,7 @@ function memorySection() {
   if (budget <= top) entries.push(["", "Budget", "budget"]);
   section("memory", "Memory over the step",
     `Of one device, predicted, ${checked ? "beside what XLA allocates" : "not compiled"}. Click the curve to see what is alive there.`,
-    el("div", { class: "columns" }, el("div", {}, chart, legend(entries)), el("div", {}, heading, buttons, list)));
+    el("div", { class: "columns" }, el("div", {}, drawing(chart), legend(entries)), el("div", {}, heading, buttons, list)));
   select(chosen);
 }
 

@@ -396,6 +396,19 @@ def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     return found
 
 
+def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
+    """As `unit_curve`, for people. A unit that has no instruction of its own, since XLA fused it
+    into another one or moved it, shows the less of what its neighbours hold."""
+    found = unit_curve(memory, unit_count)
+    shown = np.flatnonzero(found)
+    if len(shown):
+        places = np.searchsorted(shown, np.arange(unit_count))
+        before = found[shown[np.maximum(places - 1, 0)]]
+        after = found[shown[np.minimum(places, len(shown) - 1)]]
+        found = np.where(found == 0, np.minimum(before, after), found)
+    return found
+
+
 def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     """For each unit the median position of its instructions, made to rise with the units. A unit
     without instructions runs when the next one does."""
