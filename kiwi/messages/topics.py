@@ -1405,6 +1405,21 @@ VMEM = _error(
     remedy="This is handled: another way of overlapping is tried.",
 )
 
+NO_EXPECTATION = _error(
+    "KIWI-V016",
+    "Another compiler's rules have no strategy for a layout of the plan",
+    cause="The plan was made by the rules of its hardware's compiler, and the other one fuses or "
+    "partitions the operator otherwise.",
+    remedy='verify="auto", the compiler of the hardware, or verify=None.',
+)
+
+NOT_COMPARED = _warning(
+    "KIWI-V105",
+    "The plan is not compared with another compiler's program",
+    cause="The rules of the compiler that verify= names have no strategy for a layout of the plan.",
+    remedy='verify="auto", the compiler of the hardware, checks the plan.',
+)
+
 OTHER_COMPILER = _warning(
     "KIWI-V101",
     "The plan is checked by another compiler than its hardware's",
