@@ -27,6 +27,7 @@ from kiwi.messages import Note, topics
 from kiwi.messages.pages import paragraph
 from kiwi.messages.topics import topic_of
 from kiwi.options import options_among
+from kiwi.plans.comparison import comparison
 from kiwi.plans.cross_check import CrossCheck, cross_checked
 from kiwi.plans.deviations import worst_text
 from kiwi.plans.document import document
@@ -38,7 +39,7 @@ from kiwi.plans.report_data import report_data
 from kiwi.plans.summary import table
 from kiwi.profiling import recording
 from kiwi.profiling.cluster_probe import measure_cluster
-from kiwi.report import write_report
+from kiwi.report import render_comparison, write_page, write_report
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
@@ -203,6 +204,10 @@ def diff(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi diff`."""
     plans = [kiwi.saved.load_plan(path) for path in (arguments.first, arguments.second)]
     found = kiwi.saved.diff(*plans)
+    if arguments.report:
+        data = comparison(plans[0].document, plans[1].document, (arguments.first, arguments.second))
+        write_page(arguments.report, render_comparison(data))
+        output.note(f"Report written to {arguments.report}")
     output.result(dataclasses.asdict(found), str(found))
     return found.same
 

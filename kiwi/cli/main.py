@@ -192,6 +192,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A.json")
     parser.add_argument("second", metavar="B.json")
+    parser.add_argument("--report", metavar="DIFF.html", help="write a page of both plans")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:

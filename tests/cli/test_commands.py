@@ -90,7 +90,7 @@ def test_explain_shows_a_plan_and_one_operator(run):
     assert json.loads(out)["forced"][0]["step_seconds"] > 0
 
 
-def test_diff_says_whether_plans_differ_by_its_exit_code(run):
+def test_diff_says_whether_plans_differ_by_its_exit_code(run, tmp_path):
     run(*PLAN, "--out", "a.json")
     run("plan", "train.py:step", "--mesh", "8", "--verify", "none", "--out", "b.json")
     code, out, _ = run("diff", "a.json", "a.json")
@@ -99,6 +99,8 @@ def test_diff_says_whether_plans_differ_by_its_exit_code(run):
     assert code == 1 and "mesh" in out
     code, out, _ = run("diff", "a.json", "b.json", "--json")
     assert code == 1 and json.loads(out)["differences"]
+    code, _, err = run("diff", "a.json", "b.json", "--report", "diff.html")
+    assert code == 1 and "diff.html" in err and (tmp_path / "diff.html").stat().st_size > 10_000
 
 
 def test_verify_compiles_a_saved_plan(run):

@@ -1,8 +1,6 @@
 "use strict";
 // Small helpers: elements from names and children, numbers for people, one shared tooltip.
 const data = JSON.parse(document.getElementById("data").textContent);
-const plan = data.plan;
-const operators = Object.entries(plan.operators).map(([identity, o]) => ({ ...o, identity }));
 const PARTS = ["compute", "communication", "resharding", "recompute"];
 const PHASES = ["forward", "backward", "update"];
 
@@ -82,4 +80,14 @@ function ticks(most, count = 5, binary = false) {
 function legend(entries) {
   return el("div", { class: "legend" }, entries.map(([color, text, kind]) =>
     el("span", {}, el("i", kind ? { class: kind } : { style: `background:${color}` }), text)));
+}
+
+function navigation() {
+  const bar = el("div");
+  for (const node of document.querySelectorAll("main > section")) bar.append(el("a", { href: `#${node.id}` }, node.querySelector("h2").textContent));
+  const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const toggle = el("button", { id: "theme" }, dark() ? "Light" : "Dark");
+  toggle.addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; toggle.textContent = dark() ? "Light" : "Dark"; });
+  bar.append(toggle);
+  document.getElementById("nav").append(bar);
 }

@@ -28,16 +28,6 @@ function notesSection() {
   section("notes", "Notes", "kiwi explain CODE says more of each.", el("ul", { class: "notes" }, plan.notes.map(item)));
 }
 
-function navigation() {
-  const bar = el("div");
-  for (const node of document.querySelectorAll("main > section")) bar.append(el("a", { href: `#${node.id}` }, node.querySelector("h2").textContent));
-  const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const toggle = el("button", { id: "theme" }, dark() ? "Light" : "Dark");
-  toggle.addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; toggle.textContent = dark() ? "Light" : "Dark"; });
-  bar.append(toggle);
-  document.getElementById("nav").append(bar);
-}
-
 head();
 memorySection();
 timeSection();

@@ -38,7 +38,12 @@ def test_a_unit_that_never_shows_takes_no_time():
 def test_a_report_shows_what_is_held_where_a_unit_was_fused_into_another():
     assert list(held_curve(memory([4, 6], [0, 2]), 3)) == [4, 4, 6]
     assert list(held_curve(memory([5, 9], [1, 2]), 4)) == [5, 5, 9, 9]
-    assert list(held_curve(memory([7], [-1]), 1)) == [7]
+    assert list(held_curve(memory([1, 8, 2], [0, -1, 1]), 2)) == [1, 8]
+    assert list(held_curve(memory([7], [-1]), 1)) == [0]
+
+
+def test_a_report_shows_units_where_they_run_in_any_order():
+    assert list(held_curve(memory([5, 9, 7], [2, 0, 1]), 3)) == [9, 7, 5]
 
 
 def test_only_what_is_beyond_the_prediction_counts():
