@@ -1,6 +1,6 @@
 """`python -m kiwi` is the command `kiwi`."""
 
-from kiwi.cli.main import main
+from kiwi.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -25,6 +25,7 @@ from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.memory.heap import HEAP_LOOPS
 from kiwi.memory.order_search import ORDER_LOOPS
 from kiwi.mesh import Hardware, ProfileTable
+from kiwi.messages import topics
 from kiwi.options import (
     Mesh,
     Options,
@@ -168,7 +169,7 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
     if not callable(fun):
         raise InvalidArgumentError(
             f"kiwi plans functions, not {type(fun).__name__}.",
-            suggestion="@kiwi.jit(mesh_shape=(2, 4)), with options by keyword.",
+            topic=topics.NOT_A_FUNCTION,
         )
     return fun.function if isinstance(fun, PlannedFunction) else fun
 

@@ -14,6 +14,7 @@ from cattrs.cols import homogenous_tuple_structure_factory
 from cattrs.gen import make_dict_structure_fn
 
 from kiwi.errors import InvalidArgumentError, KiwiError
+from kiwi.messages import topics
 
 _T = TypeVar("_T")
 _MOST_ERRORS = 3
@@ -74,7 +75,9 @@ def from_plain(data: Any, kind: type[_T], by: cattrs.Converter = _PLAIN, name: s
         return by.structure(data, kind)
     except (cattrs.BaseValidationError, _Unfit, KiwiError) as error:
         found = cattrs.transform_error(error, path=name, format_exception=_said)
-        raise InvalidArgumentError(" ".join(map(_sentence, found[:_MOST_ERRORS]))) from error
+        raise InvalidArgumentError(
+            " ".join(map(_sentence, found[:_MOST_ERRORS])), topic=topics.PLAIN_DATA
+        ) from error
 
 
 def _said(error: BaseException, kind: type | None) -> str:

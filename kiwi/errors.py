@@ -1,63 +1,109 @@
 """Typed errors. Each says what went wrong, with which value, why, and what to try next.
 
 Every exception that Kiwi raises on purpose derives from `KiwiError`; anything else that
-escapes is a bug in Kiwi.
+escapes is a bug in Kiwi. An error is one case of a topic of `kiwi.messages.topics`, whose code it
+shows.
 """
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from kiwi.messages import Topic, topics
 
 
 class KiwiError(Exception):
     """Base of all errors raised on purpose.
 
+    - `code`: of the topic, `KIWI-M003`; the reference page of errors has a paragraph on it.
     - `what`: one sentence that names the failure and the offending value.
-    - `cause`: the likely reason, or an empty string.
-    - `suggestion`: what to try next, or an empty string.
+    - `cause`: the likely reason; that of the topic, unless the case has its own.
+    - `suggestion`: what to try next; that of the topic, unless the case has its own.
     """
 
-    def __init__(self, what: str, *, cause: str = "", suggestion: str = "") -> None:
+    default_topic: ClassVar[Topic] = topics.ARGUMENT
+    """The topic of an error that is raised without one."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        topic: Topic | None = None,
+        cause: str | None = None,
+        suggestion: str | None = None,
+    ) -> None:
+        self.topic = topic or self.default_topic
         self.what = what
-        self.cause = cause
-        self.suggestion = suggestion
-        lines = [what]
-        if cause:
-            lines.append(f"Likely cause: {cause}")
-        if suggestion:
-            lines.append(f"Try: {suggestion}")
+        self.cause = self.topic.cause if cause is None else cause
+        self.suggestion = self.topic.remedy if suggestion is None else suggestion
+        lines = [f"{self.code}: {what}"]
+        if self.cause:
+            lines.append(f"Likely cause: {self.cause}")
+        if self.suggestion:
+            lines.append(f"Try: {self.suggestion}")
         super().__init__("\n".join(lines))
+
+    @property
+    def code(self) -> str:
+        """The stable code of the topic."""
+        return self.topic.code
 
     def changed(self, **changes: Any) -> Self:
         """The same error, of which some arguments are others."""
-        return type(self)(**{**vars(self), **changes})
+        return type(self)(**{**self._arguments, **changes})
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("__")}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are rebuilt from their text by default, which is not what the class takes.
+        return _rebuilt, (type(self), self._arguments)
+
+
+def _rebuilt(kind: type[KiwiError], arguments: dict[str, Any]) -> KiwiError:
+    return kind(**arguments)
 
 
 class InvalidSizeError(KiwiError, ValueError):
     """A memory size that cannot be parsed or is not positive."""
 
+    default_topic = topics.SIZE_UNREADABLE
+
 
 class InvalidMeshError(KiwiError, ValueError):
     """A mesh whose shape, axis names or device count make no sense."""
+
+    default_topic = topics.MESH
 
 
 class NotEnoughDevicesError(KiwiError, RuntimeError):
     """The plan's mesh needs more devices than are attached."""
 
+    default_topic = topics.NOT_ENOUGH_DEVICES
+
 
 class UnknownProfileError(KiwiError, ValueError):
     """A hardware profile that is not in the catalogue."""
+
+    default_topic = topics.PROFILE
 
 
 class UnknownPlannerError(KiwiError, ValueError):
     """A planner name that does not exist."""
 
+    default_topic = topics.PLANNER
+
 
 class UnknownSolverError(KiwiError, ValueError):
     """A solver name that does not exist."""
 
+    default_topic = topics.SOLVER
+
 
 class InvalidArgumentError(KiwiError, ValueError):
     """An argument of the public interface whose value cannot be used."""
+
+    default_topic = topics.ARGUMENT
 
 
 def check_known(
@@ -66,24 +112,33 @@ def check_known(
     """Raises `error` unless a name is among those that are known."""
     names = list(known)
     if name not in names:
+        topic = topics.UNKNOWN_NAME if error is InvalidArgumentError else error.default_topic
         listed = ", ".join(map(repr, names))
-        raise error(f"There is no {what} {name!r}.", suggestion=f"One of {listed}.")
+        raise error(f"There is no {what} {name!r}.", topic=topic, suggestion=f"One of {listed}.")
 
 
 class InvalidFunctionError(KiwiError, TypeError):
     """A function that cannot be planned, e.g. one without array arguments."""
 
+    default_topic = topics.FUNCTION
+
 
 class LoopNotSupportedError(KiwiError, ValueError):
     """A step with scans, whose bodies the planner cannot plan."""
+
+    default_topic = topics.LOOPS
 
 
 class ShardingConflictError(KiwiError, ValueError):
     """A sharding fixed by the caller that contradicts the mesh or the shape."""
 
+    default_topic = topics.SHARDING
+
 
 class InvalidProblemError(KiwiError, ValueError):
     """A `kiwi.solver.Problem` whose parts do not fit together."""
+
+    default_topic = topics.PROBLEM
 
 
 class InfeasibleError(KiwiError):
@@ -93,13 +148,15 @@ class InfeasibleError(KiwiError):
     - `least_peak_bound_bytes`: proven: no assignment or schedule peaks lower; or None.
     """
 
+    default_topic = topics.BUDGET_TOO_SMALL
+
     def __init__(
         self,
         what: str,
         *,
         least_peak_bytes: int | None = None,
         least_peak_bound_bytes: int | None = None,
-        **why: str,
+        **why: Any,
     ) -> None:
         self.least_peak_bytes = least_peak_bytes
         self.least_peak_bound_bytes = least_peak_bound_bytes
@@ -119,6 +176,8 @@ class BudgetNotMetError(InfeasibleBudgetError):
       `least_peak_bytes`.
     """
 
+    default_topic = topics.BUDGET_NOT_MET
+
     def __init__(self, what: str, *, plan: Any, **why: Any) -> None:
         self.plan = plan
         super().__init__(what, **why)
@@ -127,21 +186,31 @@ class BudgetNotMetError(InfeasibleBudgetError):
 class NoPlanFoundError(KiwiError, TimeoutError):
     """The time limit passed before any plan was found."""
 
+    default_topic = topics.NO_PLAN_IN_TIME
+
 
 class SolverUnavailableError(KiwiError, RuntimeError):
     """A solver that is not installed, or whose licence does not fit the model."""
+
+    default_topic = topics.SOLVER_FAILED
 
 
 class CompileCheckError(KiwiError, RuntimeError):
     """The compile check (`verify=`) could not be carried out."""
 
+    default_topic = topics.CHECK
+
 
 class CompilerUnavailableError(CompileCheckError):
     """The compiler of a target of `verify` is missing, too old, or of another version than jax."""
 
+    default_topic = topics.COMPILER
+
 
 class PlanFileError(KiwiError, ValueError):
     """A plan file that cannot be read: missing, truncated, altered, foreign or too new."""
+
+    default_topic = topics.PLAN_FILE
 
 
 class PlanMismatchError(KiwiError, ValueError):
@@ -150,7 +219,9 @@ class PlanMismatchError(KiwiError, ValueError):
     - `differences`: one sentence each, the first few.
     """
 
-    def __init__(self, what: str, *, differences: tuple[str, ...] = (), **why: str) -> None:
+    default_topic = topics.OTHER_STEP
+
+    def __init__(self, what: str, *, differences: tuple[str, ...] = (), **why: Any) -> None:
         self.differences = differences
         super().__init__(what, **why)
 
@@ -158,6 +229,10 @@ class PlanMismatchError(KiwiError, ValueError):
 class ClusterError(KiwiError):
     """A cluster's connections are not known, or not as a file or measurement says."""
 
+    default_topic = topics.CLUSTER
+
 
 class ProfileFileError(KiwiError, ValueError):
     """A file of measurements that cannot be read, or has figures that no measurement gives."""
+
+    default_topic = topics.PROFILE_FILE

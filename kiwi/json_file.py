@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiwi.errors import KiwiError
+from kiwi.errors import InvalidArgumentError, KiwiError
+from kiwi.messages import topics
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class FileFormat:
         except OSError as error:
             raise self.error(
                 f"The {self.what} cannot be written to {path}: {error.strerror}.",
-                suggestion="A path in a folder that exists and may be written to.",
+                topic=topics.UNWRITABLE,
             ) from error
 
     def read(self, path: str | Path) -> dict[str, Any]:
@@ -48,6 +49,7 @@ class FileFormat:
         except OSError as error:
             raise self.error(
                 f"The {self.what} {path} cannot be read: {error.strerror}.",
+                topic=topics.UNREADABLE,
                 suggestion="The path of a saved one.",
             ) from error
         return self.parse(content, str(path))
@@ -64,6 +66,7 @@ class FileFormat:
             cut = not text.rstrip().endswith(self.ending)
             raise self.error(
                 f"{name} is {'truncated' if cut else 'corrupt'}.",
+                topic=topics.DAMAGED_FILE,
                 cause=f"It ends in the middle, after {len(content)} bytes." if cut else str(error),
                 suggestion=self.again,
             ) from error
@@ -76,26 +79,57 @@ class FileFormat:
             raise self.error(
                 f"{name} has version {version} of the {self.name.removeprefix('kiwi-')} format; "
                 f"this Kiwi reads up to {self.version}.",
-                cause="It was saved by a newer Kiwi.",
-                suggestion="Update Kiwi, or make it again with this one.",
+                topic=topics.NEWER_FILE,
             )
         if version < self.oldest:
             raise self.error(
                 f"{name} has version {version} of the {self.name.removeprefix('kiwi-')} format; "
                 f"this Kiwi reads {self.oldest} to {self.version}.",
-                cause="It was saved by a Kiwi before its first release.",
+                topic=topics.OLDER_FILE,
                 suggestion=self.again,
             )
         return found
 
     def _foreign(self, name: str, cause: str) -> KiwiError:
         return self.error(
-            f"{name} is not a {self.what} of Kiwi.", cause=cause, suggestion=self.again
+            f"{name} is not a {self.what} of Kiwi.",
+            topic=topics.FOREIGN_FILE,
+            cause=cause,
+            suggestion=self.again,
         )
 
     def invalid(self, name: str, cause: str) -> KiwiError:
         """The error for a file in which something cannot be understood."""
-        return self.error(f"{name} is not a valid {self.what}.", cause=cause, suggestion=self.again)
+        return self.error(
+            f"{name} is not a valid {self.what}.",
+            topic=topics.INVALID_FILE,
+            cause=cause,
+            suggestion=self.again,
+        )
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Writes a file; raises `InvalidArgumentError` where that is not possible."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{path} cannot be written: {error.strerror}.", topic=topics.UNWRITABLE
+        ) from error
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises `InvalidArgumentError` where a file cannot be written, before it is worked for."""
+    target = Path(path)
+    reason = None
+    if target.is_dir():
+        reason = "it is a folder"
+    elif not target.parent.is_dir():
+        reason = f"there is no folder {target.parent}"
+    elif not os.access(target if target.exists() else target.parent, os.W_OK):
+        reason = "permission denied"
+    if reason is not None:
+        raise InvalidArgumentError(f"{path} cannot be written: {reason}.", topic=topics.UNWRITABLE)
 
 
 def _write(content: bytes, target: Path) -> None:

@@ -2,8 +2,11 @@
 
 import contextlib
 import importlib.util
+import inspect
+import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,10 @@ from typing import Any
 import jax
 
 from kiwi.api import PlannedFunction
-from kiwi.errors import InvalidArgumentError
+from kiwi.errors import InvalidArgumentError, InvalidFunctionError, KiwiError, NotEnoughDevicesError
+from kiwi.messages import topics
 from kiwi.options import Options
+from kiwi.quiet import start_jax
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +32,44 @@ class UserFunction:
 
 def use_cpu_devices(count: int) -> None:
     """Plans need no accelerator; virtual CPU devices save the compile check a process."""
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", count)
+    start_jax(count)
+
+
+def use_attached_devices() -> None:
+    """Starts the backends of jax; raises `NotEnoughDevicesError` where they do not."""
+    try:
+        start_jax()
+    except (RuntimeError, AssertionError) as error:  # Of an unknown platform jax asserts.
+        said = str(error).rstrip(".") or f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
+        raise NotEnoughDevicesError(
+            f"jax finds no devices: {said}.", topic=topics.NO_BACKEND
+        ) from error
 
 
 def load(spec: str, args_name: str) -> UserFunction:
     """Imports the file and calls its `make_args`; raises `InvalidArgumentError` if file, function
-    or arguments are not there."""
+    or arguments are not there, `InvalidFunctionError` if the function does not take these."""
     module, path, found = _found(spec)
-    return with_arguments(found, _arguments(module, path, args_name))
+    user = with_arguments(found, _arguments(module, path, args_name))
+    _check_taken(user, args_name)
+    return user
+
+
+def _check_taken(user: UserFunction, args_name: str) -> None:
+    try:
+        signature = inspect.signature(user.function)
+    except (TypeError, ValueError):  # Functions of C have none.
+        return
+    try:
+        signature.bind(*user.args, **user.kwargs)
+    except TypeError as error:
+        count, names = len(user.args), ", ".join(user.kwargs)
+        given = f"the keywords {names}" if names else f"{count} argument{'s' * (count != 1)}"
+        name = getattr(user.function, "__name__", "the function")
+        raise InvalidFunctionError(
+            f"{args_name} returns {given}, and {name}{signature} does not take that: {error}.",
+            topic=topics.ARGUMENTS_MISFIT,
+        ) from error
 
 
 def load_function(spec: str) -> Callable[..., Any]:
@@ -61,32 +94,53 @@ def _found(spec: str) -> tuple[Any, str, Callable[..., Any]]:
     """The module of `FILE.py:FUNCTION`, its path and the function."""
     path, separator, name = spec.rpartition(":")
     if not separator or not path or not name:
-        raise InvalidArgumentError(
-            f"{spec!r} names no function.", suggestion="FILE.py:FUNCTION, as in train.py:step."
-        )
+        raise InvalidArgumentError(f"{spec!r} names no function.", topic=topics.SPEC)
     module = _module(Path(path))
     found = _attribute(module, path, name)
     if not callable(found):
-        raise InvalidArgumentError(f"{name} in {path} is {type(found).__name__}, no function.")
+        raise InvalidArgumentError(
+            f"{name} in {path} is {type(found).__name__}, no function.", topic=topics.NOT_CALLABLE
+        )
     return module, path, found
 
 
 def _module(path: Path) -> Any:
     if not path.is_file():
-        raise InvalidArgumentError(
-            f"There is no file {path}.", suggestion="A path relative to the current folder."
-        )
+        raise InvalidArgumentError(f"There is no file {path}.", topic=topics.NO_FILE)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise InvalidArgumentError(f"{path} is no Python file.")
+        raise InvalidArgumentError(f"{path} is no Python file.", topic=topics.NOT_PYTHON)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    if path.stem not in sys.modules or path.stem in _OWN_NAMES:
+        # A file called types.py must not stand for a module that others import.
+        sys.modules[path.stem] = module
+        _OWN_NAMES.add(path.stem)
+    _FILES.add(str(path.resolve()))
     # As `python FILE.py` would: modules beside the file can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
+    except (KiwiError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise InvalidArgumentError(
+            f"{path} ends the program with {error.code!r} when it is imported{_line_in(error)}.",
+            topic=topics.FILE_EXITS,
+        ) from error
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"{path} imports {error.name}, which is not installed{_line_in(error)}.",
+            topic=topics.MISSING_IMPORT,
+        ) from error
     except SyntaxError as error:
-        raise InvalidArgumentError(f"{path} cannot be read: {error}.") from error
+        raise InvalidArgumentError(
+            f"{path} cannot be read: {error}.", topic=topics.SYNTAX
+        ) from error
+    except BaseException as error:
+        raise InvalidArgumentError(
+            f"{path} raises {_said(error)} when it is imported{_line_in(error)}.",
+            topic=topics.FILE_RAISES,
+        ) from error
     return module
 
 
@@ -97,6 +151,7 @@ def _attribute(module: Any, path: str, name: str) -> Any:
             public = [n for n, v in vars(module).items() if n[0] != "_" and callable(v)]
             raise InvalidArgumentError(
                 f"There is no {name} in {path}.",
+                topic=topics.NO_SUCH_FUNCTION,
                 suggestion="One of its functions" + (f": {', '.join(public)}." if public else "."),
             )
         found = getattr(found, part)
@@ -107,7 +162,59 @@ def _arguments(module: Any, path: str, name: str) -> Any:
     if not hasattr(module, name):
         raise InvalidArgumentError(
             f"There is no {name} in {path}, which would return the function's arguments.",
+            topic=topics.NO_ARGUMENTS_FUNCTION,
             suggestion=f"def {name}(): return state, batch  (jax.ShapeDtypeStructs will do), "
             "or --args NAME.",
         )
-    return getattr(module, name)()
+    maker = getattr(module, name)
+    try:
+        return maker()
+    except (KiwiError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise InvalidArgumentError(
+            f"{name} of {path} raises {_said(error)}{_line_in(error)}.",
+            topic=topics.ARGUMENTS_RAISE,
+        ) from error
+
+
+# Faults of the user's own code, told apart from those of Kiwi.
+
+_FILES: set[str] = set()
+"""Paths of the files that were loaded."""
+
+_OWN_NAMES: set[str] = set()
+"""Names under which loaded files stand among the modules."""
+
+
+@contextlib.contextmanager
+def faults_explained() -> Iterator[None]:
+    """Raises what the user's function raises while it is traced as an `InvalidFunctionError` that
+    names the line; anything else as it is."""
+    try:
+        yield
+    except (KiwiError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        line = _line_in(error)
+        if not line:
+            raise
+        concrete = isinstance(error, jax.errors.ConcretizationTypeError)
+        raise InvalidFunctionError(
+            f"The function raises {_said(error)}{line}.",
+            topic=topics.DATA_DEPENDENT if concrete else topics.RAISES,
+        ) from error
+
+
+def _line_in(error: BaseException) -> str:
+    """The innermost line of a loaded file that an error passed through; empty if there is none."""
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [(f.f_code.co_filename, number) for f, number in frames]
+    own = [(path, n) for path, n in lines if str(Path(path).resolve()) in _FILES]
+    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
+
+
+def _said(error: BaseException) -> str:
+    """An error on one line: its type, and the first line of its text without the full stop."""
+    text = str(error).strip().split("\n")[0].rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -21,6 +21,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
 from kiwi.mesh.shipped import find_table
+from kiwi.messages import Note, topics
 from kiwi.sizes import parse_size
 from kiwi.solver.result import OnProgress
 
@@ -169,6 +170,7 @@ class TargetOptions:
         elif self.mesh_shape is not None or self.axis_names is not None:
             raise InvalidArgumentError(
                 "Both mesh and mesh_shape or axis_names are given.",
+                topic=topics.TWO_MESHES,
                 suggestion="An existing mesh has a shape and names of its own.",
             )
         elif isinstance(self.mesh, DeviceMesh):
@@ -346,8 +348,7 @@ class Options(SearchOptions, TargetOptions):
         if self.offload_arguments and self.host_memory_budget is None:
             raise InvalidArgumentError(
                 "offload_arguments=True, and no host_memory_budget.",
-                cause="Without a budget nothing is offloaded to the host.",
-                suggestion='host_memory_budget="64GiB": what the devices of a host may share.',
+                topic=topics.OFFLOAD_WITHOUT_BUDGET,
             )
         return Settings(
             mesh=self.device_mesh(table, context),
@@ -373,7 +374,7 @@ class Settings(SearchOptions):
     host_budget_bytes: int | None = None
     constraints: Constraints = field(default_factory=Constraints)
     dropped_pins: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def host_limit_bytes(self) -> int | None:

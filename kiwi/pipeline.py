@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.kernels import Kernel
+from kiwi.messages import topics
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -73,8 +74,7 @@ def _stage_of(body: Body, per_stage: int) -> Callable[[Any, Any], Any]:
         if jax.tree.leaves(result):
             raise InvalidArgumentError(
                 "The body of a pipeline returns a result of each layer.",
-                cause="Layers of one batch run at different times, on different devices.",
-                suggestion="return x, None; or stages=1.",
+                topic=topics.PIPELINE_RESULTS,
             )
         return x
 
@@ -208,22 +208,26 @@ def _checked(x: Any, params: Any, stages: int, microbatches: int, rounds: int) -
         raise InvalidArgumentError(
             f"stages={stages}, microbatches={microbatches}, rounds={rounds} over parameters of "
             f"{sorted(counts)} layers and {sorted(samples)} samples are no pipeline.",
+            topic=topics.PIPELINE,
             suggestion="Positive numbers; the first dimension of all parameters counts layers, "
             "that of all of x samples.",
         )
     (count,), (sample_count,) = counts, samples
     if count % (stages * rounds):
         raise InvalidArgumentError(
-            f"{count} layers are no multiple of {stages} stages times {rounds} rounds."
+            f"{count} layers are no multiple of {stages} stages times {rounds} rounds.",
+            topic=topics.PIPELINE,
         )
     if sample_count % microbatches:
         raise InvalidArgumentError(
-            f"{sample_count} samples are no multiple of {microbatches} microbatches."
+            f"{sample_count} samples are no multiple of {microbatches} microbatches.",
+            topic=topics.PIPELINE,
         )
     if rounds > 1 and microbatches < stages:
         raise InvalidArgumentError(
             f"{rounds} rounds of {stages} stages take {stages} microbatches at least, not "
             f"{microbatches}.",
+            topic=topics.PIPELINE,
             cause="A microbatch is back at the first stage only when it is through the last one.",
         )
     return count

@@ -3,6 +3,7 @@
 import re
 
 from kiwi.errors import InvalidSizeError
+from kiwi.messages import topics
 
 _UNIT_BYTES = {
     "": 1,
@@ -26,11 +27,17 @@ def parse_size(size: int | float | str) -> int:
     if isinstance(size, str):
         found = _parse_text(size)
     elif isinstance(size, bool) or not isinstance(size, int | float) or size != size:
-        raise InvalidSizeError(f"{size!r} is not a memory size.", suggestion=suggestion)
+        raise InvalidSizeError(
+            f"{size!r} is not a memory size.", topic=topics.SIZE_UNREADABLE, suggestion=suggestion
+        )
     else:
         found = int(min(size, 2.0**62))
     if found <= 0:
-        raise InvalidSizeError(f"A memory size of {size!r} is not positive.", suggestion=suggestion)
+        raise InvalidSizeError(
+            f"A memory size of {size!r} is not positive.",
+            topic=topics.SIZE_NOT_POSITIVE,
+            suggestion=suggestion,
+        )
     return found
 
 
@@ -39,8 +46,8 @@ def _parse_text(text: str) -> int:
     if match is None or match["unit"].lower() not in _UNIT_BYTES:
         raise InvalidSizeError(
             f"The memory size {text!r} cannot be read.",
+            topic=topics.SIZE_UNREADABLE,
             cause="It is not a number followed by one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB.",
-            suggestion='"16GiB" (2**30 bytes each) or "40GB" (10**9 bytes each).',
         )
     return int(float(match["number"]) * _UNIT_BYTES[match["unit"].lower()])
 
@@ -54,8 +61,8 @@ def format_bytes(size: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration for people: "83.3 ms"."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+    """A duration for people: "83.3 ms". Less than a nanosecond is nothing that anyone measures."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    return "0 s"

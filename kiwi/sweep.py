@@ -25,12 +25,14 @@ from typing_extensions import Unpack
 from kiwi import loading
 from kiwi.api import PlannedFunction
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, KiwiError
+from kiwi.messages import topics
 from kiwi.options import OptionTypes, Settings
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
+from kiwi.quiet import start_jax
 from kiwi.sizes import parse_size
 from kiwi.solver.result import relative_gap
 from kiwi.xla.compilers import prepared
@@ -134,7 +136,7 @@ def sweep(
     budget is said in its point.
     """
     if jobs < 1:
-        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
     started = time.monotonic()
     budgets = sorted({parse_size(b) for b in memory_budgets})
     by_effort = sorted({(sum(n > 1 for n in s), math.prod(s), *s) for s in mesh_shapes})
@@ -158,7 +160,10 @@ def _planned_meshes(
 ) -> Iterator[list[SweepPoint]]:
     # A forked process would inherit jax's threads and might hang.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(shapes)), mp_context=context) as pool:
+    most = max(map(math.prod, shapes))
+    with ProcessPoolExecutor(
+        min(jobs, len(shapes)), mp_context=context, initializer=start_jax, initargs=(most,)
+    ) as pool:
         waiting = [pool.submit(plan_mesh, shape) for shape in shapes]
         try:
             for done in as_completed(waiting):
@@ -172,12 +177,12 @@ def _plan_mesh(
     function: str, args: str, budgets: list[int], options: dict[str, Any], shape: tuple[int, ...]
 ) -> list[SweepPoint]:
     """In a process of its own: loads the file and plans one mesh."""
-    loading.use_cpu_devices(math.prod(shape))
+    user = loading.load(function, args)
     try:
-        user = loading.load(function, args)
         chosen = replace(user.options, mesh=None, mesh_shape=shape, **options)
         planned = PlannedFunction(user.function, chosen)
-        return sweep_budgets(planned, budgets, user.args, user.kwargs)
+        with loading.faults_explained():
+            return sweep_budgets(planned, budgets, user.args, user.kwargs)
     except KiwiError as error:
         return [SweepPoint(shape, b, 0.0, error=error.what) for b in budgets]
 

@@ -92,7 +92,7 @@ def planned(plan: kiwi.Plan, tables: Tables) -> Data:
         "decisions": _decisions(plan, tables),
         "in_shardings": _shardings(plan.in_shardings, tables.arguments),
         "out_shardings": _shardings(plan.out_shardings, tables.results),
-        "notes": [_without_lines(note) for note in plan.notes],
+        "notes": [_without_lines(str(note)) for note in plan.notes],
         "summary": without_clocks(_without_lines(str(plan))).splitlines(),
     }
 

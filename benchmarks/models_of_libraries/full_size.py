@@ -56,7 +56,7 @@ def _rows(name: str) -> list[dict[str, Any]]:
         print(f"{name}, {share}: {line(plan)}, {seconds:.0f} processor s", flush=True)
         counts = {"recomputed": plan.residency_counts()["recompute"], "of": len(plan.decisions)}
         row = {"example": name, "config": str(config), "share": share, **counts}
-        found.append({**row, **figures(plan, seconds), "notes": plan.notes})
+        found.append({**row, **figures(plan, seconds), "notes": [str(note) for note in plan.notes]})
     return found
 
 

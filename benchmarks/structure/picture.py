@@ -25,7 +25,7 @@ FONT_SIZE = 9
 LETTER = 0.085
 """Inches of one letter in a box."""
 
-WIDTH, LEFT, ROW, HALF = 10.5, 1.4, 0.62, 0.24
+LEAST_WIDTH, LEFT, RIGHT, ROW, HALF = 10.5, 1.4, 0.1, 0.62, 0.24
 """Inches, but for half the height of a box, which is in rows."""
 
 Place: TypeAlias = tuple[float, float]
@@ -46,8 +46,10 @@ def draw_budget(passes: Passes, file: Path) -> None:
     passes = merged(passes)
     rows = budget_rows(passes)
     strands = _strands(rows, passes)
-    places = _places(_ordered(rows, strands), strands)
-    figure, axes = _canvas(WIDTH, ROW * len(rows) + 0.1)
+    ordered = _ordered(rows, strands)
+    width = max(LEAST_WIDTH, LEFT + RIGHT + max(sum(map(_width, row)) for row in ordered))
+    places = _places(ordered, strands, width)
+    figure, axes = _canvas(width, ROW * len(rows) + 0.1)
     for number, (label, members) in enumerate(groupby(range(len(rows)), lambda k: rows[k].rooms)):
         listed = list(members)
         if number % 2 == 0:
@@ -59,7 +61,7 @@ def draw_budget(passes: Passes, file: Path) -> None:
             _box(axes, places[module], _short(module))
     for strand in strands:
         _arrow(axes, [places[point] for point in strand])
-    axes.set(xlim=(0, WIDTH), ylim=(-len(rows) + 0.45, 0.55))
+    axes.set(xlim=(0, width), ylim=(-len(rows) + 0.45, 0.55))
     _save(figure, file)
 
 
@@ -150,29 +152,31 @@ def _mean(point: Point, links: Sequence[tuple[Point, Point]], of: Mapping[Point,
 
 
 def _places(
-    ordered: Sequence[Sequence[Point]], strands: Sequence[tuple[Point, ...]]
+    ordered: Sequence[Sequence[Point]], strands: Sequence[tuple[Point, ...]], width: float
 ) -> dict[Point, Place]:
-    """Coordinates: points keep their order, and move towards the mean of their neighbours."""
+    """Coordinates in a picture of this width: points keep their order, and move towards the mean
+    of their neighbours."""
     links = [pair for strand in strands for pair in pairwise(strand)]
     x = {}
     for row in ordered:
-        step = (WIDTH - LEFT) / (len(row) + 1)
+        step = (width - LEFT) / (len(row) + 1)
         x.update({point: LEFT + step * (k + 1) for k, point in enumerate(row)})
-    middle = (LEFT + WIDTH) / 2
+    middle = (LEFT + width) / 2
     for _ in range(40):
         for row in ordered:
             wanted = [0.3 * x[p] + 0.6 * _mean(p, links, x) + 0.1 * middle for p in row]
-            x.update(zip(row, _spread(wanted, [_width(point) for point in row]), strict=True))
+            spread = _spread(wanted, [_width(point) for point in row], width - RIGHT)
+            x.update(zip(row, spread, strict=True))
     return {point: (x[point], -float(k)) for k, row in enumerate(ordered) for point in row}
 
 
-def _spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Moves neighbours apart that overlap, within the figure."""
+def _spread(wanted: Sequence[float], widths: Sequence[float], right: float) -> list[float]:
+    """Moves neighbours apart that overlap, between the names of the layers and the right edge."""
     found, free = [], LEFT
     for middle, width in zip(wanted, widths, strict=True):
         found.append(max(middle, free + width / 2))
         free = found[-1] + width / 2
-    free = WIDTH - 0.1
+    free = right
     for k in reversed(range(len(found))):
         found[k] = min(found[k], free - widths[k] / 2)
         free = found[k] - widths[k] / 2

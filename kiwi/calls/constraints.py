@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.host_memory import HOST_MEMORY
+from kiwi.messages import topics
 
 _PARTS = re.compile(r"\[['\"]?(.*?)['\"]?\]|([^.\[\]]+)")
 
@@ -45,12 +46,14 @@ class Constraints:
             if sharding is not None and not isinstance(sharding, PartitionSpec | NamedSharding):
                 raise InvalidArgumentError(
                     f"The sharding {sharding!r} pinned for {pattern!r} is not understood.",
+                    topic=topics.NOT_A_SHARDING,
                     suggestion="A PartitionSpec, a NamedSharding, or None to leave it open.",
                 )
         for pattern, kind in self.memory_kinds.items():
             if kind not in ("device", HOST_MEMORY):
                 raise InvalidArgumentError(
                     f"The memory kind {kind!r} given for {pattern!r} is not known.",
+                    topic=topics.MEMORY_KIND,
                     suggestion=f'"device" or "{HOST_MEMORY}".',
                 )
 
@@ -83,8 +86,8 @@ def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
         shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
         raise InvalidArgumentError(
             f"The pattern {pattern!r} of {what} matches no argument.",
+            topic=topics.PATTERN,
             cause=f"The arguments are {shown}.",
-            suggestion="A pattern matches whole paths; ** stands for any number of parts.",
         )
     return found
 
@@ -120,7 +123,7 @@ def constraints_of_text(
         if not sign:
             raise InvalidArgumentError(
                 f"The pin {text!r} has no sharding.",
-                suggestion="PATTERN=SHARDING, for example 'params/**=x,-'.",
+                topic=topics.PIN_TEXT,
             )
         shardings[pattern] = _spec(spec)
     return Constraints(shardings, tuple(forbidden), dict.fromkeys(on_host, HOST_MEMORY))

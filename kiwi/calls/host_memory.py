@@ -20,6 +20,7 @@ from kiwi.calls.signature import Call, result_shardings
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.host_memory import HOST_MEMORY, fetch, store
 from kiwi.hlo.units import UnitGraph
+from kiwi.messages import topics
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def given_memories(call: Call, constraints: Constraints) -> dict[int, str]:
         if not can_be_copied(call.shapes[k].dtype):
             raise InvalidArgumentError(
                 f"{paths[k]} of type {call.shapes[k].dtype} cannot lie in host memory.",
-                suggestion="Leave it out of memory_kinds.",
+                topic=topics.NOT_ON_HOST,
             )
     return kinds
 

@@ -13,6 +13,7 @@ from kiwi.hlo.explicit_axes import constrained_spec, has_explicit_axes
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.hlo.jax_internals import MeshContext
 from kiwi.mesh import DeviceMesh, TensorSharding, axes_of_mesh
+from kiwi.messages import topics
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class JitOptions:
         if set(static[0]) & set(donate[0]) or set(static[1]) & set(donate[1]):
             raise InvalidArgumentError(
                 f"Both static and donated: {sorted({*static[1]} & {*donate[1]})}.",
+                topic=topics.STATIC_AND_DONATED,
                 suggestion="Static arguments have no buffer to donate.",
             )
         return cls(*static, *donate, given["in_shardings"], given["out_shardings"])
@@ -72,7 +74,7 @@ def _complete(
         if parameters and not -len(parameters) <= number < len(parameters):
             raise InvalidArgumentError(
                 f"Argument number {number} does not exist; the function takes {len(parameters)}.",
-                suggestion="Numbers count positional arguments from 0.",
+                topic=topics.NO_SUCH_POSITION,
             )
     positive = {n % len(parameters) if parameters else n for n in numbers}
     positive |= {parameters.index(name) for name in names if name in parameters}
@@ -139,6 +141,7 @@ def _key(*parts: Any) -> Hashable:
     except TypeError as error:
         raise InvalidArgumentError(
             f"A static argument cannot be hashed: {error}.",
+            topic=topics.STATIC_UNHASHABLE,
             suggestion="Static arguments must be hashable, as in jax.jit.",
         ) from error
     return parts
@@ -194,8 +197,7 @@ def bind(
     if not arguments.leaves:
         raise InvalidFunctionError(
             f"The call of {_name(fun)} has no array argument.",
-            cause="There is nothing to shard; values captured by the function are constants.",
-            suggestion="Pass the training state and the batch as arguments.",
+            topic=topics.NO_ARRAY,
         )
 
     def flat_function(*flat: Any) -> Any:
@@ -245,8 +247,8 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
         path = _path_name(_leaf_paths(tree)[number], _positional_parameters(fun))
         raise InvalidArgumentError(
             f"Argument {path} is {type(leaf).__name__}, not an array.",
-            cause=str(error),
-            suggestion="Name it in static_argnums or static_argnames.",
+            topic=topics.NOT_AN_ARRAY,
+            cause=f"{str(error).rstrip('.')}.",
         ) from error
 
 
@@ -286,6 +288,7 @@ def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
     except ValueError as error:
         raise ShardingConflictError(
             f"{what} does not fit the pytree that it is for: {error}",
+            topic=topics.NOT_A_PREFIX,
             suggestion=f"{what} must be a pytree prefix, as in jax.jit.",
         ) from error
     return jax.tree.structure(full).flatten_up_to(spread)
@@ -310,6 +313,7 @@ def to_tensor_sharding(
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise ShardingConflictError(
             f"The sharding {given!r} given for {what} is not understood.",
+            topic=topics.NOT_A_SHARDING,
             suggestion="A PartitionSpec or a NamedSharding, or None to leave it to the planner.",
         )
     if isinstance(given, jax.sharding.NamedSharding):
@@ -319,7 +323,7 @@ def to_tensor_sharding(
         if sizes != planned:
             raise ShardingConflictError(
                 f"The sharding given for {what} is on the mesh {sizes}, the plan on {planned}.",
-                suggestion="Give the plan the same mesh, or PartitionSpecs.",
+                topic=topics.OTHER_MESH,
             )
     try:
         sharding = TensorSharding.from_partition_spec(spec, len(shape), mesh.axis_names)
@@ -356,6 +360,6 @@ def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
     if given.memory_kind not in kinds:
         raise ShardingConflictError(
             f"The sharding given for {what} is in the memory {given.memory_kind!r}.",
-            cause="Devices do not read from there by themselves.",
+            topic=topics.OTHER_MEMORY,
             suggestion=f"The same sharding without memory_kind, or with {HOST_MEMORY!r}.",
         )

@@ -41,6 +41,9 @@ from kiwi.timings import timed
 
 Solution = tuple[int, ...]
 
+EQUAL_LAYERS = "Equal layers decide alike"
+"""How the message of a search over tied decisions begins."""
+
 
 class EqualLayers:
     """Solves problems of one step, under other limits and with what was learnt of compiled
@@ -232,7 +235,7 @@ def _with_bound(
     problem: Problem, solution: Sequence[int], polished: SolveResult, decisions: int
 ) -> SolveResult:
     """A tied solution with the whole problem's bound."""
-    message = f"Equal layers decide alike: {len(problem.nodes)} decisions are {decisions}."
+    message = f"{EQUAL_LAYERS}: {len(problem.nodes)} decisions are {decisions}."
     found = conclude(problem, solution, polished.bound, solver=polished.solver, message=message)
     parts = polished.iterations, polished.work, polished.seconds, polished.deterministic
     names = "iterations", "work", "seconds", "deterministic"

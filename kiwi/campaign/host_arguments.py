@@ -24,6 +24,7 @@ from kiwi.campaign.offloading import gains
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
+from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.plans.history import Outcome, Trial
 from kiwi.plans.plan import Plan
@@ -159,14 +160,17 @@ def _first(step: StepToPlan, ordered: Sequence[int], share: float) -> frozenset[
     return frozenset(ordered[:count])
 
 
-def _notes(step: StepToPlan, arguments: frozenset[int]) -> Iterator[str]:
+def _notes(step: StepToPlan, arguments: frozenset[int]) -> Iterator[Note]:
     if not arguments:
         return
     paths = [slash_path(step.call.paths[k]) for k in sorted(arguments)]
     values = (step.program.values[step.program.arguments[k]] for k in arguments)
-    size = format_bytes(sum(value.size_bytes for value in values))
+    size_bytes = sum(value.size_bytes for value in values)
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    yield (
-        f"Of the arguments {size} lie in the host's memory by the plan's own decision: "
-        f"{', '.join(paths[:_SHOWN])}{more}."
+    yield Note.of(
+        topics.ARGUMENTS_ON_HOST,
+        f"Of the arguments {format_bytes(size_bytes)} lie in the host's memory by the plan's own "
+        f"decision: {', '.join(paths[:_SHOWN])}{more}.",
+        arguments=len(paths),
+        size_bytes=size_bytes,
     )

@@ -5,12 +5,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from kiwi.campaign.equal_layers import EQUAL_LAYERS
 from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.partitioned_functions import CUSTOM_PARTITIONING
 from kiwi.hlo.regions import called_name, inner_jaxprs
+from kiwi.messages import Note, Topic, topics
 from kiwi.options import Settings
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.library_calls import library_calls
@@ -30,8 +32,8 @@ COSTLY_KERNEL = 0.1
 """Part of the step from which a kernel without a sharding rule is warned of."""
 
 
-def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[str, ...]:
-    """What the reader of a plan for these settings should know, one sentence each."""
+def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[Note, ...]:
+    """What the reader of a plan for these settings should know."""
     return (
         *_undivided(plan),
         *_uneven(plan),
@@ -47,7 +49,7 @@ def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[
     )
 
 
-def _undivided(plan: PlanRecord) -> Iterator[str]:
+def _undivided(plan: PlanRecord) -> Iterator[Note]:
     """Arguments that no mesh axis divides."""
     sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
     names = [
@@ -57,13 +59,15 @@ def _undivided(plan: PlanRecord) -> Iterator[str]:
     ]
     if names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        yield (
+        yield Note.of(
+            topics.REPLICATED,
             f"No mesh axis (sizes {', '.join(map(str, sizes))}) divides a dimension of {shown}: "
-            "replicated on every device."
+            "replicated on every device.",
+            arguments=len(names),
         )
 
 
-def _uneven(plan: PlanRecord) -> Iterator[str]:
+def _uneven(plan: PlanRecord) -> Iterator[Note]:
     """Long dimensions of parameters that no mesh axis divides, where another dimension is divided:
     that of a vocabulary, most often."""
     sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
@@ -78,13 +82,17 @@ def _uneven(plan: PlanRecord) -> Iterator[str]:
     for dim, paths in found.items():
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         padded = -(-dim // plan.mesh.size) * plan.mesh.size
-        yield (
+        yield Note.of(
+            topics.UNEVEN_DIMENSION,
             f"No mesh axis divides the {dim} of {paths[0]}{more}: nothing is sharded along it. "
-            f"With {padded}, {padded / dim - 1:.2%} more, it could be."
+            f"With {padded}, {padded / dim - 1:.2%} more, it could be.",
+            argument=paths[0],
+            size=dim,
+            padded_size=padded,
         )
 
 
-def _kept_copies(plan: PlanRecord) -> Iterator[str]:
+def _kept_copies(plan: PlanRecord) -> Iterator[Note]:
     """What keeping gathered operands saves; the solver's gap knows nothing of it."""
     count = len(plan.execution.kept_copies)
     if count:
@@ -92,13 +100,16 @@ def _kept_copies(plan: PlanRecord) -> Iterator[str]:
         # Less than nothing where the estimate is of a program that waits for its collectives.
         saved = 0.0 if before is None else before - plan.estimate.step_seconds
         saves = f", which saves {format_seconds(saved)}" if saved > 0 else ""
-        yield (
+        yield Note.of(
+            topics.KEPT_COPIES,
             f"{count} resharded operand{'s are' if plural else ' is'} kept for later readers"
-            f"{saves}; the gap is that of plans without {'these' if plural else 'it'}."
+            f"{saves}; the gap is that of plans without {'these' if plural else 'it'}.",
+            operands=count,
+            saved_seconds=max(0.0, saved),
         )
 
 
-def _unmeasured(plan: PlanRecord) -> Iterator[str]:
+def _unmeasured(plan: PlanRecord) -> Iterator[Note]:
     """Axes whose collectives the profile table does not know, and matmuls and convolutions that it
     does not know in any shape."""
     table, units = plan.mesh.table, plan.execution.units
@@ -107,29 +118,31 @@ def _unmeasured(plan: PlanRecord) -> Iterator[str]:
     known = {entry.devices for entry in table.collectives}
     sizes = sorted({plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes} - known)
     if sizes:
-        yield (
+        yield Note.of(
+            topics.COLLECTIVES_UNMEASURED,
             f"The profile has no collectives over {', '.join(map(str, sizes))} devices: priced by "
-            "the alpha-beta model."
+            "the alpha-beta model.",
         )
     found = (library_calls(units, unit, plan.mesh.hardware) for unit in units.units)
     matmuls = [call for calls in found for call in calls if call and call.is_matmul]
     missing = {call.opcode for call in matmuls if not table.has(*call.known)}
     if missing:
-        yield (
+        yield Note.of(
+            topics.OPERATORS_UNMEASURED,
             f"The profile lacks some {' and '.join(sorted(missing))} of this step: priced by the "
-            "roofline."
+            "roofline.",
         )
 
 
-def _regions(plan: PlanRecord) -> Iterator[str]:
+def _regions(plan: PlanRecord) -> Iterator[Note]:
     """What is not looked into: regions, and calls of what has no sharding rule."""
     units = plan.execution.units
     whole, given, opaque = (
-        "Planned whole and replicated: {}.",
-        "Left as written, between the layouts that it names: {}.",
-        "Without a sharding rule, replicated and kept: {}.",
+        (topics.WHOLE, "Planned whole and replicated: {}."),
+        (topics.AS_WRITTEN, "Left as written, between the layouts that it names: {}."),
+        (topics.RULELESS, "Without a sharding rule, replicated and kept: {}."),
     )
-    found: dict[str, set[str]] = {whole: set(), given: set(), opaque: set()}
+    found: dict[tuple[Topic, str], set[str]] = {whole: set(), given: set(), opaque: set()}
     for unit in units.units:
         equation = units.graph.program.equations[unit.root]
         name = equation.name
@@ -139,10 +152,14 @@ def _regions(plan: PlanRecord) -> Iterator[str]:
             found[whole].add(region_name(equation))
         elif is_opaque(units.graph, unit.root):
             found[opaque].add(name)
-    return (text.format(", ".join(sorted(names))) for text, names in found.items() if names)
+    return (
+        Note.of(topic, text.format(", ".join(sorted(names))), regions=len(names))
+        for (topic, text), names in found.items()
+        if names
+    )
 
 
-def costly_kernels(plan: PlanRecord) -> tuple[str, ...]:
+def costly_kernels(plan: PlanRecord) -> tuple[Note, ...]:
     """Kernels without a sharding rule that take long, whole on every device."""
     graph, step_seconds = plan.execution.units.graph, plan.estimate.step_seconds
     if plan.mesh.size == 1:
@@ -155,26 +172,44 @@ def costly_kernels(plan: PlanRecord) -> tuple[str, ...]:
             place = called_name(equation.jaxpr_eqn), decision.source_line
             found[place] = found.get(place, 0.0) + decision.seconds
     return tuple(
-        f"{name} ({line}) takes {seconds / step_seconds:.0%} of the step, whole on every device: "
-        "it has no sharding rule. kiwi.register_kernel gives its function one."
+        Note.of(
+            topics.COSTLY_KERNEL,
+            f"{name} ({line}) takes {seconds / step_seconds:.0%} of the step, whole on every "
+            "device: it has no sharding rule. kiwi.register_kernel gives its function one.",
+            seconds=seconds,
+        )
         for (name, line), seconds in found.items()
         if seconds > COSTLY_KERNEL * step_seconds
     )
 
 
-def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[str]:
+def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[Note]:
     """Hints that the planner does not heed, or that are inside of what is planned whole."""
     graph = plan.execution.units.graph
     placed = [p for hints in graph.program.hints.values() for p in hints if p.hint.pins]
     if placed and not planner.heeds_hints:
-        yield f"The planner {planner.name!r} heeds no hints: {len(placed)} are not read."
+        yield Note.of(
+            topics.HINTS_UNHEEDED,
+            f"The planner {planner.name!r} heeds no hints: {len(placed)} are not read.",
+            hints=len(placed),
+        )
     elif not planner.recomputes and any(p.hint.keep or p.hint.recompute for p in placed):
-        yield f"The planner {planner.name!r} heeds no hints to keep or to recompute."
+        yield Note.of(
+            topics.RESIDENCY_UNHEEDED,
+            f"The planner {planner.name!r} heeds no hints to keep or to recompute.",
+        )
     if plan.host_limit_bytes is None and any(p.hint.offload for p in placed):
-        yield "Hints to offload are not read: the plan may not use the host's memory."
+        yield Note.of(
+            topics.OFFLOAD_UNREAD,
+            "Hints to offload are not read: the plan may not use the host's memory.",
+        )
     inside = sum(_hints_inside(e.jaxpr_eqn) for e in graph.program.equations)
     if inside:
-        yield f"{inside} hints inside of what is planned whole are not read."
+        yield Note.of(
+            topics.HINTS_INSIDE,
+            f"{inside} hints inside of what is planned whole are not read.",
+            hints=inside,
+        )
 
 
 def _hints_inside(eqn: Any) -> int:
@@ -194,17 +229,20 @@ def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]
         yield pin, pin.layout is not None and lies is not None and pin.allows(lies)
 
 
-def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[str]:
+def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
     """How many values lie as the function asks, and how many of these whole on every device."""
     followed = [pin for pin, is_followed in _own_pins(plan, settings) if is_followed]
     whole = [pin for pin in followed if not any(pin.layout or ((),))]
     if followed:
         replicated = f", {len(whole)} of them replicated ({_labels(whole)})" if whole else ""
         are = "values are" if len(followed) > 1 else "value is"
-        yield (
+        yield Note.of(
+            topics.PINNED,
             f"{len(followed)} {are} pinned by shardings of the function or its arguments"
             f"{replicated}. respect_user_shardings=False plans without that, and "
-            "plan.without_user_shardings() says what it costs."
+            "plan.without_user_shardings() says what it costs.",
+            values_pinned=len(followed),
+            replicated=len(whole),
         )
 
 
@@ -212,40 +250,54 @@ def _labels(pins: Sequence[Pin]) -> str:
     return ", ".join(list(dict.fromkeys(pin.label for pin in pins))[:3])
 
 
-def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[str]:
+def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
     """What the function or its arguments ask of shardings and the plan lays out otherwise."""
     missed = [pin for pin, is_followed in _own_pins(plan, settings) if not is_followed]
     if missed:
-        yield (
+        yield Note.of(
+            topics.UNFOLLOWED,
             f"{len(missed)} values lie otherwise than the function constrains them "
             f"({_labels(missed)}): the planner, the mesh {plan.mesh.shape} or the operators allow "
-            "no such layout."
+            "no such layout.",
+            values_missed=len(missed),
         )
 
 
-def _solver(plan: PlanRecord) -> Iterator[str]:
+def _solver(plan: PlanRecord) -> Iterator[Note]:
     if plan.solve_result.message:
-        yield plan.solve_result.message
+        is_tied = plan.solve_result.message.startswith(EQUAL_LAYERS)
+        topic = topics.EQUAL_LAYERS if is_tied else topics.SOLVER_SAID
+        yield Note.of(topic, plan.solve_result.message)
     if not plan.solve_result.deterministic:
         yield CLOCK_ENDED_SEARCH
 
 
-def _compiled(plan: PlanRecord) -> Iterator[str]:
+def _compiled(plan: PlanRecord) -> Iterator[Note]:
     """How far the compiled peak is from the estimate and the budget."""
     if plan.compiled is None:
         return
     peak = format_bytes(plan.compiled.peak_bytes)
     ratio = plan.estimate.peak_bytes / max(1, plan.compiled.peak_bytes)
     if abs(ratio - 1) > NOTED_DIFFERENCE:
-        yield (
+        yield Note.of(
+            topics.PEAKS_DIFFER,
             f"The estimated peak {format_bytes(plan.estimate.peak_bytes)} is {ratio:.2f} times the "
-            f"compiled one, {peak}."
+            f"compiled one, {peak}.",
+            estimated_bytes=plan.estimate.peak_bytes,
+            compiled_bytes=plan.compiled.peak_bytes,
         )
     if plan.compiled.rematerialized:
         count = plan.compiled.rematerialized
-        yield f"The compiler itself recomputes {count} instructions beside the plan."
+        yield Note.of(
+            topics.COMPILER_RECOMPUTES,
+            f"The compiler itself recomputes {count} instructions beside the plan.",
+            instructions=count,
+        )
     if not plan.fits:
-        yield (
+        yield Note.of(
+            topics.OVER_BUDGET,
             f"Over the budget: the compiled peak is {peak}, the budget "
-            f"{format_bytes(plan.memory_budget_bytes)}."
+            f"{format_bytes(plan.memory_budget_bytes)}.",
+            compiled_bytes=plan.compiled.peak_bytes,
+            budget_bytes=plan.memory_budget_bytes,
         )

@@ -34,15 +34,20 @@ from kiwi.campaign.history import History
 from kiwi.campaign.limits import Measured, OverlapLimits
 from kiwi.campaign.proposer import P
 from kiwi.errors import CompileCheckError
+from kiwi.messages import Note, topics
 from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import Begin
 
-NO_ROOM = (
+NO_ROOM = Note.of(
+    topics.NO_ROOM,
     "Collectives do not overlap with computation: no plan was found that has room for that and is "
-    "faster so."
+    "faster so.",
 )
 
-NO_GAIN = "Collectives do not overlap with computation: the compiled schedule is faster so."
+NO_GAIN = Note.of(
+    topics.NO_GAIN,
+    "Collectives do not overlap with computation: the compiled schedule is faster so.",
+)
 
 Propose = Callable[[int, float], P | None]
 """A plan under a limit in bytes that is expected to take less than so many seconds, not yet

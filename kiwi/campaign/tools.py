@@ -9,6 +9,7 @@ from typing import Any
 from kiwi.campaign import shares
 from kiwi.campaign.history import History
 from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
+from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
@@ -17,9 +18,13 @@ from kiwi.solver.solve import COUNT_WORK
 from kiwi.targets.registry import is_own_compiler, planned_target
 from kiwi.xla.compilers import Begin, begin_for, overlapping_compiles
 
-CLOCK_ENDED_SEARCH = "The time limit ended the search: another run may find another plan."
+CLOCK_ENDED_SEARCH = Note.of(
+    topics.CLOCK_ENDED, "The time limit ended the search: another run may find another plan."
+)
 
-INTERRUPTED_PLAN = "Ctrl-C ended the search: this is the best plan that was found by then."
+INTERRUPTED_PLAN = Note.of(
+    topics.INTERRUPTED, "Ctrl-C ended the search: this is the best plan that was found by then."
+)
 
 MOST_ENTRIES = 2000
 """From here on only improvements of the solution are kept."""
@@ -154,5 +159,14 @@ def check_search(settings: Settings) -> None:
     check_known(settings.effort, EFFORTS, "effort")
     if not settings.time_limit_seconds > 0:
         raise InvalidArgumentError(
-            f"time_limit_seconds={settings.time_limit_seconds} is not positive."
+            f"time_limit_seconds={settings.time_limit_seconds} is not positive.",
+            topic=topics.OUT_OF_RANGE,
         )
+    if settings.seed < 0:
+        raise InvalidArgumentError(f"seed={settings.seed} is negative.", topic=topics.OUT_OF_RANGE)
+    trips = settings.while_trips
+    for count in (trips,) if isinstance(trips, int) else trips.values():
+        if count < 0:
+            raise InvalidArgumentError(
+                f"while_trips={count} is negative.", topic=topics.OUT_OF_RANGE
+            )

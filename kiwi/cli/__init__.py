@@ -1,1 +1,10 @@
 """The `kiwi` command: plan, explain, diff, sweep, verify, hardware."""
+
+from kiwi.quiet import without_complaints
+
+
+def main() -> int:
+    """The command `kiwi`; what plugins of jax complain of as it is imported is left out."""
+    with without_complaints():
+        from kiwi.cli.main import main as run
+    return run()

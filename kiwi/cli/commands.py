@@ -18,11 +18,16 @@ from kiwi.configurations.search import search as run_search
 from kiwi.deviation import deviation as deviation_of
 from kiwi.deviation import reduce_deviation
 from kiwi.errors import BudgetNotMetError, InvalidArgumentError, NotEnoughDevicesError
-from kiwi.loading import UserFunction, load, use_cpu_devices
+from kiwi.json_file import write_text
+from kiwi.loading import UserFunction, load, use_attached_devices, use_cpu_devices
 from kiwi.mesh import Assignment, Cluster, ProfileTable, best_assignment
 from kiwi.mesh.hardware import Hardware
 from kiwi.mesh.shipped import table_named, table_names
+from kiwi.messages import Note, topics
+from kiwi.messages.pages import paragraph
+from kiwi.messages.topics import topic_of
 from kiwi.options import options_among
+from kiwi.plans.comparison import comparison
 from kiwi.plans.cross_check import CrossCheck, cross_checked
 from kiwi.plans.deviations import worst_text
 from kiwi.plans.document import document
@@ -34,7 +39,7 @@ from kiwi.plans.report_data import report_data
 from kiwi.plans.summary import table
 from kiwi.profiling import recording
 from kiwi.profiling.cluster_probe import measure_cluster
-from kiwi.report import write_report
+from kiwi.report import render_comparison, write_page, write_report
 from kiwi.sizes import format_bytes, format_seconds
 from kiwi.solver import Progress
 from kiwi.sweep import Sweep, sweep_json
@@ -58,11 +63,17 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     output.result(document(found), str(found))
     ratio = found.time_ratio
     if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
-        output.note(
-            f"Warning: the compiled step takes {ratio:.2f} times the planned one: "
-            f"{worst_text(found.deviations) or 'no kernel by itself'}."
-        )
+        output.note(_deviating(found, ratio).line)
     return found.fits
+
+
+def _deviating(found: Plan, ratio: float) -> Note:
+    return Note.of(
+        topics.TIME_DEVIATES,
+        f"the compiled step takes {ratio:.2f} times the planned one: "
+        f"{worst_text(found.deviations) or 'no kernel by itself'}.",
+        ratio=ratio,
+    )
 
 
 def _planned(
@@ -71,6 +82,8 @@ def _planned(
     """The file's function with the options of the command line, and its arguments."""
     if "mesh_shape" in arguments:
         use_cpu_devices(math.prod(arguments.mesh_shape))
+    else:
+        use_attached_devices()
     user = load(arguments.function, arguments.args)
     show(description="tracing (the first plan on a machine also compiles the solver, a minute)")
     reporter = _Reporter(show, watch)
@@ -140,6 +153,10 @@ class _Reporter:
 
 def explain(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi explain`."""
+    topic = topic_of(arguments.plan.upper())
+    if topic is not None:
+        output.result(vars(topic) | {"level": topic.level.value}, paragraph(topic))
+        return True
     saved = kiwi.saved.load_plan(arguments.plan)
     if arguments.subject == SEARCH:
         data = {"history": saved.document.get("history", [])}
@@ -152,6 +169,7 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
     if not units:
         raise InvalidArgumentError(
             f"No operator of {arguments.plan} is called {arguments.op!r}.",
+            topic=topics.NO_SUCH_OPERATOR,
             suggestion="An index, an opcode, a name scope or file.py:line, as in the report.",
         )
     forced: tuple[Any, ...] = ()
@@ -186,6 +204,10 @@ def diff(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi diff`."""
     plans = [kiwi.saved.load_plan(path) for path in (arguments.first, arguments.second)]
     found = kiwi.saved.diff(*plans)
+    if arguments.report:
+        data = comparison(plans[0].document, plans[1].document, (arguments.first, arguments.second))
+        write_page(arguments.report, render_comparison(data))
+        output.note(f"Report written to {arguments.report}")
     output.result(dataclasses.asdict(found), str(found))
     return found.same
 
@@ -271,12 +293,12 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
     header = ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took")
     output.result(sweep_json(found), table(header, _sweep_rows(found)))
     output.note(f"{total} combinations in {found.seconds:.0f} s; * is on the Pareto front")
-    return True
+    return found.best is not None
 
 
 def _write_sweep(found: Sweep, arguments: argparse.Namespace, output: Output) -> None:
     if arguments.out:
-        Path(arguments.out).write_text(json.dumps(sweep_json(found), indent=1), encoding="utf-8")
+        write_text(json.dumps(sweep_json(found), indent=1), arguments.out)
         output.note(f"Sweep saved to {arguments.out}")
     if arguments.report:
         best = found.best
@@ -405,7 +427,7 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
     output.result(found.json(), str(found))
     output.note(f"Best: {found.best_row.configuration}; {found.seconds:.0f} s")
     if arguments.table:
-        Path(arguments.table).write_text(json.dumps(found.json(), indent=1), encoding="utf-8")
+        write_text(json.dumps(found.json(), indent=1), arguments.table)
     output.written("Plan saved to", arguments.out, found.best.save)
     output.written("Report written to", arguments.report, found.write_report)
     return True
@@ -428,6 +450,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def _measured_cluster(output: Output) -> Cluster:
+    use_attached_devices()
     pairs = math.comb(jax.device_count(), 2)
     with output.progress(pairs) as show:
         show(description=f"measuring {pairs} connections")
@@ -456,9 +479,12 @@ def profile(arguments: argparse.Namespace, output: Output) -> bool:
     if not arguments.out.endswith(".json"):  # `--profile` takes other texts for names.
         raise InvalidArgumentError(
             f"--out {arguments.out} does not end with .json, as --profile wants it.",
+            topic=topics.TABLE_NAME,
             suggestion=f"--out {arguments.out}.json",
         )
-    if arguments.cpu_devices is not None:
+    if arguments.cpu_devices is None:
+        use_attached_devices()
+    else:
         use_cpu_devices(arguments.cpu_devices)
     user = load(arguments.function, arguments.args)
     before = 0

@@ -17,6 +17,8 @@ from kiwi.configurations.search import OBJECTIVES
 from kiwi.deviation.measured import QUANTITIES
 from kiwi.deviation.reduction import MOST_TESTS
 from kiwi.errors import InfeasibleError, KiwiError
+from kiwi.json_file import check_writable
+from kiwi.loading import faults_explained
 from kiwi.options import flags, integers_of_text, mesh_of_text
 from kiwi.planners.registry import described
 from kiwi.plans.explain import SEARCH
@@ -25,12 +27,20 @@ from kiwi.version import VERSION
 DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 
 
+WRITTEN = ("out", "report", "table")
+"""Options that name files to write: where that is not possible, planning does not begin."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     parsed = _parser().parse_args(arguments)
     output = Output(json=parsed.json)
     try:
-        return DONE if parsed.run(parsed, output) else NO
+        for name in WRITTEN:
+            if getattr(parsed, name, None):
+                check_writable(getattr(parsed, name))
+        with faults_explained():
+            return DONE if parsed.run(parsed, output) else NO
     except KeyboardInterrupt:
         output.error("Interrupted.")
         return INTERRUPTED
@@ -48,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _one_line(error: KiwiError) -> str:
     parts = [error.what, error.cause, f"Try: {error.suggestion}" if error.suggestion else ""]
-    return " ".join(" ".join(part.split()) for part in parts if part)
+    text = " ".join(" ".join(part.split()) for part in parts if part)
+    return f"{error.code}: {text}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -163,7 +174,7 @@ def _add_constraints(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", metavar="PLAN.json")
+    parser.add_argument("plan", metavar="PLAN.json", help="or the code of a message: KIWI-M001")
     parser.add_argument(
         "subject", nargs="?", choices=[SEARCH], help="search: the attempts that led to the plan"
     )
@@ -181,6 +192,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A.json")
     parser.add_argument("second", metavar="B.json")
+    parser.add_argument("--report", metavar="DIFF.html", help="write a page of both plans")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from kiwi.configurations.best_first import Task
 from kiwi.configurations.configuration import Configuration, Outcome
 from kiwi.configurations.tasks import Found, Request, packed, unpacked
 from kiwi.errors import InvalidArgumentError, KiwiError
+from kiwi.messages import topics
 from kiwi.plans.file import read, write
 from kiwi.version import VERSION
 
@@ -45,6 +46,7 @@ class Journal:
             except OSError as error:
                 raise InvalidArgumentError(
                     f"The search cannot be kept in {folder}: {error.strerror}.",
+                    topic=topics.UNWRITABLE,
                     suggestion="A folder that may be written to.",
                 ) from error
 
@@ -74,8 +76,8 @@ class Journal:
         elif lines[0] != header:
             raise InvalidArgumentError(
                 f"{folder} has another search.",
+                topic=topics.OTHER_SEARCH,
                 cause=f"Of {_difference(lines[0], header)}.",
-                suggestion="Another folder; or the same options, to resume that one.",
             )
         if not (folder / ROWS).read_text(encoding="utf-8").endswith("\n"):
             self._write(folder, "\n")  # behind a line that was cut off

@@ -25,6 +25,7 @@ from kiwi.errors import (
     KiwiError,
     NoPlanFoundError,
 )
+from kiwi.messages import topics
 from kiwi.options import OptionTypes, shows_options
 from kiwi.planners.planning import check_settings
 from kiwi.planners.registry import planner_named
@@ -84,11 +85,15 @@ def largest_batch(
     **Raises:** `InfeasibleError` if no batch fits; `InvalidArgumentError` if every batch does.
     """
     if multiple_of < 1:
-        raise InvalidArgumentError(f"multiple_of={multiple_of} is not positive.")
+        raise InvalidArgumentError(
+            f"multiple_of={multiple_of} is not positive.", topic=topics.OUT_OF_RANGE
+        )
     maker = StepMaker(make_step)
     if "batch_size" not in dict(maker.parameters()):
         raise InvalidArgumentError(
-            "make_step has no parameter batch_size.", suggestion="def make_step(batch_size): ..."
+            "make_step has no parameter batch_size.",
+            topic=topics.MISSING_PARAMETER,
+            suggestion="def make_step(batch_size): ...",
         )
     own: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
     return _Trials(maker, (microbatches, stages), own).largest(multiple_of)
@@ -120,6 +125,7 @@ class _Trials:
             found = self._refusals[multiple_of]
             raise InfeasibleError(
                 f"Not even a batch of {multiple_of} fits. {found.what}",
+                topic=topics.NO_BATCH_FITS,
                 cause=found.cause,
                 suggestion=found.suggestion,
             )
@@ -145,7 +151,7 @@ class _Trials:
             if refused > MOST_BATCH:
                 raise InvalidArgumentError(
                     f"A batch of {fits} samples fits, and so does every other one.",
-                    cause="The step's memory does not grow with its batch_size.",
+                    topic=topics.EVERY_BATCH_FITS,
                 )
         while refused - fits > coarse:
             middle = (fits + refused) // (2 * coarse) * coarse

@@ -9,6 +9,7 @@ from typing import Any
 from kiwi.codec import to_plain
 from kiwi.configurations.configuration import Row, State
 from kiwi.errors import InfeasibleError
+from kiwi.messages import topics
 from kiwi.plans.document import document
 from kiwi.plans.plan import Plan
 from kiwi.plans.report_data import report_data
@@ -51,9 +52,8 @@ class SearchResult:
             whys = dict.fromkeys(row.why for row in self.rows if row.why)
             raise InfeasibleError(
                 f"None of {len(self.rows)} configurations has a plan.",
+                topic=topics.NO_CONFIGURATION,
                 cause=" ".join(list(whys)[:3]),
-                suggestion="More devices, a larger memory_budget, smaller batch_sizes or more "
-                "microbatches.",
             )
         return min(found, key=lambda row: row.score or 0.0)
 

@@ -30,6 +30,7 @@ from kiwi.configurations.space import Profile, Space, named_profiles
 from kiwi.configurations.step_maker import StepMaker, made_step
 from kiwi.configurations.tasks import Found, Request, executor_of, restored, run_task, unpacked
 from kiwi.errors import InvalidArgumentError, check_known
+from kiwi.messages import topics
 from kiwi.options import Options, OptionTypes, shows_options
 from kiwi.plans.plan import Plan
 from kiwi.sizes import format_seconds
@@ -132,7 +133,9 @@ def search(
 def _plan_of(maker: StepMaker, counted: Mapping[Configuration, Sequence[Found]], row: Row) -> Plan:
     packed = [found.packed for found in counted[row.configuration] if found.packed]
     if not packed:
-        raise InvalidArgumentError(f"{row.configuration} has no plan: {row.why}")
+        raise InvalidArgumentError(
+            f"{row.configuration} has no plan: {row.why}", topic=topics.UNPLANNED_CONFIGURATION
+        )
     return restored(made_step(maker, row.configuration).user, unpacked(packed[-1]))
 
 
@@ -159,6 +162,7 @@ def _score_of(
     if missing or prices is None:
         raise InvalidArgumentError(
             f"There is no price of {', '.join(missing)}.",
+            topic=topics.NO_PRICE,
             suggestion=f"prices={{{missing[0]!r}: 2.5}}, of one device for an hour.",
         )
     return lambda configuration, seconds: (

@@ -11,6 +11,7 @@ from kiwi.configurations.step_maker import PARAMETERS, StepMaker
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
 from kiwi.mesh.assignment import shapes_of
+from kiwi.messages import topics
 from kiwi.options import Options
 
 Profile = str | Path | Hardware | ProfileTable
@@ -43,16 +44,21 @@ class Space:
         counts = (devices,) if isinstance(devices, int) else tuple(devices or ())
         shapes = None if meshes is None else tuple(tuple(shape) for shape in meshes)
         if not counts and not shapes:
-            raise InvalidArgumentError("There are no devices to search.", suggestion=HOW_MANY)
+            raise InvalidArgumentError(
+                "There are no devices to search.", topic=topics.NO_DEVICES, suggestion=HOW_MANY
+            )
         found = tuple(None if v is None else tuple(sorted(set(v))) for v in values)
         for name, each in zip(("devices", *PARAMETERS), (counts, *found), strict=True):
             wrong = [v for v in each or () if isinstance(v, bool) or int(v) != v or v < 1]
             if wrong or (each is not None and not each and name != "devices"):
                 raise InvalidArgumentError(
-                    f"{name}={list(each or ())} are not positive numbers, one at least."
+                    f"{name}={list(each or ())} are not positive numbers, one at least.",
+                    topic=topics.OUT_OF_RANGE,
                 )
         if not 1 <= most_axes <= 3:
-            raise InvalidArgumentError(f"most_axes={most_axes} is not 1, 2 or 3.")
+            raise InvalidArgumentError(
+                f"most_axes={most_axes} is not 1, 2 or 3.", topic=topics.OUT_OF_RANGE
+            )
         counts = counts or tuple(sorted({prod(s) for s in shapes or ()}))
         return Space(counts, shapes, found, most_axes)
 
@@ -77,11 +83,13 @@ class Space:
             if values is not None and name not in needs:
                 raise InvalidArgumentError(
                     f"make_step has no parameter {name}, and {option}={list(values)} is given.",
+                    topic=topics.MISSING_PARAMETER,
                     suggestion=f"def make_step(..., {name}), or no {option}.",
                 )
             if values is None and needs.get(name, False):
                 raise InvalidArgumentError(
                     f"make_step needs {name}, and no {option} is given.",
+                    topic=topics.MISSING_OPTION,
                     suggestion=f"{option}=(8, 16, 32)"
                     if name == "batch_size"
                     else f"{option}=(1, 2, 4)",
@@ -102,7 +110,8 @@ def named_profiles(profiles: Sequence[Profile]) -> dict[str, Profile]:
     found = {_name(profile): profile for profile in profiles}
     if len(found) < len(profiles):
         raise InvalidArgumentError(
-            f"Of profiles {', '.join(map(_name, profiles))} two have the same name."
+            f"Of profiles {', '.join(map(_name, profiles))} two have the same name.",
+            topic=topics.SAME_PROFILE_NAME,
         )
     return found
 

@@ -11,6 +11,7 @@ from kiwi.api import PlannedFunction
 from kiwi.configurations.configuration import Configuration
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import UserFunction
+from kiwi.messages import topics
 from kiwi.problem.step import StepToPlan
 
 PARAMETERS = ("batch_size", "microbatches", "stages")
@@ -39,13 +40,14 @@ class StepMaker:
         if not callable(self.function):
             raise InvalidArgumentError(
                 f"make_step is {type(self.given).__name__}, no function.",
-                suggestion="def make_step(batch_size, microbatches): return function, args",
+                topic=topics.NOT_A_MAKER,
             )
         own = inspect.signature(self.function).parameters
         others = [p.name for p in own.values() if p.name not in PARAMETERS and _is_needed(p)]
         if others:
             raise InvalidArgumentError(
                 f"make_step needs {', '.join(others)}, which a search does not choose.",
+                topic=topics.UNSEARCHED_PARAMETER,
                 suggestion=f"Parameters called {', '.join(PARAMETERS)}; functools.partial fixes "
                 "all others.",
             )
@@ -59,11 +61,13 @@ class StepMaker:
             found = self.function(**given)
         except (ValueError, TypeError, ZeroDivisionError) as error:
             said = f"{type(error).__name__}: {error}"
-            raise InvalidArgumentError(f"make_step has no such step: {said}") from error
+            raise InvalidArgumentError(
+                f"make_step has no such step: {said}", topic=topics.STEP_REFUSED
+            ) from error
         if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
             raise InvalidArgumentError(
                 f"make_step returned {type(found).__name__}, not a function and its arguments.",
-                suggestion="return train_step, (state, batch)",
+                topic=topics.NOT_A_STEP,
             )
         return loading.with_arguments(*found)
 

@@ -20,12 +20,14 @@ from kiwi.configurations.configuration import Configuration, Outcome, Stage
 from kiwi.configurations.step_maker import StepMaker, StepToSearch, made_step
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, KiwiError, NoPlanFoundError
 from kiwi.loading import UserFunction
+from kiwi.messages import topics
 from kiwi.options import Settings
 from kiwi.planners.planning import check_settings, make_plan, quick_bound
 from kiwi.planners.registry import planner_named
 from kiwi.plans.document import Document, document
 from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
+from kiwi.quiet import start_jax
 from kiwi.saved import SavedPlan
 from kiwi.xla.compilers import prepared
 
@@ -80,7 +82,8 @@ def run_task(
             }
         )
         budget_bytes = task.planned.settings.memory_budget_bytes
-        found = _TASKS[stage](task, plan)
+        with loading.faults_explained():
+            found = _TASKS[stage](task, plan)
     except KiwiError as error:
         bound = getattr(error, "least_peak_bound_bytes", None)
         is_proven = bound is not None and budget_bytes is not None and bound > budget_bytes
@@ -162,7 +165,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
     **Raises:** `InvalidArgumentError` if `needed` cannot be sent.
     """
     if jobs < 1:
-        raise InvalidArgumentError(f"jobs={jobs} is not positive.")
+        raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
     if given is not None:
         yield given
         return
@@ -174,7 +177,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
     pool = ProcessPoolExecutor(
         jobs,
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=loading.use_cpu_devices,
+        initializer=start_jax,
         initargs=(devices,),
     )
     try:
@@ -192,6 +195,5 @@ def _check_can_be_sent(needed: Any) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InvalidArgumentError(
             f"make_step or an option cannot be sent to other processes: {error}.",
-            cause="It is a lambda or a function inside of another one.",
-            suggestion='A function of a module, "FILE.py:make_step", or jobs=1.',
+            topic=topics.NOT_SENDABLE,
         ) from error

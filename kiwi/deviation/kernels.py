@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 from kiwi.plans.deviations import (
     COMMUNICATION,
     COMPUTE,
@@ -81,8 +82,7 @@ def deviation(plan: PlanRecord) -> Deviation:
     if compiled is None or compiled.step_seconds is None or compiled.memory is None:
         raise InvalidArgumentError(
             "The plan has no compiled program to compare with.",
-            cause="It was made with verify=None, or checked by another compiler than its own, or "
-            "that compiler does not report its buffers.",
+            topic=topics.NOT_COMPILED,
             suggestion='verify="auto", or ' + ", ".join(f'"{name}"' for name in COMPILERS) + ".",
         )
     kernels = [

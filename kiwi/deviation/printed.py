@@ -16,6 +16,7 @@ from jax.extend import core as jex
 from kiwi.deviation.pieces import Node, Piece
 from kiwi.errors import InvalidFunctionError
 from kiwi.hlo.program import Literal
+from kiwi.messages import topics
 
 FUNCTION = "function"
 """The name of the function that is printed."""
@@ -203,8 +204,8 @@ def _bound(node: Node, operands: str) -> str:
     if not hasattr(jex.primitives, name):
         raise InvalidFunctionError(
             f"An equation of the primitive {node.name} cannot be written as Python.",
+            topic=topics.NOT_PRINTABLE,
             cause=f"jax.extend.core.primitives has no {name}.",
-            suggestion="The piece itself, as kiwi.deviation.reduce returns it, can be planned.",
         )
     given = "".join(f", {key}={_value(value)}" for key, value in node.params.items())
     return f"primitives.{name}.bind({operands}{given})"
@@ -247,6 +248,7 @@ def _nodes_of(region: Any, numbers: dict[Any, int]) -> list[Node]:
     if region.consts:
         raise InvalidFunctionError(
             "A loop with arrays in its body cannot be written as Python.",
+            topic=topics.NOT_PRINTABLE,
             cause=f"Its body captures {len(region.consts)} arrays.",
             suggestion="Pass them as arguments.",
         )
@@ -364,8 +366,8 @@ def _value(value: Any) -> str:
         return repr(value.item())
     raise InvalidFunctionError(
         f"A parameter of an equation cannot be written as Python: {value!r}",
+        topic=topics.NOT_PRINTABLE,
         cause=f"It is {type(value).__name__}.",
-        suggestion="The piece itself, as kiwi.deviation.reduce returns it, can be planned.",
     )
 
 

@@ -15,6 +15,7 @@ from kiwi.deviation.printed import loaded, printed
 from kiwi.deviation.reduction import MOST_TESTS, Reduced, Reduction, Report, smaller_meshes
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.tracing import trace
+from kiwi.messages import topics
 from kiwi.options import Options
 from kiwi.plans.plan import Plan
 from kiwi.sizes import format_bytes, format_seconds
@@ -128,7 +129,7 @@ def reduce_deviation(
     if error == 0.0:
         raise InvalidArgumentError(
             f"Estimate and compiled program agree in {quantity}.",
-            suggestion="Another quantity: memory, time or collectives.",
+            topic=topics.NOTHING_DEVIATES,
         )
     call = plan.traced.call
     program = trace(_flat(call.function), call.shapes)

@@ -19,6 +19,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 
 HINT_PRIMITIVE = "kiwi_hint"
 
@@ -85,11 +86,12 @@ def hint(
         wanted = " and to ".join(what for what, is_asked in asked.items() if is_asked)
         raise InvalidArgumentError(
             f"The hint {name or ''!r} asks to {wanted}.",
-            suggestion="One of them, or neither to leave that to the plan.",
+            topic=topics.HINT_TWICE,
         )
     if sharding is not None and not isinstance(sharding, PartitionSpec):
         raise InvalidArgumentError(
             f"The sharding {sharding!r} of a hint is no PartitionSpec.",
+            topic=topics.NOT_A_SHARDING,
             suggestion='For example jax.sharding.PartitionSpec("x", None).',
         )
     given = Hint(sharding, keep, recompute, name, offload)
@@ -102,6 +104,7 @@ def _hinted(leaf: Any, given: Hint) -> Any:
         raise InvalidArgumentError(
             f"The hint's sharding {given.sharding} has {len(given.sharding)} entries, the array "
             f"has {rank} dimensions.",
+            topic=topics.TOO_MANY_ENTRIES,
             suggestion=f"Give at most {rank} entries.",
         )
     return _hint_primitive.bind(leaf, hint=given)

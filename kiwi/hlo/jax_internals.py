@@ -169,6 +169,15 @@ def misses_explicit_axes(error: Exception) -> bool:
     return "names that are of type Auto or Manual" in str(error)
 
 
+_NO_ARRAY_RESULT = re.compile(r"returned a value of type (.+?) at output component")
+
+
+def no_array_result(error: Exception) -> str | None:
+    """The type of a result that jax refuses since it is no array; None for other errors."""
+    found = _NO_ARRAY_RESULT.search(str(error))
+    return None if found is None else found[1]
+
+
 def may_be_of_pmap(error: Exception) -> bool:
     """Whether jax raises this where `jax.pmap` maps an axis of another size than the number of
     devices; other code may raise it as well."""

@@ -21,6 +21,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs
 from kiwi.hlo.rule import ShardingRule
+from kiwi.messages import topics
 
 KERNEL = "kiwi_kernel"
 
@@ -158,6 +159,7 @@ def factor_sizes(
         if len(tensor) != len(shape):
             raise InvalidArgumentError(
                 f"The sharding rule of {name} has {len(tensor)} dimensions for the shape {shape}.",
+                topic=topics.RULE_MISFIT,
                 suggestion='One word per dimension: "b s h d".',
             )
         dims += zip(tensor, shape, strict=True)
@@ -168,6 +170,7 @@ def factor_sizes(
             raise InvalidArgumentError(
                 f"The sharding rule of {name} does not fit: {' '.join(factors)} for a dimension of "
                 f"{size}, with {found}.",
+                topic=topics.RULE_MISFIT,
                 suggestion="A word stands for one size, in all tensors.",
             )
         found.update(dict.fromkeys(unknown, rest))

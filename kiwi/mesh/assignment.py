@@ -29,6 +29,7 @@ from kiwi.errors import ClusterError, InvalidMeshError
 from kiwi.json_file import FileFormat
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.hardware import Hardware, Link
+from kiwi.messages import topics
 
 FORMAT = FileFormat(
     "kiwi-cluster",
@@ -189,7 +190,7 @@ def _check_shape(cluster: Cluster, shape: Sequence[int]) -> tuple[int, ...]:
     if not shape or min(shape) < 1 or prod(shape) != cluster.size:
         raise InvalidMeshError(
             f"A mesh of shape {tuple(shape)} does not hold {cluster.size} devices once each.",
-            suggestion="A shape whose product is the number of devices, or none.",
+            topic=topics.MESH_OF_CLUSTER,
         )
     return tuple(shape)
 

@@ -46,6 +46,7 @@ from kiwi.mesh.collective_kinds import ALL_REDUCE, ALL_TO_ALL, COLLECTIVE_PERMUT
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.profile_entries import LinearCost, Price, Provenance
 from kiwi.mesh.torus import torus_costs
+from kiwi.messages import topics
 
 RECORDED_DTYPE = "float32"
 """Collectives are measured on it; those of other dtypes are priced by their bytes."""
@@ -80,7 +81,9 @@ def collective(
     that occur twice, and for negative bytes.
     """
     if size_bytes < 0:
-        raise InvalidArgumentError(f"A collective cannot move {size_bytes} bytes.")
+        raise InvalidArgumentError(
+            f"A collective cannot move {size_bytes} bytes.", topic=topics.COST_OF_NOTHING
+        )
     moving = _moving_axes(mesh, tuple(axes))
     most_bytes = mesh.hardware.combined_bytes(kind)
     share = min(1.0, max(least_share, size_bytes / most_bytes)) if most_bytes else 1.0
@@ -100,7 +103,9 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
     `collective`."""
     if kind not in KINDS:
         raise InvalidArgumentError(
-            f"{kind!r} is not a collective.", suggestion="One of " + ", ".join(KINDS) + "."
+            f"{kind!r} is not a collective.",
+            topic=topics.COST_OF_NOTHING,
+            suggestion="One of " + ", ".join(KINDS) + ".",
         )
     axes = _moving_axes(mesh, axes)
     if not axes:
@@ -130,7 +135,8 @@ def _moving_axes(mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes in increasing order, without those of size 1."""
     if len(set(axes)) != len(axes) or any(not 0 <= axis < len(mesh.shape) for axis in axes):
         raise InvalidArgumentError(
-            f"Axes {axes} are not distinct axes of a mesh of shape {mesh.shape}."
+            f"Axes {axes} are not distinct axes of a mesh of shape {mesh.shape}.",
+            topic=topics.COST_OF_NOTHING,
         )
     return tuple(axis for axis in sorted(axes) if mesh.shape[axis] > 1)
 

@@ -14,6 +14,7 @@ from kiwi.mesh.profile_table import ProfileTable
 from kiwi.mesh.sharding import TensorSharding, layout_text
 from kiwi.mesh.topology import Interconnect, Topology, have_coordinates
 from kiwi.mesh.torus import best_placement
+from kiwi.messages import topics
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -62,12 +63,14 @@ class DeviceMesh:
         if len(self.links) != len(self.shape):
             raise InvalidMeshError(
                 f"A mesh of shape {self.shape} has {len(self.links)} links.",
+                topic=topics.MESH_PARTS,
                 cause="There is one link per axis.",
                 suggestion="DeviceMesh.create picks the links.",
             )
         if self.device_order is not None and sorted(self.device_order) != list(range(self.size)):
             raise InvalidMeshError(
                 f"Device order {self.device_order} is no order of {self.size} devices.",
+                topic=topics.MESH_PARTS,
                 suggestion="Each of 0, 1, ... once, or None.",
             )
 
@@ -264,7 +267,7 @@ def _check_no_topology(hardware: Hardware, text: str | None, slices: int | None)
         if value is not None:
             raise InvalidMeshError(
                 f"{option}={value!r} is given, and {hardware.name!r} is no TPU.",
-                suggestion="profile='v5e' or another TPU.",
+                topic=topics.NOT_A_TPU,
             )
 
 
@@ -280,6 +283,7 @@ def _topology(
     if slices is not None and (slices < 1 or count % slices):
         raise InvalidMeshError(
             f"num_slices={slices} does not divide the {count} devices of a mesh of shape {shape}.",
+            topic=topics.SLICES,
             suggestion="A mesh_shape of as many devices per slice, or no num_slices.",
         )
     if text is None:
@@ -294,6 +298,7 @@ def _topology(
         raise InvalidMeshError(
             f"A mesh of shape {shape} has {count} devices, {given} has "
             f"{found.device_count(wiring)}.",
+            topic=topics.TOPOLOGY_SIZE,
             suggestion=f"num_slices={several * found.slices}."
             if fits
             else "A mesh_shape of as many devices, or no topology.",
@@ -327,13 +332,12 @@ def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
     if not sizes or not integers or min(sizes) < 1:
         raise InvalidMeshError(
             f"Mesh shape {shape!r} is not a sequence of positive integers.",
-            suggestion="mesh_shape=(2, 4) for 2 times 4 devices.",
+            topic=topics.MESH,
         )
     if sum(size > 1 for size in sizes) > _MOST_AXES:
         raise InvalidMeshError(
             f"Mesh shape {sizes} has more than {_MOST_AXES} axes larger than 1.",
-            cause="The layouts of a tensor grow with the factorial of the number of axes.",
-            suggestion="Merge axes, for example (2, 2, 2, 2) into (4, 4).",
+            topic=topics.TOO_MANY_AXES,
         )
     return tuple(int(size) for size in sizes)
 
@@ -342,6 +346,7 @@ def _default_names(shape: tuple[int, ...]) -> tuple[str, ...]:
     if len(shape) > len(_DEFAULT_NAMES):
         raise InvalidMeshError(
             f"There are no default names for the {len(shape)} axes of mesh shape {shape}.",
+            topic=topics.AXIS_NAMES,
             suggestion="Pass axis_names=.",
         )
     return _DEFAULT_NAMES[: len(shape)]
@@ -351,16 +356,19 @@ def _check_names(names: Sequence[Hashable], shape: tuple[int, ...]) -> None:
     if len(names) != len(shape):
         raise InvalidMeshError(
             f"Axis names {tuple(names)} do not fit the mesh shape {shape}.",
+            topic=topics.AXIS_NAMES,
             cause=f"{len(names)} names for {len(shape)} axes.",
             suggestion="One name per axis of the mesh.",
         )
     if any(not isinstance(name, str) or not name for name in names):
         raise InvalidMeshError(
             f"Axis names {tuple(names)} are not all non-empty strings.",
+            topic=topics.AXIS_NAMES,
             suggestion='axis_names=("x", "y")',
         )
     if len(set(names)) != len(names):
         raise InvalidMeshError(
             f"Axis names {tuple(names)} are not distinct.",
+            topic=topics.AXIS_NAMES,
             suggestion="A different name for each axis.",
         )

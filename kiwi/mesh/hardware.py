@@ -14,6 +14,7 @@ from importlib.resources import files
 from kiwi.codec import from_plain
 from kiwi.errors import InvalidArgumentError, UnknownProfileError
 from kiwi.mesh.topology import Interconnect
+from kiwi.messages import topics
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class Link:
         _check_positive("bandwidth_bytes_per_second", self.bandwidth_bytes_per_second)
         _check_fraction("efficiency", self.efficiency)
         if self.latency_seconds < 0:
-            raise InvalidArgumentError(f"latency_seconds={self.latency_seconds} is negative.")
+            raise InvalidArgumentError(
+                f"latency_seconds={self.latency_seconds} is negative.", topic=topics.HARDWARE
+            )
 
     @property
     def sustained_bytes_per_second(self) -> float:
@@ -138,6 +141,7 @@ class Hardware:
             if dtype not in self.flops_per_second:
                 raise InvalidArgumentError(
                     f"Hardware {self.name!r} has no {dtype} rate.",
+                    topic=topics.HARDWARE,
                     cause="Dtypes without a rate of their own fall back to float32 or float64.",
                 )
         for dtype, rate in self.flops_per_second.items():
@@ -221,12 +225,14 @@ def unknown_profile(name: str, known: Sequence[str]) -> UnknownProfileError:
 
 def _check_positive(name: str, value: float) -> None:
     if not value > 0:
-        raise InvalidArgumentError(f"{name}={value} must be positive.")
+        raise InvalidArgumentError(f"{name}={value} must be positive.", topic=topics.HARDWARE)
 
 
 def _check_fraction(name: str, value: float) -> None:
     if not 0 < value <= 1:
-        raise InvalidArgumentError(f"{name}={value} must be above 0 and at most 1.")
+        raise InvalidArgumentError(
+            f"{name}={value} must be above 0 and at most 1.", topic=topics.HARDWARE
+        )
 
 
 def _backends() -> Mapping[str, BackendTraits]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh.collective_kinds import KINDS
+from kiwi.messages import topics
 
 
 class Provenance(enum.Enum):
@@ -128,11 +129,14 @@ class OperatorEntry:
     def __post_init__(self) -> None:
         _check_time(f"{self.opcode} {self.shapes}", self.seconds, self.spread)
         if any(size < 1 for shape in self.shapes for size in shape):
-            raise InvalidArgumentError(f"{self.opcode} has the empty shapes {self.shapes}.")
+            raise InvalidArgumentError(
+                f"{self.opcode} has the empty shapes {self.shapes}.", topic=topics.MEASUREMENT
+            )
         if not 0 <= self.flops < math.inf or self.bytes < 0 or not (self.flops or self.bytes):
             raise InvalidArgumentError(
                 f"{self.opcode} {self.shapes} neither computes nor moves anything: "
-                f"flops={self.flops}, bytes={self.bytes}."
+                f"flops={self.flops}, bytes={self.bytes}.",
+                topic=topics.MEASUREMENT,
             )
 
 
@@ -164,10 +168,13 @@ class CollectiveEntry:
     def __post_init__(self) -> None:
         _check_time(f"{self.kind} of {self.bytes} bytes", self.seconds, self.spread)
         if self.kind not in KINDS:
-            raise InvalidArgumentError(f"{self.kind!r} is not a collective.")
+            raise InvalidArgumentError(
+                f"{self.kind!r} is not a collective.", topic=topics.MEASUREMENT
+            )
         if self.devices < 2 or self.bytes < 1:
             raise InvalidArgumentError(
-                f"{self.kind} of {self.bytes} bytes over {self.devices} devices moves nothing."
+                f"{self.kind} of {self.bytes} bytes over {self.devices} devices moves nothing.",
+                topic=topics.MEASUREMENT,
             )
 
 
@@ -189,6 +196,10 @@ class Environment:
 
 def _check_time(what: str, seconds: float, spread: float) -> None:
     if not 0 < seconds < math.inf:
-        raise InvalidArgumentError(f"{what} cannot take {seconds} seconds.")
+        raise InvalidArgumentError(
+            f"{what} cannot take {seconds} seconds.", topic=topics.MEASUREMENT
+        )
     if not 0 <= spread < math.inf:
-        raise InvalidArgumentError(f"{what} cannot have a spread of {spread}.")
+        raise InvalidArgumentError(
+            f"{what} cannot have a spread of {spread}.", topic=topics.MEASUREMENT
+        )

@@ -49,6 +49,7 @@ from kiwi.mesh.profile_entries import (
     Shapes,
     price_from,
 )
+from kiwi.messages import topics
 
 FORMAT = FileFormat(
     "kiwi-profile",
@@ -91,10 +92,13 @@ class ProfileTable:
         keys = Counter(entry.key for entry in (*self.operators, *self.collectives))
         for key, count in keys.items():
             if count > 1:
-                raise InvalidArgumentError(f"Two entries measure the same: {key}.")
+                raise InvalidArgumentError(
+                    f"Two entries measure the same: {key}.", topic=topics.MEASUREMENT
+                )
         if self.environment is None and (self.operators or self.collectives):
             raise InvalidArgumentError(
-                f"The table of {self.hardware.name!r} has measurements, but no environment."
+                f"The table of {self.hardware.name!r} has measurements, but no environment.",
+                topic=topics.MEASUREMENT,
             )
 
     def save(self, path: str | Path) -> None:

@@ -29,6 +29,7 @@ from kiwi.mesh.moves import (
     refines,
 )
 from kiwi.mesh.sharding import TensorSharding
+from kiwi.messages import topics
 
 # Relative difference below which two paths count as equally long.
 _TIE = 1e-12
@@ -96,7 +97,8 @@ class ReshardingTable:
         if any(size < 0 for size in self.shape) or self.itemsize <= 0:
             raise InvalidArgumentError(
                 f"A tensor of shape {self.shape} with {self.itemsize} bytes per element does "
-                "not exist."
+                "not exist.",
+                topic=topics.COST_OF_NOTHING,
             )
 
     @property

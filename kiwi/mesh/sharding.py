@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from kiwi.errors import ShardingConflictError
+from kiwi.messages import topics
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -30,12 +31,12 @@ class TensorSharding:
         if len(set(axes)) != len(axes):
             raise ShardingConflictError(
                 f"Sharding {self.dims} uses a mesh axis more than once.",
-                cause="A mesh axis can split one dimension of a tensor only, and only once.",
-                suggestion="Name each mesh axis at most once per tensor.",
+                topic=topics.AXIS_TWICE,
             )
         if any(axis < 0 for axis in axes):
             raise ShardingConflictError(
                 f"Sharding {self.dims} has a negative mesh axis.",
+                topic=topics.OTHER_TENSOR,
                 cause="Mesh axes are counted from 0; indices from the end are not understood.",
             )
 
@@ -98,6 +99,7 @@ class TensorSharding:
             raise ShardingConflictError(
                 f"Sharding {self.dims} has {self.rank} dimensions, shape {tuple(shape)} has "
                 f"{len(shape)}.",
+                topic=topics.OTHER_TENSOR,
                 cause="The sharding belongs to another tensor.",
             )
         for dim, (size, count) in enumerate(zip(shape, self.dim_shards(mesh_shape), strict=True)):
@@ -105,8 +107,7 @@ class TensorSharding:
                 raise ShardingConflictError(
                     f"Dimension {dim} of shape {tuple(shape)} cannot be cut into {count} equal "
                     f"pieces (mesh {tuple(mesh_shape)}, sharding {self.dims}).",
-                    cause="Only even shardings are planned.",
-                    suggestion="Pad the dimension, or shard another one.",
+                    topic=topics.UNEVEN,
                 )
 
     def named(self, axis_names: Sequence[str]) -> list[tuple[str, ...]]:
@@ -125,12 +126,13 @@ class TensorSharding:
         if len(spec) > rank:
             raise ShardingConflictError(
                 f"{spec} has {len(spec)} entries, the tensor has {rank} dimensions.",
+                topic=topics.TOO_MANY_ENTRIES,
                 suggestion=f"Give at most {rank} entries.",
             )
         if getattr(spec, "unreduced", None):
             raise ShardingConflictError(
                 f"{spec} has unreduced axes.",
-                cause="A tensor of partial sums cannot be an argument or a result of a plan.",
+                topic=topics.UNREDUCED,
             )
         dims = [_entry_axes(entry, spec, axis_names) for entry in spec]
         return cls(tuple(dims) + ((),) * (rank - len(dims)))
@@ -141,6 +143,7 @@ class TensorSharding:
             raise ShardingConflictError(
                 f"Sharding {self.dims} uses mesh axis {self.axes_used[-1]}, but the mesh "
                 f"{tuple(mesh_axes)} has {len(mesh_axes)} axes.",
+                topic=topics.OTHER_TENSOR,
                 cause="The sharding belongs to another mesh.",
             )
 
@@ -164,13 +167,12 @@ def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple
         if not isinstance(name, str):
             raise ShardingConflictError(
                 f"{spec} has the entry {name!r}.",
-                cause="Only None, axis names and tuples of axis names fix a dimension.",
-                suggestion="Give None for no sharding, or leave the whole sharding out.",
+                topic=topics.SPEC_ENTRY,
             )
         if name not in axis_names:
             raise ShardingConflictError(
                 f"{spec} names the axis {name!r}; the mesh has {tuple(axis_names)}.",
-                suggestion="Use the names of the mesh, or pass axis_names= to name its axes.",
+                topic=topics.UNKNOWN_AXIS,
             )
     return tuple(list(axis_names).index(str(name)) for name in names)
 

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from kiwi.errors import InvalidMeshError
+from kiwi.messages import topics
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Topology:
         if rest:
             raise InvalidMeshError(
                 f"{devices} devices are not whole chips of {slices} equal slices.",
+                topic=topics.SLICES,
                 cause=f"A chip of {wiring.generation} is {wiring.devices_per_chip} devices.",
                 suggestion="Another mesh_shape or num_slices.",
             )
@@ -127,4 +129,4 @@ def _grids(chips: int, dimensions: int, least: int = 1) -> Iterator[tuple[int, .
 
 
 def _no_topology(text: str) -> InvalidMeshError:
-    return InvalidMeshError(f"{text!r} is no topology.", suggestion='For example topology="2x4".')
+    return InvalidMeshError(f"{text!r} is no topology.", topic=topics.TOPOLOGY)

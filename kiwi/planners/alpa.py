@@ -19,6 +19,7 @@ from kiwi.errors import InvalidFunctionError
 from kiwi.hlo.graph import Phase
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.memory.residency import may_run_again
+from kiwi.messages import topics
 from kiwi.options import Settings
 from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.problem.build import Fixed
@@ -56,7 +57,7 @@ def attention_core(units: UnitGraph, _: int, __: Settings) -> frozenset[int]:
     if not found:
         raise InvalidFunctionError(
             "The step has no attention core: no softmax between two batched matrix products.",
-            suggestion='planner="joint" finds what to recompute in any step.',
+            topic=topics.NO_ATTENTION,
         )
     return frozenset(found)
 

@@ -17,6 +17,7 @@ from kiwi.campaign.shares import NOTICED_KERNEL
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
     BudgetNotMetError,
+    CompileCheckError,
     InfeasibleBudgetError,
     InvalidArgumentError,
     InvalidMeshError,
@@ -29,6 +30,7 @@ from kiwi.kernels.facts import TargetFacts
 from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
+from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.planners.whole_regions import naming_whole
 from kiwi.plans.cross_check import CrossCheck, cross_checked
@@ -115,7 +117,7 @@ class Planner(ABC):
         if not self.is_sharding and mesh.size != 1:
             raise InvalidMeshError(
                 f"The planner {self.name!r} plans for one device, the mesh has {mesh.size}.",
-                suggestion='mesh_shape=(1,), or planner="joint", which shards too.',
+                topic=topics.ONE_DEVICE_PLANNER,
             )
 
     def make(
@@ -160,8 +162,8 @@ class Planner(ABC):
         seconds = step.seconds + time.monotonic() - started
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
-        for message in costly_kernels(plan):
-            _LOG.warning(message)
+        for note in costly_kernels(plan):
+            _LOG.warning(note)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
         checked, uncheckable = self._cross_checked(plan, known)
         return replace(
@@ -176,7 +178,7 @@ class Planner(ABC):
 
     def _cross_checked(
         self, plan: Plan, settings: Settings
-    ) -> tuple[CrossCheck | None, tuple[str, ...]]:
+    ) -> tuple[CrossCheck | None, tuple[Note, ...]]:
         """What another compiler than the plan's makes of it, if that is asked to check; a note
         where it cannot."""
         verify = settings.verify
@@ -184,9 +186,15 @@ class Planner(ABC):
             return None, ()
         has_host_values = plan.estimate.host_peak_bytes or plan.execution.fetched
         if has_host_values and not named(verify).has_host_memory:
-            return None, (f"Not compiled: programs for {verify!r} have no host memory.",)
+            said = f"Not compiled: programs for {verify!r} have no host memory."
+            return None, (Note.of(topics.UNCHECKED_HOST, said),)
         step = plan.step_for(named(verify))
-        return cross_checked(plan.execution, step, verify, plan.memory_budget_bytes), ()
+        try:
+            return cross_checked(plan.execution, step, verify, plan.memory_budget_bytes), ()
+        except CompileCheckError as error:
+            if error.topic is not topics.NO_EXPECTATION:
+                raise
+            return None, (Note.of(topics.NOT_COMPARED, f"Not compared: {error.what}"),)
 
     def may_offload(self, settings: Settings) -> bool:
         """Whether values may go to the host's memory."""
@@ -205,13 +213,15 @@ class Planner(ABC):
             return None
         return settings.host_limit_bytes or UNLIMITED_HOST_BYTES
 
-    def _unused_host_budget(self, settings: Settings) -> tuple[str, ...]:
+    def _unused_host_budget(self, settings: Settings) -> tuple[Note, ...]:
         if not settings.host_budget_bytes or self.may_offload(settings):
             return ()
         if not self.offloads:
-            return (f"The planner {self.name!r} offloads nothing to the host's memory.",)
+            said = f"The planner {self.name!r} offloads nothing to the host's memory."
+            return (Note.of(topics.PLANNER_KEEPS_ON_DEVICE, said),)
         target = planned_target(settings.verify, settings.mesh.hardware)
-        return (f"Nothing is offloaded to the host's memory in programs for {target.name!r}.",)
+        said = f"Nothing is offloaded to the host's memory in programs for {target.name!r}."
+        return (Note.of(topics.NO_HOST_ON_TARGET, said),)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
         if step.program.loops and not self.opens_loops:
@@ -229,7 +239,7 @@ class Planner(ABC):
             others = " or ".join((*able, f'"{ATTACHED}"'))
             raise InvalidArgumentError(
                 f'verify="{verify}" cannot check a plan with arguments or results in host memory.',
-                cause="XLA:CPU has one memory, and leaves copies between two of them out.",
+                topic=topics.NO_HOST_MEMORY,
                 suggestion=f"verify={others}, or verify=None.",
             )
 
@@ -322,7 +332,7 @@ def _pinned_arguments(
             labels = " and ".join(pin.label for pin in pins.values[value])
             raise ShardingConflictError(
                 f"in_shardings gives {mesh.describe(given[value])}, which contradicts {labels}.",
-                suggestion="Drop one of them.",
+                topic=topics.CONTRADICTION,
             )
         if len(allowed) == 1:
             found[value] = allowed[0]

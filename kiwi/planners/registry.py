@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kiwi.errors import InvalidArgumentError, UnknownPlannerError, check_known
+from kiwi.messages import topics
 from kiwi.options import PlannerObject
 from kiwi.planners.planner import Planner
 
@@ -26,7 +27,7 @@ def register(planner: Planner) -> None:
     one of that name."""
     if planner.name in planners():
         raise InvalidArgumentError(
-            f"There is a planner {planner.name!r} already.", suggestion="Another name."
+            f"There is a planner {planner.name!r} already.", topic=topics.PLANNER_TAKEN
         )
     _registered[planner.name] = planner
 
@@ -52,7 +53,7 @@ def planner_named(name: str | PlannerObject) -> Planner:
     if not isinstance(name, str):
         raise InvalidArgumentError(
             f"planner={name!r} is neither a name nor a planner.",
-            suggestion='planner="joint", or an object such as those of kiwi.literature.planners.',
+            topic=topics.NOT_A_PLANNER,
         )
     for module in MODULES:
         if name in _registered:

@@ -18,9 +18,10 @@ from kiwi.errors import InvalidFunctionError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.jax_internals import MeshContext
 from kiwi.mesh import DeviceMesh
+from kiwi.messages import topics
 
-_REFUSALS = (ValueError, RuntimeError, NameError)
-"""What jax raises for names of axes that it does not know."""
+_REFUSALS = (ValueError, RuntimeError, NameError, TypeError)
+"""What jax raises for names of axes that it does not know, and for results that are no arrays."""
 
 
 _Traced = TypeVar("_Traced")
@@ -66,6 +67,7 @@ def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
 def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
     return InvalidFunctionError(
         f"A pmap in {call.name} cannot be traced: {error}.",
+        topic=topics.PMAP,
         cause="jax.pmap maps an axis over the devices of this process, and it has "
         f"{jax.device_count()}.",
         suggestion="Plan it with as many devices as that axis is long (jax_num_cpu_devices, before "
@@ -76,14 +78,19 @@ def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
 
 
 def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionError | None:
-    """An error about a name of an axis that says what to write; None for other errors."""
+    """An error that says what to write, about a name of an axis or a result; None for others."""
+    of_result = jax_internals.no_array_result(error)
+    if of_result is not None:
+        return InvalidFunctionError(
+            f"{call.name} returns a value of type {of_result}, which is no array.",
+            topic=topics.NO_ARRAY_RESULT,
+        )
     unbound, unknown = jax_internals.unbound_axis(error), jax_internals.unknown_axis(error)
     if unbound is not None:
         return InvalidFunctionError(
             f"{call.name} names the axis {unbound!r} in a collective, such as psum or pmean, and "
             "nothing binds it.",
-            cause="Kiwi plans functions of whole arrays; named axes exist inside of shard_map, "
-            "vmap(axis_name=...) and pmap only.",
+            topic=topics.UNBOUND_AXIS,
             suggestion="Leave the collective out: a mean over the whole batch is one over all "
             "devices, and the plan adds what has to be communicated. Or wrap what is written for "
             f'one device: jax.shard_map(fun, mesh=mesh, in_specs=P("{unbound}"), out_specs=P()), '
@@ -94,6 +101,7 @@ def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionErr
         names = ",".join(map(str, mesh.axis_names))
         return InvalidFunctionError(
             f"{call.name} names the mesh axis {unknown!r}; the mesh has {names}.",
+            topic=topics.AXIS_OF_OTHER_MESH,
             cause="The mesh is that of jax.set_mesh."
             if call.context.mesh is not None
             else "The function is traced under the plan's mesh, since no jax.set_mesh is active.",

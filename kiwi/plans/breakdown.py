@@ -17,6 +17,7 @@ from kiwi.memory.loop_bodies import OperandRead
 from kiwi.memory.residency import Residency
 from kiwi.memory.timeline import Buffer
 from kiwi.mesh import TensorSharding
+from kiwi.messages import topics
 from kiwi.problem.alternatives import Alternative, local_alternatives
 from kiwi.problem.build import KeptCopies, PlanningProblem
 from kiwi.problem.exclusions import exclusions
@@ -130,8 +131,7 @@ class CostBreakdown:
         if found is None:
             raise PlanMismatchError(
                 "The plan's choices are not all among today's options.",
-                cause="The plan was made by another version of Kiwi.",
-                suggestion="Plan again; the saved plan can still be applied.",
+                topic=topics.OTHER_OPTIONS,
             )
         return found
 

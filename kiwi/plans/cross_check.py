@@ -8,8 +8,10 @@ for the same decisions (`expected`), so that one can tell whether it did what it
 from dataclasses import dataclass
 
 from kiwi.emit.execution import Execution
+from kiwi.errors import CompileCheckError
 from kiwi.hlo.units import Unit
 from kiwi.memory.residency import residencies
+from kiwi.messages import topics
 from kiwi.plans.estimate import Estimate, estimate_schedule
 from kiwi.problem.build import Fixed, SourceNode, UnitNode, chosen_problem
 from kiwi.problem.predicted_collectives import unforeseen
@@ -75,7 +77,18 @@ def expected(execution: Execution, target: Target, budget_bytes: int) -> Estimat
 
 
 def _strategy(table: StrategyTable, unit: Unit, execution: Execution) -> ShardingStrategy:
-    """The strategy between the layouts of the execution."""
+    """The strategy between the layouts of the execution; raises `CompileCheckError` if the other
+    target's rules have none."""
     reads = execution.reads[unit.index]
     results = tuple(execution.layouts[output] for output in unit.outputs)
-    return next(s for s in table.all_of(unit) if (s.reads, s.results) == (reads, results))
+    found = (s for s in table.all_of(unit) if (s.reads, s.results) == (reads, results))
+    strategy = next(found, None)
+    if strategy is None:
+        opcode, describe = execution.units.graph.opcode_of(unit.root), execution.mesh.describe
+        raise CompileCheckError(
+            f"By the rules of the other compiler operator {unit.index} ({opcode}) cannot read "
+            f"{' '.join(map(describe, reads)) or 'nothing'} and yield "
+            f"{' '.join(map(describe, results))}.",
+            topic=topics.NO_EXPECTATION,
+        )
+    return strategy

@@ -133,12 +133,16 @@ def _total(name: str, *values: float | None) -> tuple[str, ...]:
     return (name.removesuffix("_seconds").removesuffix("_bytes"), *figures, change)
 
 
-def _listing(differences: Sequence[Difference]) -> str:
+def ranked(differences: Sequence[Difference]) -> list[Difference]:
+    """Options and arguments first, then operators by what they change."""
     order = {"option": 0, "argument": 1}
-    ranked = sorted(
+    return sorted(
         differences,
         key=lambda d: (order.get(d.kind, 2), -abs(d.change_seconds), -abs(d.change_bytes)),
     )
+
+
+def _listing(differences: Sequence[Difference]) -> str:
     rows = [
         (
             d.kind,
@@ -149,7 +153,7 @@ def _listing(differences: Sequence[Difference]) -> str:
             signed(format_seconds, d.change_seconds) if d.change_seconds else "",
             signed(format_bytes, d.change_bytes) if d.change_bytes else "",
         )
-        for d in ranked
+        for d in ranked(differences)
     ]
     header = ("", "what", "source", "first", "second", "seconds", "at the peak")
-    return f"{len(ranked)} differences\n{table(header, rows, MOST_ROWS)}"
+    return f"{len(rows)} differences\n{table(header, rows, MOST_ROWS)}"

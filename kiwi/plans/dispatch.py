@@ -26,6 +26,7 @@ from kiwi.calls.signature import Arguments, Call
 from kiwi.errors import PlanMismatchError
 from kiwi.hlo import jax_internals
 from kiwi.mesh import DeviceMesh
+from kiwi.messages import Note, topics
 from kiwi.plans.fingerprint import fingerprint
 from kiwi.plans.record import PlanRecord, place_leaves
 from kiwi.xla.compilers import of_devices
@@ -128,7 +129,8 @@ class Dispatched:
             if not self._other_options or not any(words in str(error) for words in NO_CODE):
                 raise
             said = str(error).splitlines()[0]
-            warnings.warn(f"No overlap, for which XLA generates no code: {said}", stacklevel=3)
+            told = f"No overlap, for which XLA generates no code: {said}"
+            warnings.warn(str(Note.of(topics.OVERLAP_REFUSED, told)), stacklevel=3)
             self._jitted = self._jit(compiler_options=self._other_options.pop())
         return self._jitted(*args)
 
@@ -207,8 +209,5 @@ def check_same_plan(plan: PlanRecord, mesh: jax.sharding.Mesh) -> None:
         return
     raise PlanMismatchError(
         f"Processes {', '.join(map(str, others))} have another plan than process 0.",
-        cause="They were given other functions, arguments or options, or the time limit ended "
-        "the search at different points.",
-        suggestion="Save the plan in process 0, plan.save(path), and run "
-        "kiwi.load_plan(path).apply(fun) in all; or a larger time_limit_seconds or gap.",
+        topic=topics.PROCESSES_DIFFER,
     )

@@ -68,7 +68,7 @@ def document(plan: PlanRecord) -> Document:
         **({"deviations": to_plain(plan.deviations, by)} if plan.deviations else {}),
         **({"corrections": to_plain(plan.corrections, by)} if plan.corrections else {}),
         **({"cross_check": to_plain(plan.cross_check, by)} if plan.cross_check else {}),
-        "notes": list(plan.notes),
+        "notes": [note.plain for note in plan.notes],
         "history": to_plain(plan.history, by),
     }
 

@@ -15,6 +15,7 @@ import numpy as np
 from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, check_known
 from kiwi.memory.residency import RESIDENCIES
 from kiwi.mesh import TensorSharding
+from kiwi.messages import topics
 from kiwi.plans.breakdown import OperatorEntry
 from kiwi.plans.document import document
 from kiwi.plans.explain_search import SearchExplanation
@@ -89,6 +90,7 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
         if not 0 <= operator < count:
             raise InvalidArgumentError(
                 f"There is no operator {operator}; the plan has {count}.",
+                topic=topics.NO_SUCH_OPERATOR,
                 suggestion="The index of a decision in plan.decisions.",
             )
         return operator
@@ -100,6 +102,7 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
     if not found:
         raise InvalidArgumentError(
             f"No operator's opcode, name stack or source line contains {operator!r}.",
+            topic=topics.NO_SUCH_OPERATOR,
             suggestion="plan.decisions lists all of them.",
         )
     return max(found, key=lambda k: plan.breakdown.operators[k].total_seconds)
@@ -183,9 +186,7 @@ def origin_of(plan: PlanRecord) -> Origin:
     if plan.origin is None:
         raise InvalidArgumentError(
             "The problem that this plan solves cannot be formulated.",
-            cause="It was made by another version of Kiwi, or from a profile table that is not "
-            "where it was, or was changed.",
-            suggestion="Plan again.",
+            topic=topics.NO_PROBLEM,
         )
     return plan.origin
 
@@ -256,6 +257,7 @@ def _allowed(
         raise InvalidArgumentError(
             f"Operator {unit} ({plan.decisions[unit].opcode}) has no option with "
             f"sharding={sharding}, residency={residency}.",
+            topic=topics.NO_SUCH_OPTION,
             cause="; ".join(plan.breakdown.operators[unit].excluded)
             or "Options that others beat in time and memory are left out.",
             suggestion="Layouts of its result that can be planned: " + ", ".join(known) + ".",

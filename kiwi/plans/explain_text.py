@@ -7,6 +7,7 @@ from typing import Any
 from kiwi.interval import Interval, bytes_at
 from kiwi.mesh import TensorSharding
 from kiwi.mesh.sharding import layout_text
+from kiwi.messages import Note
 from kiwi.plans.breakdown import PARTS
 from kiwi.plans.document import Document
 from kiwi.plans.plan_codec import axes
@@ -243,6 +244,6 @@ def document_summary(document: Document) -> str:
             "",
             f"Costliest of {len(operators)} operators (--op explains one):",
             table(header, rows),
-            *(f"Note: {note}" for note in document["notes"]),
+            *(Note.of_plain(note).line for note in document["notes"]),
         ]
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 from kiwi.errors import KiwiError, PlanFileError
 from kiwi.json_file import FileFormat
+from kiwi.messages import topics
 from kiwi.plans.document import Document
 
 FORMAT = FileFormat(
@@ -70,7 +71,7 @@ def read(path: str | Path) -> Document:
     if not isinstance(document, dict) or envelope.get("digest") != _digest(document):
         raise PlanFileError(
             f"{name} was altered after it was saved: its digest does not fit its content.",
-            cause="A disk error, a merge, or an edit by hand.",
+            topic=topics.ALTERED_FILE,
             suggestion=f"{FORMAT.again} To change a plan, use plan.what_if.",
         )
     for section, kind in _SECTIONS.items():

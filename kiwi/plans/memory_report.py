@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.summary import table
 from kiwi.sizes import format_bytes
@@ -88,6 +89,7 @@ def memory_report(plan: PlanRecord) -> MemoryReport:
     if plan.compiled is None or plan.compiled.memory is None:
         raise InvalidArgumentError(
             "The plan carries no compiled program to report on.",
+            topic=topics.NOT_COMPILED,
             cause="It was made with verify=None, or the compiler does not report its buffers.",
             suggestion='kiwi.plan(..., verify="cpu").',
         )

@@ -248,7 +248,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     # The first pattern that matches counts.
     yield "shardings", [(pattern, canonical(s)) for pattern, s in given.shardings.items()]
     yield "constraints", [list(given.forbid_replicated), list(given.memory_kinds.items())]
-    yield "notes", [sorted(settings.dropped_pins), list(settings.notes)]
+    yield "notes", [sorted(settings.dropped_pins), [note.plain for note in settings.notes]]
 
 
 def _check(verify: str | None) -> list[Any]:

@@ -17,6 +17,7 @@ from kiwi.emit.interpreter import emit
 from kiwi.errors import InvalidArgumentError
 from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
+from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.cross_check import CrossCheck
@@ -106,7 +107,7 @@ class PlanRecord:
     - `decisions`: one per materialised operator, in execution order.
     - `execution`: schedule and layouts, what is emitted.
     - `traced`: what was planned.
-    - `notes`: what the reader should know, one sentence each.
+    - `notes`: what the reader should know, with a stable code each.
     - `planning_seconds`: wall time of planning, compile checks included.
     - `breakdown`: the estimate, split by argument and operator.
     - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
@@ -137,7 +138,7 @@ class PlanRecord:
     decisions: tuple[Decision, ...]
     execution: Execution
     traced: StepToPlan
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     planning_seconds: float
     breakdown: CostBreakdown
     origin: Origin | None = None
@@ -275,8 +276,7 @@ class PlanRecord:
             raise InvalidArgumentError(
                 f"The arguments have the structure {tree}, the plan was made for "
                 f"{self.traced.call.tree}.",
-                cause="They are not the arguments that were planned, or static ones were given.",
-                suggestion="Pass the same arguments as to plan(), with None for static ones.",
+                topic=topics.OTHER_STRUCTURE,
             )
         placed = place_leaves(leaves, self.leaf_shardings(mesh or self.mesh.jax_mesh()))
         placed_args, placed_kwargs = jax.tree.unflatten(tree, placed)

@@ -1,13 +1,15 @@
 """What the HTML report draws: a plan's document, and what files leave out."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from kiwi.codec import from_plain
 from kiwi.plans.document import Document, timings_document
+from kiwi.plans.findings import findings
 from kiwi.plans.plan_codec import mesh_of
 from kiwi.plans.record import PlanRecord
-from kiwi.xla.read.buffer_assignment import CompiledMemory, unit_curve
+from kiwi.xla.read.buffer_assignment import CompiledMemory, held_curve
 from kiwi.xla.read.name_scopes import scope_of
 
 MOST_BUFFERS = 200
@@ -33,6 +35,7 @@ def report_data(
         "plan": document,
         "axis_texts": mesh_of(document).axis_texts,
         "fits": checks["peak_bytes"] <= budget,
+        "findings": [asdict(found) for found in findings(document)],
         "compiled_curve": _compiled_curve(document),
         "compiled_peak": _compiled_peak(document),
         "progress": [
@@ -56,7 +59,7 @@ def _compiled_curve(document: Document) -> list[int] | None:
     memory = (document["checks"] or {}).get("memory")
     if memory is None or not document["operators"]:
         return None
-    return unit_curve(from_plain(memory, CompiledMemory), len(document["operators"])).tolist()
+    return held_curve(from_plain(memory, CompiledMemory), len(document["operators"])).tolist()
 
 
 def _compiled_peak(document: Document) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from kiwi.hlo.grouping import regroup
 from kiwi.hlo.units import UnitGraph
 from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
+from kiwi.messages import Note, topics
 from kiwi.options import IN_FILES, Settings
 from kiwi.plans.breakdown import CostBreakdown, Decision
 from kiwi.plans.cross_check import CrossCheck
@@ -78,7 +79,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         decisions=decisions_of(saved),
         execution=_execution(saved, units, mesh, breakdown),
         traced=own,
-        notes=tuple(saved["notes"]),
+        notes=tuple(map(Note.of_plain, saved["notes"])),
         planning_seconds=0.0,
         breakdown=breakdown,
         origin=origin,
@@ -134,7 +135,9 @@ def _mismatch(
             cause += f" The plan was made with jax {saved['jax']}, this is {jax.__version__}."
     what = f"{what}: {'; '.join(sentences[:5])}{more}."
     differences = tuple(sentences)
-    return PlanMismatchError(what, cause=cause, suggestion=suggestion, differences=differences)
+    return PlanMismatchError(
+        what, topic=topics.OTHER_STEP, cause=cause, suggestion=suggestion, differences=differences
+    )
 
 
 def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> None:

@@ -25,7 +25,7 @@ def summary(plan: PlanRecord) -> str:
     """About thirty lines: what it costs, whether it fits, what is sharded and recomputed."""
     blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
     blocks += [_arguments(plan), _offloaded(plan), _recomputed(plan)]
-    blocks.append("\n".join(f"Note: {note}" for note in plan.notes))
+    blocks.append("\n".join(note.line for note in plan.notes))
     return "\n\n".join(block for block in blocks if block)
 
 

@@ -28,6 +28,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.memory.residency import residencies
 from kiwi.mesh import DeviceMesh, enumerate_shardings
+from kiwi.messages import topics
 from kiwi.options import Settings
 from kiwi.problem.exclusions import rule_exclusions, why_not_recomputed
 from kiwi.problem.pins import Pin, Pins
@@ -67,8 +68,7 @@ def resolve_pins(
                 if not _agree(other, pin):
                     raise ShardingConflictError(
                         f"{other.label} and {pin.label} contradict each other.",
-                        cause="They say different things of one value.",
-                        suggestion="Drop one of them.",
+                        topic=topics.CONTRADICTION,
                     )
             found[value] = (*known, pin)
     check = _Check(step.units, mesh, kernels, Pins(found), offloads)
@@ -122,8 +122,8 @@ def _argument_pins(
             raise ShardingConflictError(
                 f"forbid_replicated={pattern!r} matches {paths[positions[0]]} of shape "
                 f"{call.shapes[positions[0]].shape}, which can only be replicated.",
+                topic=topics.INDIVISIBLE,
                 cause=f"No axis of the mesh {mesh.shape} divides one of its dimensions.",
-                suggestion="Pad the dimension, use another mesh, or leave the pattern out.",
             )
         for k in divisible:
             yield arguments[k], Pin(label, forbids_replicas=True)
@@ -270,17 +270,14 @@ class _Check:
             what = "recompute" if told[0].recomputes else "offload"
             raise InvalidArgumentError(
                 f"{told[0].label} asks to {what} an argument.",
-                cause="Arguments are given, nothing computes them.",
-                suggestion="keep=True is what happens; or hint what is computed from it.",
+                topic=topics.GIVEN_VALUE,
             )
         shape = self.units.graph.program.values[value].shape
         if not self.pins.of_source(value, enumerate_shardings(shape, self.mesh)):
             raise ShardingConflictError(
                 f"{' and '.join(pin.label for pin in pins)} leave no sharding for an argument of "
                 f"shape {shape}.",
-                cause="What is pinned is replicated, and that is forbidden, or an axis cuts two "
-                "dimensions.",
-                suggestion="Drop one of them.",
+                topic=topics.NO_SHARDING_LEFT,
             )
 
     def _no_strategy(self, value: int, unit: Unit) -> ShardingConflictError:
@@ -292,6 +289,7 @@ class _Check:
         return ShardingConflictError(
             f"{' and '.join(labels)}: no sharding strategy of the operator ({opcode}, shape "
             f"{self.units.graph.program.values[value].shape}) yields that.",
+            topic=topics.NO_STRATEGY,
             cause=" ".join(rule_exclusions(unit.rule, self.mesh)),
             suggestion="One of " + ", ".join(layouts) + ".",
         )
@@ -301,14 +299,11 @@ class _Check:
         if offloaded:
             return InvalidArgumentError(
                 f"{' and '.join(offloaded)} asks to offload what cannot be offloaded.",
-                cause="It is no array of the forward pass that the backward pass reads, or it is "
-                "in a loop inside of another one.",
-                suggestion="Drop the hint, or hint another value.",
+                topic=topics.CANNOT_OFFLOAD,
             )
         labels = [p.label for p in self.pins.values[value] if p.recomputes is not None]
         return InvalidArgumentError(
             f"{' and '.join(labels)} asks to recompute what cannot be recomputed.",
+            topic=topics.CANNOT_RECOMPUTE,
             cause=why_not_recomputed(self.units, unit),
-            suggestion="Drop the hint, or hint a value of the forward pass that the backward pass "
-            "reads.",
         )

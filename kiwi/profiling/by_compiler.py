@@ -20,6 +20,7 @@ import jax
 from kiwi.errors import CompileCheckError, CompilerUnavailableError
 from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.hardware import Hardware
+from kiwi.messages import topics
 from kiwi.profiling.measure import Kind, Point, TimedFunction, Timing, on_each_device, spec_of
 from kiwi.profiling.operator_points import STREAM_BYTES, matmul, stream_point
 from kiwi.xla.compiler import Compiler
@@ -66,8 +67,8 @@ class CompilerBench:
         if not self._compiler.stated_kinds:
             raise CompilerUnavailableError(
                 f"The compiler for {self.hardware.name!r} states no times.",
+                topic=topics.NO_STATED_TIMES,
                 cause="XLA:TPU and XLA:GPU have a cost model of kernels, XLA:CPU has none.",
-                suggestion="Without compiler= the attached devices are measured.",
             )
 
     @cached_property
@@ -83,6 +84,7 @@ class CompilerBench:
         if len(known) < len(stated) or moved_seconds is None:
             raise CompilerUnavailableError(
                 f"{self.version} states no times of matmuls on {self.hardware.name!r}.",
+                topic=topics.NO_STATED_TIMES,
                 cause="Another version of the compiler may write them otherwise.",
                 suggestion="The versions of jax and its plugins that Kiwi is tested with.",
             )

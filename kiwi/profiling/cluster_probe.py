@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import ClusterError
 from kiwi.mesh.assignment import Cluster
+from kiwi.messages import topics
 from kiwi.profiling.measure import measure
 
 _SMALL_BYTES = 2**10
@@ -41,8 +42,7 @@ def measure_cluster(
         raise ClusterError(
             f"Nothing to measure: {len(devices)} devices, {large_bytes} bytes, {repetitions} "
             "repetitions.",
-            suggestion="At least two devices, more than 1024 bytes, and one repetition. For "
-            'virtual CPU devices: jax.config.update("jax_num_cpu_devices", 8).',
+            topic=topics.NOTHING_TO_MEASURE,
         )
     latency_seconds, bandwidth = np.zeros((2, len(devices), len(devices)))
     for i, j in combinations(range(len(devices)), 2):

@@ -27,6 +27,7 @@ from kiwi.mesh.device_mesh import DeviceMesh
 from kiwi.mesh.hardware import CATALOGUE, Hardware, hardware
 from kiwi.mesh.profile_entries import CollectiveEntry, Environment
 from kiwi.mesh.profile_table import ProfileTable
+from kiwi.messages import topics
 from kiwi.profiling.by_compiler import CompilerBench
 from kiwi.profiling.measure import UNMEASURED, Bench, Kind, Point, TimedFunction, Timing
 from kiwi.profiling.operator_points import (
@@ -116,7 +117,9 @@ def record(
     `record_profile`. `collective_bytes`: the ladder of sizes."""
     if repetitions < 1:
         raise InvalidArgumentError(
-            f"{repetitions} repetitions measure nothing.", suggestion="At least one."
+            f"{repetitions} repetitions measure nothing.",
+            topic=topics.OUT_OF_RANGE,
+            suggestion="At least one.",
         )
     mesh = DeviceMesh.create(mesh_shape, CATALOGUE["cpu"])
     jax_mesh = mesh.jax_mesh()
@@ -267,12 +270,14 @@ def _begin(
     if before is None or replace(before, date="") != replace(environment, date=""):
         raise ProfileFileError(
             f"{path} was recorded elsewhere: {before}, and this is {environment}.",
+            topic=topics.OTHER_MACHINE,
             cause="Measurements of two machines or versions do not belong in one table.",
             suggestion="Another file.",
         )
     if found.mesh_shape != mesh_shape:
         raise ProfileFileError(
             f"{path} was recorded on a mesh of shape {found.mesh_shape}, not {mesh_shape}.",
+            topic=topics.OTHER_MACHINE,
             cause="Devices that share a machine slow each other down: how many there are matters.",
             suggestion="Another file, or the same mesh.",
         )

@@ -7,41 +7,59 @@ names in a plan are shown and never interpreted.
 
 import html
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 
-_SCRIPTS = ("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "page.js")
+_OF_A_PLAN = (
+    *("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "planning.js"),
+    "page.js",
+)
+_OF_TWO_PLANS = ("base.js", "compare.js")
 
 
 def render(data: Mapping[str, Any]) -> str:
     """The report of `kiwi.plans.report_data`'s data, as HTML."""
-    title = f"Kiwi: {data['title']}"
+    return _page(f"Kiwi: {data['title']}", data, _OF_A_PLAN)
+
+
+def render_comparison(data: Mapping[str, Any]) -> str:
+    """The page of two plans, of the data of `kiwi.plans.comparison`."""
+    return _page("Kiwi: two plans", data, _OF_TWO_PLANS)
+
+
+def _page(title: str, data: Mapping[str, Any], scripts: Sequence[str]) -> str:
     # "</script>" in a string would end the element; JSON reads \\u003c as "<".
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = _asset("page.html")
     for mark, content in (
         ("{{title}}", html.escape(title)),
         ("{{style}}", _asset("style.css")),
-        ("{{script}}", "\n".join(_asset(name) for name in _SCRIPTS)),
+        ("{{script}}", "\n".join(_asset(name) for name in scripts)),
         ("{{data}}", text),
     ):
         page = page.replace(mark, content, 1)
     return page
 
 
-def write_report(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Writes the report; raises `InvalidArgumentError` if the file cannot be written."""
+def write_page(path: str | Path, page: str) -> None:
+    """Writes a page; raises `InvalidArgumentError` if the file cannot be written."""
     try:
-        Path(path).write_text(render(data), encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         raise InvalidArgumentError(
             f"The report cannot be written to {path}: {error.strerror}.",
-            suggestion="A path in a folder that exists and may be written to.",
+            topic=topics.UNWRITABLE,
         ) from error
+
+
+def write_report(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Writes the report; raises `InvalidArgumentError` if the file cannot be written."""
+    write_page(path, render(data))
 
 
 def _asset(name: str) -> str:

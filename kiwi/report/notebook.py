@@ -9,6 +9,7 @@ import numpy as np
 from kiwi.errors import InvalidArgumentError
 from kiwi.interval import Interval, curve_bytes
 from kiwi.mesh.sharding import layout_text
+from kiwi.messages import topics
 
 CATEGORIES = {
     "arguments": ("arguments and results held throughout", "#98a2b3"),
@@ -133,7 +134,7 @@ def plot_memory(data: Mapping[str, Any], ax: Any = None) -> Any:
     except ImportError as error:
         raise InvalidArgumentError(
             "plot_memory needs matplotlib, which is not installed.",
-            suggestion="pip install 'kiwi-planner[report]'",
+            topic=topics.PACKAGE_MISSING,
         ) from error
     if ax is None:
         ax = plt.subplots(figsize=(9, 3.6), layout="constrained")[1]

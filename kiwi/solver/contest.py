@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kiwi.errors import InvalidProblemError
+from kiwi.messages import topics
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 
 FORBIDDEN_COST = 10**17
@@ -36,6 +37,7 @@ def read_contest(path: str | Path) -> Problem:
             raise
         raise InvalidProblemError(
             f"{path} cannot be read as an instance: {error}",
+            topic=topics.INSTANCE,
             cause="the file is missing, cut off, or not JSON",
             suggestion=_SUGGESTION,
         ) from error
@@ -110,5 +112,7 @@ def _member(document: object, key: str, kind: type) -> Any:
 
 def _malformed(what: str) -> InvalidProblemError:
     return InvalidProblemError(
-        f"The document is not an instance of the contest: {what}.", suggestion=_SUGGESTION
+        f"The document is not an instance of the contest: {what}.",
+        topic=topics.INSTANCE,
+        suggestion=_SUGGESTION,
     )

@@ -19,6 +19,7 @@ from ortools.math_opt.python import mathopt
 from ortools.util.python.solve_interrupter import SolveInterrupter
 
 from kiwi.errors import SolverUnavailableError
+from kiwi.messages import topics
 
 STDOUT = 1
 _lock = threading.Lock()
@@ -121,6 +122,7 @@ def _solve_with_mathopt(
     except Exception as error:  # MathOpt lets whatever its binding raises through
         raise SolverUnavailableError(
             f"The solver {solver!r} failed: {error}",
+            topic=topics.SOLVER_FAILED,
             cause="it does not take this model, or is not part of this OR-tools",
             suggestion='use solver="auto"',
         ) from error
@@ -170,7 +172,7 @@ def _solve_with_gurobi(
         import gurobipy
     except ImportError as error:
         raise SolverUnavailableError(
-            "gurobipy is not installed.", suggestion="pip install kiwi-planner[gurobi]"
+            "gurobipy is not installed.", topic=topics.SOLVER_MISSING
         ) from error
     try:
         with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as copy:
@@ -184,6 +186,7 @@ def _solve_with_gurobi(
     except gurobipy.GurobiError as error:
         raise SolverUnavailableError(
             f"Gurobi declined: {error}",
+            topic=topics.SOLVER_FAILED,
             cause="the licence does not fit the model",
             suggestion='install a full licence, or use solver="auto"',
         ) from error

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 from kiwi.solver.parameters import DEFAULT, Parameters
 from kiwi.solver.problem import Problem
 from kiwi.solver.result import Balances, OnProgress
@@ -49,12 +50,14 @@ class Request:
         ):
             value = getattr(self, name)
             if not fits(value):
-                raise InvalidArgumentError(f"{name} is {value}.", suggestion=f"give {wanted}")
+                raise InvalidArgumentError(
+                    f"{name} is {value}.", topic=topics.OUT_OF_RANGE, suggestion=f"give {wanted}"
+                )
         count = len(self.problem.nodes)
         if self.warm_start is not None and len(self.warm_start) != count:
             raise InvalidArgumentError(
                 f"warm_start has {len(self.warm_start)} entries for {count} nodes.",
-                suggestion="give one option index per node",
+                topic=topics.WARM_START,
             )
 
     @property

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from kiwi.errors import SolverUnavailableError, UnknownSolverError, check_known
+from kiwi.messages import topics
 from kiwi.solver.evaluate import evaluate
 from kiwi.solver.lagrangian import Search
 from kiwi.solver.loads.solve import solve_with_loads
@@ -187,6 +188,7 @@ def _brute_force(request: Request) -> SolveResult:
     if count > MOST_ASSIGNMENTS:
         raise SolverUnavailableError(
             f"Brute force over {count:.3g} assignments was declined.",
+            topic=topics.SOLVER_FAILED,
             cause=f"it is an oracle for problems of at most {MOST_ASSIGNMENTS} assignments",
             suggestion='use solver="auto"',
         )

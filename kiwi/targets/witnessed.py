@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.mesh import DeviceMesh
+from kiwi.messages import topics
 from kiwi.targets.registry import TARGETS
 from kiwi.targets.rule import Rule
 from kiwi.targets.target import Target
@@ -108,7 +109,7 @@ def _witness(rule: Rule) -> Witness:
     if not isinstance(rule.witness, Witness):
         raise InvalidArgumentError(
             f"The rule {rule.name!r} has no witness.",
-            suggestion="One of `witnessed_rules`.",
+            topic=topics.RULE_WITHOUT_WITNESS,
         )
     return rule.witness
 

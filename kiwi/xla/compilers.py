@@ -9,6 +9,7 @@ import jax
 
 from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
 from kiwi.mesh import DeviceMesh, Hardware
+from kiwi.messages import Note, topics
 from kiwi.timings import stage, timed
 from kiwi.xla.compiler import Compiler
 from kiwi.xla.cpu.compiler import CPU
@@ -37,6 +38,7 @@ def named(target: str) -> Compiler:
     if target not in COMPILERS:
         raise InvalidArgumentError(
             f"verify={target!r} is not a target of the compile check.",
+            topic=topics.TARGET,
             suggestion="One of " + ", ".join(repr(t) for t in (AUTO, *TARGETS)) + ", or None.",
         )
     return COMPILERS[target]
@@ -51,8 +53,8 @@ def of_platform(platform: str) -> Compiler:
     known = ", ".join(repr(p) for compiler in COMPILERS.values() for p in compiler.platforms)
     raise CompilerUnavailableError(
         f"Kiwi does not know the compiler of the platform {platform!r}.",
+        topic=topics.PLATFORM,
         cause=f"It knows those of {known}.",
-        suggestion='verify="cpu" predicts and checks the program that XLA:CPU compiles.',
     )
 
 
@@ -61,7 +63,7 @@ def of_devices(mesh: jax.sharding.Mesh) -> Compiler:
     return of_platform(mesh.devices.flat[0].platform)
 
 
-def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[str, ...]]:
+def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[Note, ...]]:
     """The target that "auto" means for the hardware, any other as it is; and notes for the reader:
     what to install, where another compiler has to stand in."""
     if verify != AUTO:
@@ -70,7 +72,12 @@ def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[
         compiler = of_platform(hardware.backend)
         compiler.check_available(hardware)
     except CompilerUnavailableError as error:
-        return CPU.name, (f"Checked by XLA:CPU. {error.what} {error.suggestion}",)
+        note = Note.of(
+            topics.OTHER_COMPILER,
+            f"Checked by XLA:CPU. {error.what} {error.suggestion}",
+            suggestion=error.suggestion,
+        )
+        return CPU.name, (note,)
     return compiler.name, ()
 
 

@@ -13,6 +13,7 @@ from kiwi.errors import CompileCheckError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.host_memory import HOST_MEMORY
 from kiwi.mesh import DeviceMesh
+from kiwi.messages import topics
 from kiwi.timings import timed
 from kiwi.xla.read.hlo_text import HOST_SPACE
 
@@ -75,8 +76,7 @@ class Step:
         except (ValueError, NotImplementedError) as error:
             raise CompileCheckError(
                 f"The planned step cannot be lowered for {devices[0].platform}: {error}",
-                cause="It calls a kernel that is written for other devices.",
-                suggestion='verify="cuda" or "tpu", whichever the kernel is for, or verify=None.',
+                topic=topics.CANNOT_LOWER,
             ) from error
         return lowered.compile()
 
@@ -100,7 +100,7 @@ class Step:
         except (ValueError, NotImplementedError, TypeError) as error:
             raise CompileCheckError(
                 f"The planned function cannot be sent to a process of its own: {error}",
-                cause="It calls something that jax.export cannot serialise, e.g. a callback.",
+                topic=topics.CANNOT_SEND,
                 suggestion=f"Start this process with {self.mesh.size} virtual CPU devices "
                 '(jax.config.update("jax_num_cpu_devices", ...)), or pass verify=None.',
             ) from error

@@ -95,7 +95,7 @@ def test_constraints_take_no_memory_and_are_followed(planner):
     predicted, compiled = plan.estimate.peak_bytes, plan.compiled.peak_bytes
     wasted = plan.compiled.memory.fragmentation_bytes
     assert predicted == pytest.approx(compiled - wasted, rel=0.03)
-    assert not any("constrains them" in note for note in plan.notes)
+    assert not any("constrains them" in note.text for note in plan.notes)
 
 
 def test_the_planned_step_computes_the_same():
@@ -125,7 +125,7 @@ def test_open_dimensions_are_left_to_the_planner():
     (value,) = plan.execution.units.graph.program.constraints
     _, columns = layout_of(plan, value)
     assert columns == "x"
-    assert not any("constrains them" in note for note in plan.notes)
+    assert not any("constrains them" in note.text for note in plan.notes)
 
 
 def test_in_a_scan_as_well():
@@ -154,5 +154,5 @@ def contradicted(x, w):
 def test_what_cannot_be_followed_is_noted(function):
     plan = planned(function, X, array(WIDTH, HIDDEN))
     assert plan.fits
-    (note,) = [note for note in plan.notes if "constrains them" in note]
-    assert "1 values" in note and __name__.rpartition(".")[2] in note
+    (note,) = [note for note in plan.notes if "constrains them" in note.text]
+    assert "1 values" in note.text and __name__.rpartition(".")[2] in note.text

@@ -55,7 +55,7 @@ def layouts_of_weights(plan):
 def test_the_weights_of_all_layers_lie_alike(free):
     first, *others = layouts_of_weights(free)
     assert all(other == first for other in others)
-    assert any("Equal layers decide alike" in note for note in free.notes)
+    assert any("Equal layers decide alike" in note.text for note in free.notes)
 
 
 @pytest.fixture(scope="module")

@@ -88,8 +88,8 @@ def test_a_budget_below_the_least_of_the_device_is_met():
         kiwi.plan(step, STATE, X, host_memory_budget="1GiB", **asked)
     plan = kiwi.plan(step, STATE, X, host_memory_budget="1GiB", offload_arguments=True, **asked)
     assert plan.fits and plan.estimate.host_peak_bytes >= 3 * WEIGHT_BYTES
-    assert "Of the arguments 160.00 KiB lie" in plan.notes[-1]
-    assert "state/0/0, state/1/0/mu/0, state/1/0/mu/1 and 2 more" in plan.notes[-1]
+    assert "Of the arguments 160.00 KiB lie" in plan.notes[-1].text
+    assert "state/0/0, state/1/0/mu/0, state/1/0/mu/1 and 2 more" in plan.notes[-1].text
     with pytest.raises(InfeasibleBudgetError):
         kiwi.plan(step, STATE, X, host_memory_budget="32KiB", offload_arguments=True, **asked)
 
@@ -133,4 +133,4 @@ def test_a_compiler_without_host_memory_leaves_them_on_the_device():
     options = {**OPTIONS, "profile": "cpu", "verify": "cpu", "host_memory_budget": "1GiB"}
     plan = kiwi.plan(step, STATE, X, offload_arguments=True, **options)
     assert not plan.traced.program.host_values
-    assert any("Nothing is offloaded" in note for note in plan.notes)
+    assert any("Nothing is offloaded" in note.text for note in plan.notes)

@@ -224,7 +224,7 @@ def test_a_kernel_without_a_rule_runs_whole_on_each_device(attend, monkeypatch):
     step = step_of(functools.partial(attend, **keywords))
     args = arguments(16, 1024, 8, 8, 128, jnp.bfloat16)
     plan = kiwi.plan(step, *args, mesh_shape=(2, 4), profile="h100-sxm", verify=None)
-    assert "Without a sharding rule, replicated and kept" in plan.notes[0]
+    assert "Without a sharding rule, replicated and kept" in plan.notes[0].text
     assert plan.step.exported("cuda")
 
 

@@ -128,7 +128,7 @@ def test_it_is_sharded_by_its_rule_and_so_is_its_gradient(kind):
     plan = planned.plan(*args)
     assert [d.phase for d in _kernels(plan)] == ["forward", "backward"]
     assert [d.sharding for d in _kernels(plan)] == [P(("x", "y"), None)] * 2
-    assert not any("custom_partitioning" in note for note in plan.notes)
+    assert not any("custom_partitioning" in note.text for note in plan.notes)
     expected = _step(_differentiable(_plain_normalised, _plain_gradient))
     _assert_equal(planned(*args), expected(*args))
     assert plan.compiled is not None
@@ -230,4 +230,4 @@ def test_without_a_rule_it_runs_whole():
     plan = kiwi.plan(
         lambda x: _partitioned(doubled, None)(jnp.sin(x)), jnp.ones((64, 8)), **OPTIONS
     )
-    assert "Planned whole and replicated: custom_partitioning" in plan.notes[0]
+    assert "Planned whole and replicated: custom_partitioning" in plan.notes[0].text

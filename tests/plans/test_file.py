@@ -245,7 +245,10 @@ def test_nothing_in_a_file_is_executed(path, tmp_path, monkeypatch):
     witness = tmp_path / "witness"
     code = f"__import__('pathlib').Path({str(witness)!r}).touch()"
     document["function"]["name"] = code
-    document["notes"] = [code, {"__class__": "os.system", "args": [f"touch {witness}"]}]
+    document["notes"] = [
+        code,
+        {"code": code, "text": code, "__class__": "os.system", "args": [code]},
+    ]
     for operator in document["operators"].values():
         operator["source"] = operator["opcode"] = code
     (tmp_path / "forged.json").write_bytes(file.dump(document))

@@ -94,7 +94,7 @@ def test_the_estimate_says_what_is_saved():
     gather = without.parts["resharding"] - plan.estimate.resharding_seconds
     assert gather == pytest.approx(without.parts["resharding"] * 2 / 5)  # 2 of 5 equal gathers
     assert without.cost - plan.estimate.step_seconds == pytest.approx(gather)
-    assert any("2 resharded operands are kept" in note for note in plan.notes)
+    assert any("2 resharded operands are kept" in note.text for note in plan.notes)
 
 
 def test_a_copy_is_held_from_its_first_reader_to_its_last():

@@ -51,7 +51,7 @@ def test_shard_map_lies_as_it_says(make_mesh):
     assert ((0, 1), ()) in [s.dims for s in strategy.results]
     assert [(c.kind, c.axes, c.bytes) for c in strategy.collectives] == [("all-to-all", (1,), 64)]
     assert plan.unforeseen_collectives == ()
-    assert plan.notes[0] == "Left as written, between the layouts that it names: shard_map."
+    assert plan.notes[0].text == "Left as written, between the layouts that it names: shard_map."
     assert_same(planned, exchange(mesh), W, X)
 
 
@@ -62,8 +62,8 @@ def test_shard_map_on_a_mesh_of_other_axes_is_replicated(make_mesh):
     )
     planned = kiwi.jit(lambda w, x: other(x @ w) @ w, mesh_shape=(2, 4), verify=None)
     (note,) = planned.plan(W, X).notes
-    assert note.startswith("Planned whole and replicated: shard_map")
-    assert note.endswith("over the mesh a=4, b=2.")
+    assert note.text.startswith("Planned whole and replicated: shard_map")
+    assert note.text.endswith("over the mesh a=4, b=2.")
     assert_same(planned, planned.function, W, X)
 
 
@@ -87,7 +87,9 @@ def test_an_unknown_primitive_is_replicated_and_kept():
     step = jax.value_and_grad(loss)
     planned = kiwi.jit(step, mesh_shape=(2, 4), verify=None)
     plan = planned.plan(W, X)
-    assert "Without a sharding rule, replicated and kept: orthogonalised." in plan.notes
+    assert "Without a sharding rule, replicated and kept: orthogonalised." in [
+        note.text for note in plan.notes
+    ]
     graph = plan.execution.units.graph
     (unit,) = [
         u

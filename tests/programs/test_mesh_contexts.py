@@ -267,9 +267,9 @@ def test_what_is_pinned_is_said():
     with context("auto"):
         plan = kiwi.plan(function, X, **OPTIONS)
         free = kiwi.plan(function, X, respect_user_shardings=False, **OPTIONS)
-    (note,) = [n for n in plan.notes if "pinned" in n]
-    assert note.startswith("2 values are pinned") and "1 of them replicated" in note
-    assert not any("pinned" in n for n in free.notes)
+    (note,) = [n for n in plan.notes if "pinned" in n.text]
+    assert note.text.startswith("2 values are pinned") and "1 of them replicated" in note.text
+    assert not any("pinned" in n.text for n in free.notes)
 
 
 # Kernels in manual computations.
@@ -392,7 +392,7 @@ def test_a_refusal_names_manual_computations_over_other_meshes():
     x = jax.ShapeDtypeStruct((4096, 4096), "float32")
     options = {"mesh_shape": (2, 4), **OPTIONS}
     plan = kiwi.plan(mapped_over(theirs, P("a")), x, **options)
-    assert any("over the mesh a=4, b=2" in note for note in plan.notes)
+    assert any("over the mesh a=4, b=2" in note.text for note in plan.notes)
     options["memory_budget"] = "80MiB"
     with pytest.raises(InfeasibleBudgetError, match=r"shard_map at .*a=4, b=2[\s\S]*mesh=the mesh"):
         kiwi.plan(mapped_over(theirs, P("a")), x, **options)

@@ -41,7 +41,7 @@ def test_uneven_dimensions_are_replicated_with_a_note():
     step = mlp.make_train_step(config)
     planned = kiwi.jit(step, mesh_shape=(2, 4), verify=None)
     plan = planned.plan(mlp.make_state(config), mlp.make_batch(config))
-    assert any("replicated on every device" in note for note in plan.notes)
+    assert any("replicated on every device" in note.text for note in plan.notes)
     np.testing.assert_allclose(losses(planned, config), losses(jax.jit(step), config), rtol=1e-5)
 
 
@@ -57,11 +57,11 @@ def test_a_long_dimension_that_no_axis_divides_is_noted(vocabulary, is_noted):
     }
     tokens = jax.ShapeDtypeStruct((8, 1001), "int32")
     plan = kiwi.plan(loss, embedding, tokens, mesh_shape=(2, 4), verify=None)
-    noted = [note for note in plan.notes if "divides the" in note]
+    noted = [note for note in plan.notes if "divides the" in note.text]
     assert len(noted) == is_noted
     if is_noted:
-        assert "1001 of embedding['token']: nothing" in noted[0]
-        assert "With 1008, 0.70%" in noted[0]
+        assert "1001 of embedding['token']: nothing" in noted[0].text
+        assert "With 1008, 0.70%" in noted[0].text
 
 
 def test_an_uneven_sharding_of_an_argument_is_refused_as_by_jax():

@@ -8,9 +8,11 @@ import kiwi
 from examples import gpt
 from kiwi.configurations.configuration import Configuration, Row, State
 from kiwi.configurations.result import SearchResult
+from kiwi.plans.comparison import comparison
 from kiwi.plans.document import document
+from kiwi.plans.findings import findings
 from kiwi.plans.report_data import report_data
-from kiwi.report import render, write_report
+from kiwi.report import render, render_comparison, write_page, write_report
 from tests.helpers.browser import WHY_NOT, Browser, find_chromium
 from tests.helpers.on_cpu import ON_CPU
 
@@ -104,6 +106,8 @@ def test_every_part_of_the_report_works(report, browser, theme, tmp_path):
     check_shardings(browser, plan)
     check_decisions(browser, plan)
     check_curves(browser)
+    check_planning(browser, plan)
+    check_times(browser, plan)
     check_theme(browser, theme)
     browser.screenshot(tmp_path / "report.png")
     assert (tmp_path / "report.png").stat().st_size > 20_000
@@ -179,12 +183,68 @@ def check_curves(browser):
     assert "mesh" in text(browser, "#tip")
 
 
+def check_planning(browser, plan):
+    assert count(browser, "#history tbody tr") == len(plan.history)
+    assert count(browser, "#timings tbody tr") == len(plan.timings)
+    assert "compiled" in text(browser, "#deviations")
+    codes = browser.evaluate(
+        "[...document.querySelectorAll('#notes code')].map((c) => c.textContent)"
+    )
+    assert (codes or []) == [note.code for note in plan.notes]
+
+
+def check_times(browser, plan):
+    shown = browser.evaluate(
+        "[...document.querySelectorAll('#time .stack div')].map((d) => parseFloat(d.style.width))"
+    )
+    assert sum(shown) == pytest.approx(100, abs=0.1)
+    assert not browser.evaluate("/\\de-\\d/.test(document.getElementById('main').innerText)")
+
+
 def check_theme(browser, theme):
     background = "getComputedStyle(document.body).backgroundColor"
     before = browser.evaluate(background)
     assert browser.evaluate("document.getElementById('theme').textContent").lower() != theme
     browser.click("#theme")
     assert browser.evaluate(background) != before
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_first_screen_says_what_matters_and_nothing_scrolls_sideways(tiny, tmp_path, width):
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip(f"the report is not opened: {'; '.join(WHY_NOT)}")
+    write_report(tmp_path / "report.html", report_data(document(tiny), tiny, SWEEP, SEARCH))
+    with Browser(executable, width, 844) as browser:
+        browser.open(tmp_path / "report.html")
+        for element in (".tile:nth-child(1)", ".tile:nth-child(2)", ".finding.main .next"):
+            bottom = f"document.querySelector({element!r}).getBoundingClientRect().bottom"
+            assert 0 < browser.evaluate(bottom) < 844
+        assert "limits the step" in text(browser, ".finding.main b")
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        assert browser.errors == []
+
+
+def test_two_plans_are_compared_on_a_page(tiny, tmp_path, browser):
+    other = plan_of("tiny", verify=None, gap=0.1, time_limit_seconds=5)
+    data = comparison(document(tiny), document(other), ("a.json", "b.json"))
+    write_page(tmp_path / "compare.html", render_comparison(data))
+    browser.open(tmp_path / "compare.html")
+    assert "peak" in text(browser, "#totals") and count(browser, "#compare-chart path") == 2
+    assert count(browser, "#differences tbody tr") == len(data["differences"]) > 0
+    assert browser.errors == []
+
+
+def test_what_limits_a_plan_is_said_of_saved_plans_too(tiny):
+    found = findings(document(tiny))
+    assert found[0].title.endswith("limits the step") and all(each.advice for each in found)
+    over = document(tiny)
+    over["options"]["memory_budget_bytes"] = 1000
+    assert findings(over)[0].title == "Over the budget"
+    again = document(tiny)
+    again["estimate"]["recompute_seconds"] = 0.9 * again["estimate"]["step_seconds"]
+    again["estimate"]["compute_seconds"] = 0.1 * again["estimate"]["step_seconds"]
+    assert any(each.title.startswith("Recomputation") for each in findings(again))
 
 
 def test_a_saved_plan_without_check_has_a_report_too(tmp_path, browser):

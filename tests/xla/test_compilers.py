@@ -48,7 +48,7 @@ def test_auto_is_the_profiles_own_compiler_or_the_cpus_with_a_note(profile, monk
     else:
         assert plan.compiled is None
         assert plan.cross_check is not None and plan.cross_check.program.target == "cpu"
-    said = [note for note in plan.notes if "kiwi-planner[aot-" in note]
+    said = [note for note in plan.notes if "kiwi-planner[aot-" in note.text]
     assert len(said) == (profile != "cpu")
 
 

@@ -26,6 +26,7 @@ from kiwi.hlo.kernels import Factors, factor_sizes, shardable
 from kiwi.hlo.known_kernels.registry import Arguments, KernelRule, KnownKernel, recognised_kernels
 from kiwi.hlo.known_kernels.replaced_functions import replaced
 from kiwi.hlo.known_kernels.rules import applied
+from kiwi.messages import topics
 
 
 def kernels_recognised() -> AbstractContextManager[Any]:
@@ -146,6 +147,7 @@ def _by_rule(
         raise InvalidArgumentError(
             f"The sharding rule of {name}, {rule.text!r}, does not fit a call with the arrays "
             f"{shapes} and {len(results)} results.",
+            topic=topics.RULE_MISFIT,
             suggestion="Give register_kernel one rule for each signature of the function.",
         )
     known = {**named, **dict(zip(in_order, ordered, strict=False))}

@@ -12,6 +12,7 @@ from typing import Any
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.kernels import Factors
+from kiwi.messages import topics
 
 _DIMENSION = re.compile(r"\([^()]*\)|[^\s()]+")
 _NAMED = re.compile(r"\s*(?P<name>[\w.]+)\s*=(?P<tensor>.*)", re.DOTALL)
@@ -71,7 +72,7 @@ def parsed_rule(name: str, rule: str | None) -> KernelRule:
     if len(sides) != 2 or not all(tensor.strip() for side in sides for tensor in side.split(",")):
         raise InvalidArgumentError(
             f"{name} has no sharding rule that can be read: {rule!r}.",
-            suggestion='"b s h d, b t h d, b t h d -> b s h d", operands before the arrow.',
+            topic=topics.RULE_UNREADABLE,
         )
     operands = []
     for tensor in sides[0].split(","):
@@ -120,7 +121,7 @@ def register_kernel(
     if not isinstance(name, str) or not _FULL_NAME.fullmatch(name):
         raise InvalidArgumentError(
             f"register_kernel got the name {name!r}.",
-            suggestion='Module and name of the function: "my_lib.attention.fwd".',
+            topic=topics.KERNEL_NAME,
         )
     texts = (rule,) if isinstance(rule, str) or rule is None else tuple(rule)
     rules = tuple(parsed_rule(name, text) for text in texts)
@@ -130,13 +131,13 @@ def register_kernel(
         missing = f"no rule with {', '.join(unknown)}" if unknown else "no rule"
         raise InvalidArgumentError(
             f"register_kernel got {missing} for {name}.",
-            suggestion="need_replication_factors are words of the rule.",
+            topic=topics.KERNEL_RULE,
         )
     share = 1.0 if share_of_work is None else share_of_work
     if not callable(share) and not 0 < share <= 1:
         raise InvalidArgumentError(
             f"register_kernel got the share of work {share!r} for {name}.",
-            suggestion="It is above 0 and at most 1, as 0.5 with a causal mask.",
+            topic=topics.KERNEL_SHARE,
         )
     of_call = share if callable(share) else lambda _: share
     _add(KnownKernel(name, lambda _: rules, whole, of_call, _no_sizes))

@@ -22,6 +22,7 @@ from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.kernels import Factors, Kernel, factor_sizes, shardable
 from kiwi.hlo.known_kernels.registry import known_kernel, parsed_rule
+from kiwi.messages import topics
 
 
 def sharding_rule(
@@ -72,6 +73,7 @@ def sharding_rule(
         if len(args) != len(operands):
             raise InvalidArgumentError(
                 f"The sharding rule of {name} has {len(operands)} operands, the call {len(args)}.",
+                topic=topics.RULE_MISFIT,
                 suggestion="Arrays go by position, anything else by keyword.",
             )
 

@@ -19,6 +19,7 @@ from kiwi.literature.formulations.reduced import ReducedModel
 from kiwi.literature.formulations.relaxation import solve_relaxation
 from kiwi.literature.formulations.sharded_graph import Answer, ShardedGraph, Solution, price
 from kiwi.literature.formulations.staged import StagedModel
+from kiwi.messages import topics
 from kiwi.solver.mathopt_run import MODEL_SOLVERS, solve_model
 from kiwi.solver.result import SolveStatus, is_closed
 from kiwi.solver.solve import solve
@@ -49,6 +50,7 @@ class _Question:
         if priced.peak_bytes > self.limit_bytes:
             raise InvalidProblemError(
                 f"A solution of {solver} peaks at {priced.peak_bytes} of {self.limit_bytes} bytes.",
+                topic=topics.SCHEDULE,
                 cause="the solver's tolerance, or a bug in the formulation",
             )
         closed = is_closed(priced.compute_seconds, bound, self.gap)

@@ -47,6 +47,7 @@ from kiwi.literature.remat.offload.solve import (
 from kiwi.literature.remat.rotor import MOST_UNITS
 from kiwi.literature.remat.solve import PLANNERS, Method
 from kiwi.memory.residency import Residency
+from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.planners.planner import with_schedule
 from kiwi.plans.plan import Plan
@@ -141,9 +142,11 @@ class OffloadingPlanner(OneDevicePlanner):
         )
         plan = ClosedLoop(self, search, budget_bytes, tools).run()
         if settings.host_budget_bytes is None and plan.execution.fetched:
-            note = (
+            note = Note.of(
+                topics.HOST_UNLIMITED,
                 f"The host's memory is not limited: {format_bytes(plan.host_peak_bytes)} of it are "
-                "used. host_memory_budget limits it."
+                "used. host_memory_budget limits it.",
+                host_peak_bytes=plan.host_peak_bytes,
             )
             plan = replace(plan, notes=(*plan.notes, note))
         return plan

@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from kiwi.errors import InvalidArgumentError, InvalidProblemError
 from kiwi.literature.remat.graph import RematGraph
+from kiwi.messages import topics
 from kiwi.solver.schedule import Schedule
 
 
@@ -120,7 +121,8 @@ def simulate(graph: RematGraph, schedule: Schedule) -> Simulation:
     found = violations(graph, schedule)
     if found:
         raise InvalidProblemError(
-            f"the schedule is not valid: {found[0]}" + (", and more" if found[1:] else "")
+            f"the schedule is not valid: {found[0]}" + (", and more" if found[1:] else ""),
+            topic=topics.SCHEDULE,
         )
     memory = tuple(graph.resident_bytes + each for each in memory_bytes(graph, schedule))
     peak_bytes = max(memory, default=graph.resident_bytes)
@@ -166,6 +168,8 @@ def budget_from_share(graph: RematGraph, share: float) -> int:
     """`share` of the given order's peak in bytes, rounded up; raises
     `kiwi.errors.InvalidArgumentError` unless `share` is positive."""
     if not share > 0:
-        raise InvalidArgumentError(f"the share of the peak must be positive, not {share}")
+        raise InvalidArgumentError(
+            f"the share of the peak must be positive, not {share}", topic=topics.OUT_OF_RANGE
+        )
     # 0.7 * peak in floating point may fall just above an integer: round to 1e-9 shares first.
     return math.ceil(round(share * 10**9) * order_peak_bytes(graph) / 10**9)

@@ -22,6 +22,7 @@ from kiwi.literature.remat.result import Candidate, Finding, RematResult, Task, 
 from kiwi.literature.remat.rockmate import rockmate
 from kiwi.literature.remat.rotor import rotor
 from kiwi.literature.remat.simulate import largest_working_set, order_peak_bytes
+from kiwi.messages import topics
 from kiwi.solver.result import SolveStatus
 from kiwi.solver.schedule import Schedule
 
@@ -160,11 +161,18 @@ class Search:
 def _check_arguments(planner: str, budget_bytes: int, time_limit_seconds: float, seed: int) -> None:
     check_known(planner, PLANNERS, "planner", UnknownPlannerError)
     if budget_bytes <= 0:
-        raise InvalidArgumentError(f"the budget must be positive, not {budget_bytes} bytes")
+        raise InvalidArgumentError(
+            f"the budget must be positive, not {budget_bytes} bytes", topic=topics.OUT_OF_RANGE
+        )
     if not time_limit_seconds > 0:
-        raise InvalidArgumentError(f"the time limit must be positive, not {time_limit_seconds} s")
+        raise InvalidArgumentError(
+            f"the time limit must be positive, not {time_limit_seconds} s",
+            topic=topics.OUT_OF_RANGE,
+        )
     if seed < 0:
-        raise InvalidArgumentError(f"the seed must not be negative: {seed}")
+        raise InvalidArgumentError(
+            f"the seed must not be negative: {seed}", topic=topics.OUT_OF_RANGE
+        )
 
 
 def _infeasible(

@@ -22,6 +22,7 @@ from kiwi.hlo.graph import Phase
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Program
 from kiwi.hlo.tracing import trace
+from kiwi.messages import topics
 from kiwi.plans.export.named_equations import interpreted, label_of
 from kiwi.plans.record import PlanRecord
 
@@ -136,8 +137,7 @@ def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], in
     if len(set(match.values())) < LEAST_FOUND * len(loss):
         raise InvalidArgumentError(
             "Most of the loss is not found in the planned step.",
-            cause="The step differentiates another function, or one of other shapes.",
-            suggestion="Pass the function that the step gives to jax.grad, and its arguments.",
+            topic=topics.LOSS_NOT_FOUND,
         )
     kept = {program.values[v].producer for v in kept_for_backward(execution)}
     copies: dict[int, list[bool]] = defaultdict(list)

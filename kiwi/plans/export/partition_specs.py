@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec
 
 from kiwi.calls.constraints import matches, slash_path
 from kiwi.errors import InvalidArgumentError
+from kiwi.messages import topics
 from kiwi.plans.record import PlanRecord
 
 MeshAxes = str | tuple[str, ...] | None
@@ -84,8 +85,7 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
     if not named:
         raise InvalidArgumentError(
             "No argument of the plan names its dimensions.",
-            cause="Plain arrays carry no names.",
-            suggestion="Plan with boxed parameters, or pass logical_axes=.",
+            topic=topics.NO_LOGICAL_NAMES,
         )
     rules = _most_bytes(named)
     conflicts = {
@@ -176,7 +176,7 @@ def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:
     except ValueError as error:
         raise InvalidArgumentError(
             f"logical_axes does not fit the planned arguments: {error}",
-            suggestion="A pytree prefix of the arguments; a tuple of names, or None, is a leaf.",
+            topic=topics.LOGICAL_AXES,
         ) from error
     return jax.tree.leaves(spread, is_leaf=_are_names)
 

@@ -1,8 +1,6 @@
 "use strict";
 // Small helpers: elements from names and children, numbers for people, one shared tooltip.
 const data = JSON.parse(document.getElementById("data").textContent);
-const plan = data.plan;
-const operators = Object.entries(plan.operators).map(([identity, o]) => ({ ...o, identity }));
 const PARTS = ["compute", "communication", "resharding", "recompute"];
 const PHASES = ["forward", "backward", "update"];
 
@@ -35,9 +33,9 @@ function bytes(size) {
 }
 
 function seconds(value) {
-  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]])
+  for (const [unit, factor] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]])
     if (Math.abs(value) >= factor) return `${Number((value / factor).toPrecision(3))} ${unit}`;
-  return value === 0 ? "0" : `${value.toPrecision(2)} s`;
+  return "0 s"; // Nobody measures less than a nanosecond.
 }
 
 const signed = (format, value) => (value < 0 ? "−" : "+") + format(Math.abs(value));
@@ -57,6 +55,9 @@ function showTip(event, ...lines) {
   tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - box.height - 6))}px`;
 }
 const hideTip = () => { tip.hidden = true; };
+
+// A drawing keeps a size at which its text can be read: on narrow screens it scrolls by itself.
+const drawing = (chart) => el("div", { class: "chart" }, chart);
 
 function section(id, title, sub, ...children) {
   const node = el("section", { id }, el("h2", {}, title), sub ? el("p", { class: "sub" }, sub) : null, ...children);
@@ -79,4 +80,14 @@ function ticks(most, count = 5, binary = false) {
 function legend(entries) {
   return el("div", { class: "legend" }, entries.map(([color, text, kind]) =>
     el("span", {}, el("i", kind ? { class: kind } : { style: `background:${color}` }), text)));
+}
+
+function navigation() {
+  const bar = el("div");
+  for (const node of document.querySelectorAll("main > section")) bar.append(el("a", { href: `#${node.id}` }, node.querySelector("h2").textContent));
+  const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const toggle = el("button", { id: "theme" }, dark() ? "Light" : "Dark");
+  toggle.addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; toggle.textContent = dark() ? "Light" : "Dark"; });
+  bar.append(toggle);
+  document.getElementById("nav").append(bar);
 }

@@ -6,7 +6,7 @@ function frame(W, H, L, B, T) {
 function solverSection() {
   const r = plan.bounds;
   const gap = r.gap === null ? "no bound" : `proven within ${percent(r.gap)} of the best plan`;
-  const sub = `${r.solver}: ${r.status}, ${gap}` + (data.seconds ? `; planned in ${data.seconds.planning.toFixed(1)} s.` : ".") + (r.deterministic ? "" : " The time limit ended the search.");
+  const sub = `${r.solver}: ${r.status}, ${gap}` + (data.seconds ? `; planned in ${data.seconds.planning.toFixed(1)} s by the clock.` : ".") + (r.deterministic ? "" : " The time limit ended the search.");
   const entries = data.progress.filter((p) => p.objective !== null || p.bound !== null);
   if (entries.length < 2) { section("solver", "Solver", sub, entries.length ? null : el("p", { class: "sub" }, "Progress is kept only in reports written while planning.")); return; }
   const again = entries.some((p, k) => k && p.objective > entries[k - 1].objective * (1 + 1e-9));
@@ -24,7 +24,7 @@ function solverSection() {
   chart.append(svg("path", { d: path("objective"), fill: "none", stroke: "var(--compute)", "stroke-width": 2 }), svg("path", { d: path("bound"), fill: "none", stroke: "var(--communication)", "stroke-width": 2 }));
   for (const p of entries) if (p.objective !== null) chart.append(svg("circle", { cx: x(p.seconds), cy: y(p.objective), r: 4, fill: "var(--compute)", class: "state",
     onmousemove: (e) => showTip(e, `after ${p.seconds.toFixed(2)} s: best step ${seconds(p.objective)}`, p.bound !== null ? `no plan is below ${seconds(p.bound)}` : "", p.peak_bytes ? `peak ${bytes(p.peak_bytes)}` : ""), onmouseleave: hideTip }));
-  section("solver", "Solver", sub + why, chart, legend([["var(--compute)", "Best plan found"], ["var(--communication)", "Proven bound"]]));
+  section("solver", "Solver", sub + why, drawing(chart), legend([["var(--compute)", "Best plan found"], ["var(--communication)", "Proven bound"]]));
 }
 
 const MESH_COLORS = ["compute", "communication", "update", "copies", "recompute", "arguments"];
@@ -47,7 +47,7 @@ function paretoSection() {
   for (const p of points) chart.append(svg("circle", { cx: x(p.peak_bytes), cy: y(p.step_seconds), r: p.pareto ? 6 : 4, fill: p.pareto ? tint(p) : "var(--surface)", stroke: tint(p), "stroke-width": 2, class: "point",
     onmousemove: (e) => showTip(e, `mesh ${p.mesh_shape.join("×")}, budget ${bytes(p.memory_budget_bytes)}`, `step ${seconds(p.step_seconds)}, peak ${bytes(p.peak_bytes)}`, p.gap === null ? "" : `gap ${percent(p.gap)}`), onmouseleave: hideTip }));
   section("pareto", "Meshes and budgets", `${data.sweep.points.length} combinations planned in ${data.sweep.seconds.toFixed(0)} s. Filled: no other point has fewer devices, a lower peak and a shorter step.`,
-    chart, legend(meshes.map((m, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, m])));
+    drawing(chart), legend(meshes.map((m, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, m])));
 }
 
 function searchSection() {
@@ -67,5 +67,5 @@ function searchSection() {
   const line = (r) => el("tr", {}, el("td", {}, name(r.configuration)), cell(r.samples_per_second, (v) => String(Number(v.toPrecision(4)))), cell(r.step_seconds, seconds), cell(r.bound_seconds, seconds), cell(r.peak_bytes, bytes), cell(r.compiled_peak_bytes, bytes), el("td", {}, r.state), el("td", {}, r.why));
   const head = el("tr", {}, ["configuration", "samples/s", "step", "bound", "peak", "compiled", "", ""].map((t) => el("th", {}, t)));
   section("search", "Configurations", `${rows.length} configurations searched in ${data.search.seconds.toFixed(0)} s. Filled: no other one has a higher throughput, a lower peak and fewer devices.`,
-    chart, legend(counts.map((n, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, `${n} devices`])), el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows.map(line)))));
+    drawing(chart), legend(counts.map((n, k) => [`var(--${MESH_COLORS[k % MESH_COLORS.length]})`, `${n} devices`])), el("div", { class: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows.map(line)))));
 }

@@ -1,4 +1,6 @@
 // Memory over the step: stacked by what holds it, predicted and compiled; what is alive at a time.
+const plan = data.plan;
+const operators = Object.entries(plan.operators).map(([identity, o]) => ({ ...o, identity }));
 const CATEGORIES = [
   ["arguments", "Arguments and results held throughout"], ["forward", "Results of the forward pass"],
   ["backward", "Results of the backward pass"], ["update", "Results of the update"],
@@ -115,8 +117,8 @@ function memorySection() {
   if (checked) entries.push(["", compiled ? "Compiled, by operator" : "Compiled peak", "line"]);
   if (budget <= top) entries.push(["", "Budget", "budget"]);
   section("memory", "Memory over the step",
-    `Of one device, predicted, ${checked ? "beside what XLA allocates" : "not compiled"}. Click the curve to see what is alive there.`,
-    el("div", { class: "columns" }, el("div", {}, chart, legend(entries)), el("div", {}, heading, buttons, list)));
+    `Of one device, predicted, ${checked ? "beside what XLA allocates" : "not compiled"}. ${compiled ? "The dashed curve is what the compiled program holds while an operator's own instructions run, wherever XLA put them. " : ""}Click the curve to see what is alive there.`,
+    el("div", { class: "columns" }, el("div", {}, drawing(chart), legend(entries)), el("div", {}, heading, buttons, list)));
   select(chosen);
 }
 

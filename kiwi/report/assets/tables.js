@@ -1,27 +1,30 @@
 // Time by kind, recomputed operators, and the table of all decisions.
 function timeSection() {
-  const step = plan.estimate.step_seconds || 1;
-  const stack = el("div", { class: "stack", role: "img", "aria-label": "Time by kind" }, PARTS.map((part) => {
-    const value = plan.estimate[`${part}_seconds`];
-    return el("div", { style: `width:${100 * value / step}%;background:var(--${part})`, onmousemove: (e) => showTip(e, `${part} ${seconds(value)}, ${percent(value / step)}`), onmouseleave: hideTip });
-  }));
+  const e = plan.estimate, all = PARTS.map((part) => e[`${part}_seconds`]);
+  const sum = all.reduce((a, b) => a + b, 0) || 1, hidden = Math.max(0, sum - e.step_seconds);
+  const shares = PARTS.map((part, k) => [part, all[k], `var(--${part})`]);
+  const stack = el("div", { class: "stack", role: "img", "aria-label": "Time by kind" }, shares.map(([name, value, tint]) =>
+    el("div", { style: `width:${100 * value / sum}%;background:${tint}`, onmousemove: (event) => showTip(event, `${name} ${seconds(value)}, ${percent(value / sum)} of all work`), onmouseleave: hideTip })));
+  const cells = (values) => values.map((v) => el("td", { class: "n" }, seconds(v)));
   const rows = PHASES.map((phase) => {
     const members = operators.filter((o) => o.phase === phase);
-    const by = PARTS.map((part) => members.reduce((sum, o) => sum + o.seconds[part], 0));
-    return el("tr", {}, el("td", {}, phase), by.map((v) => el("td", { class: "n" }, seconds(v))), el("td", { class: "n" }, seconds(by.reduce((a, b) => a + b, 0))));
+    const by = PARTS.map((part) => members.reduce((n, o) => n + o.seconds[part], 0));
+    return el("tr", {}, el("td", {}, phase), cells([...by, by.reduce((a, b) => a + b, 0)]));
   });
-  const all = PARTS.map((part) => plan.estimate[`${part}_seconds`]);
+  const line = (name, value) => el("tr", {}, el("td", { colspan: PARTS.length + 1 }, name), el("td", { class: "n" }, value));
   const table = el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Phase"), PARTS.map((p) => el("th", { class: "n" }, p)), el("th", { class: "n" }, "all"))),
-    el("tbody", {}, rows, el("tr", {}, el("td", {}, "step"), all.map((v) => el("td", { class: "n" }, seconds(v))), el("td", { class: "n" }, seconds(step)))));
-  const uses = plan.estimate.collective_uses, found = plan.checks?.collective_uses || [];
+    el("tbody", {}, rows, el("tr", {}, el("td", {}, "all"), cells([...all, sum])), e.offload_seconds ? line("of it copies to and from host memory", seconds(e.offload_seconds)) : null,
+      hidden > 1e-9 ? line("behind computation", `−${seconds(hidden)}`) : null, line(el("b", {}, "step"), el("b", {}, seconds(e.step_seconds)))));
+  const uses = e.collective_uses, found = plan.checks?.collective_uses || [];
   const key = (u) => `${u.kind} over ${u.axes ? u.axes.join(", ") : "?"}`;
   const kinds = [...new Set([...uses, ...found].map(key))];
   const cell = (list, name) => { const u = list.filter((v) => key(v) === name); return u.length ? `${u.reduce((n, v) => n + v.count, 0)} ×, ${bytes(u.reduce((n, v) => n + v.bytes, 0))}` : "-"; };
   const collectives = el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Collective"), el("th", { class: "n" }, "planned"), el("th", { class: "n" }, "compiled"))),
     el("tbody", {}, kinds.map((name) => el("tr", {}, el("td", {}, name), el("td", { class: "n" }, cell(uses, name)), el("td", { class: "n" }, plan.checks ? cell(found, name) : "-")))));
-  section("time", "Time by kind", `Estimated for ${plan.hardware.name}: ${plan.hardware.analytic ? "from public data-sheet figures, not measured" : "from measurements"}. Recompute is all that is done a second time, its collectives included.`,
-    stack, legend(PARTS.map((p) => [`var(--${p})`, `${p} ${percent(plan.estimate[`${p}_seconds`] / step)}`])),
-    el("div", { class: "halves", style: "margin-top:12px" }, el("div", {}, table), el("div", {}, kinds.length ? collectives : "No collectives.")));
+  const behind = hidden > 1e-9 ? ` The parts sum to ${seconds(sum)}; ${seconds(hidden)} of that run behind computation, so that the step takes ${seconds(e.step_seconds)}.` : "";
+  section("time", "Time by kind", `Estimated for ${plan.hardware.name}: ${plan.hardware.analytic ? "from public data-sheet figures, not measured" : "from measurements"}. Recompute is all that is done a second time, its collectives included.${behind}`,
+    stack, legend(shares.map(([name, value, tint]) => [tint, `${name} ${percent(value / sum)}`])),
+    el("div", { class: "halves", style: "margin-top:12px" }, el("div", { class: "wide" }, table), el("div", { class: "wide" }, kinds.length ? collectives : "No collectives.")));
 }
 
 function recomputedSection() {

@@ -15,6 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from kiwi.errors import CompileCheckError
+from kiwi.messages import topics
 from kiwi.xla.read.protos import parse
 
 _LOOK_AGAIN_SECONDS = 0.02
@@ -68,6 +69,7 @@ def dump_in(folder: str, program: str) -> Dump:
     if found is None:
         raise CompileCheckError(
             "XLA did not write the program that it compiled.",
+            topic=topics.NO_DUMP,
             cause=f"{folder} holds no *{program}.hlo.pb.",
             suggestion="verify='cpu', or another version of jax and its plugin.",
         )

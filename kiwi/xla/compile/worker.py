@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError, KiwiError
 from kiwi.mesh import DeviceMesh, hardware
+from kiwi.messages import topics
 from kiwi.xla.step import ExportedStep, Step
 
 T = TypeVar("T")
@@ -131,6 +132,7 @@ class Begun:
             self._end()
         raise self._explain(printed) or CompileCheckError(
             f"The compile check failed with exit code {code}.",
+            topic=topics.COMPILATION_FAILED,
             cause="\n".join(printed.strip().splitlines()[-8:]),
             suggestion="verify=None plans without the check.",
         )

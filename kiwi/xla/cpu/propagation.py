@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kiwi.errors import CompileCheckError
+from kiwi.messages import topics
 from kiwi.xla.compile.worker import begun_elsewhere
 from kiwi.xla.cpu.compiler import CPU_CHECK_OPTIONS, cpu_devices, virtual_devices
 from kiwi.xla.step import ExportedStep, Step
@@ -64,7 +65,6 @@ def _read(folder: str) -> str:
     if not found:
         raise CompileCheckError(
             "XLA did not write what Shardy propagates.",
-            cause="jax_use_shardy_partitioner is off.",
-            suggestion="Turn it on, or plan with another planner.",
+            topic=topics.NO_SHARDY,
         )
     return found[-1].read_text()

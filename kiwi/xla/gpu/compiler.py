@@ -12,6 +12,7 @@ import jax
 
 from kiwi.errors import CompilerUnavailableError, KiwiError
 from kiwi.mesh import DeviceMesh, Hardware
+from kiwi.messages import topics
 from kiwi.xla.compile.dump import dump_options, dumped
 from kiwi.xla.compile.worker import Answer, Begun, begun_elsewhere
 from kiwi.xla.compiler import CompilerElsewhere
@@ -134,6 +135,7 @@ def check_plugin() -> None:
     if found is None:
         raise CompilerUnavailableError(
             "XLA:GPU's compiler is not installed.",
+            topic=topics.COMPILER_MISSING,
             cause=f"None of the distributions {', '.join(PLUGINS)} is there.",
             suggestion=f"{_INSTALL}, or verify='cpu'.",
         )
@@ -143,7 +145,7 @@ def check_plugin() -> None:
             said = "not installed" if version is None else f"of version {version}"
             raise CompilerUnavailableError(
                 f"{part} is {said}, jax is of version {jax.__version__}.",
-                cause="jax and its plugins work together in the same version only.",
+                topic=topics.COMPILER_VERSION,
                 suggestion=f"pip install \"{part}=={jax.__version__}\", or verify='cpu'.",
             )
 
@@ -160,14 +162,14 @@ def explain_failure(printed: str) -> KiwiError | None:
     if "Cannot find key: sm_" in printed:
         return CompilerUnavailableError(
             "XLA:GPU states no times for these GPUs.",
+            topic=topics.NO_STATED_TIMES,
             cause="Its tables are of compute capability 9.0 and later (H100, H200).",
-            suggestion="Without compiler= the attached devices are measured.",
         )
     if "target_config" in printed or "GpuTargetConfigProto" in printed:
         return CompilerUnavailableError(
             "XLA:GPU does not accept the description of the device.",
+            topic=topics.COMPILER_PROFILE,
             cause=printed.strip().splitlines()[-1],
-            suggestion="A profile of the catalogue, or verify='cpu'.",
         )
     return None
 

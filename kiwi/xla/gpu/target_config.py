@@ -11,6 +11,7 @@ from typing import Any
 
 from kiwi.errors import CompilerUnavailableError
 from kiwi.mesh.hardware import Hardware
+from kiwi.messages import topics
 
 
 def target_config(hardware: Hardware) -> str:
@@ -27,6 +28,7 @@ def target_config(hardware: Hardware) -> str:
     if not file.is_file():
         raise CompilerUnavailableError(
             f"The profile {hardware.name!r} does not describe its device to XLA:GPU.",
+            topic=topics.COMPILER_PROFILE,
             cause="It is no NVIDIA GPU of the catalogue, and has no target_config of its own.",
             suggestion=f"A profile that does: {', '.join(described())}; or verify='cpu'.",
         )

@@ -396,6 +396,27 @@ def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     return found
 
 
+def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
+    """For each unit the most that the program holds while its own instructions run, for people.
+
+    Unlike in `unit_curve` a unit stands where its instructions run, in whatever order. A unit that
+    has none, since XLA fused it into another one, shows the less of what its neighbours hold.
+    """
+    found = np.zeros(unit_count, dtype=np.int64)
+    units, curve = np.asarray(memory.units), np.asarray(memory.curve_bytes, dtype=np.int64)
+    named = np.flatnonzero((units >= 0) & (units < unit_count))
+    if not len(named):
+        return found
+    # An instruction without a unit belongs to the next one that has one.
+    owners = named[np.minimum(np.searchsorted(named, np.arange(len(curve))), len(named) - 1)]
+    np.maximum.at(found, units[owners], curve)
+    shown = np.flatnonzero(found)
+    places = np.searchsorted(shown, np.arange(unit_count))
+    before = found[shown[np.maximum(places - 1, 0)]]
+    after = found[shown[np.minimum(places, len(shown) - 1)]]
+    return np.where(found == 0, np.minimum(before, after), found)
+
+
 def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     """For each unit the median position of its instructions, made to rise with the units. A unit
     without instructions runs when the next one does."""

@@ -13,6 +13,7 @@ from typing import Any
 from kiwi.errors import CompileCheckError, CompilerUnavailableError
 from kiwi.mesh import DeviceMesh, Hardware
 from kiwi.mesh.topology import Interconnect, Topology
+from kiwi.messages import topics
 from kiwi.xla.compile.worker import Answer, Begun, begun_elsewhere
 from kiwi.xla.compiler import CompilerElsewhere
 from kiwi.xla.read.buffer_assignment import HOST_ONLY
@@ -103,7 +104,9 @@ class TpuCompiler(CompilerElsewhere):
         """See `CompilerElsewhere`."""
         sums_too = self.check_options.get("xla_enable_async_all_reduce", False)
         if sums_too and _interconnect(step.mesh.hardware).generation == "v4":
-            raise CompileCheckError("A v4's VMEM has no room for kernels that also move a sum.")
+            raise CompileCheckError(
+                "A v4's VMEM has no room for kernels that also move a sum.", topic=topics.VMEM
+            )
         return super().begin(step)
 
     def begun(self, step: Step, answer: Answer) -> Begun:
@@ -123,6 +126,7 @@ class TpuCompiler(CompilerElsewhere):
         if clock_hertz is None:
             raise CompilerUnavailableError(
                 f"The profile {step.mesh.hardware.name!r} does not say what a cycle takes.",
+                topic=topics.COMPILER_PROFILE,
                 cause="XLA:TPU states cycles.",
                 suggestion="A TPU of the catalogue, or clock_hertz=.",
             )
@@ -198,6 +202,7 @@ def check_libtpu() -> None:
     if find_spec("libtpu") is None:
         raise CompilerUnavailableError(
             "XLA:TPU's compiler is not installed.",
+            topic=topics.COMPILER_MISSING,
             cause="The distribution libtpu is not there.",
             suggestion=f"{_INSTALL}, or verify='cpu'.",
         )
@@ -208,6 +213,7 @@ def _interconnect(hardware: Hardware) -> Interconnect:
     if hardware.interconnect is None:
         raise CompilerUnavailableError(
             f"XLA:TPU does not compile for the profile {hardware.name!r}.",
+            topic=topics.COMPILER_PROFILE,
             cause="It is no TPU of the catalogue, and describes no chips of its own.",
             suggestion="profile='v5e' or another TPU; or verify='cpu'.",
         )

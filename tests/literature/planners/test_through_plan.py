@@ -122,7 +122,7 @@ def test_the_hosts_memory_is_a_limit():
     free = planned("offmate")
     assert free.fits and free.host_peak_bytes > 0
     assert free.host_limit_bytes is None
-    assert any("host_memory_budget limits it" in note for note in free.notes)
+    assert any("host_memory_budget limits it" in note.text for note in free.notes)
 
 
 def test_without_a_host_budget_fastsa_copies_nothing():
@@ -132,7 +132,7 @@ def test_without_a_host_budget_fastsa_copies_nothing():
 def test_a_compiler_without_host_memory_is_not_asked():
     plan = planned("pofo", verify="cpu")
     assert plan.compiled is None and plan.execution.fetched
-    assert any("no host memory" in note for note in plan.notes)
+    assert any("no host memory" in note.text for note in plan.notes)
 
 
 def test_xla_for_gpus_keeps_what_is_copied_on_the_host():

@@ -3,7 +3,13 @@
 import numpy as np
 
 from kiwi.solver.problem import Interval
-from kiwi.xla.read.buffer_assignment import CompiledMemory, as_intervals, excess, unit_curve
+from kiwi.xla.read.buffer_assignment import (
+    CompiledMemory,
+    as_intervals,
+    excess,
+    held_curve,
+    unit_curve,
+)
 
 
 def memory(curve, units):
@@ -27,6 +33,17 @@ def test_an_instruction_that_runs_early_does_not_move_its_unit():
 
 def test_a_unit_that_never_shows_takes_no_time():
     assert list(unit_curve(memory([4, 6], [0, 2]), 3)) == [4, 0, 6]
+
+
+def test_a_report_shows_what_is_held_where_a_unit_was_fused_into_another():
+    assert list(held_curve(memory([4, 6], [0, 2]), 3)) == [4, 4, 6]
+    assert list(held_curve(memory([5, 9], [1, 2]), 4)) == [5, 5, 9, 9]
+    assert list(held_curve(memory([1, 8, 2], [0, -1, 1]), 2)) == [1, 8]
+    assert list(held_curve(memory([7], [-1]), 1)) == [0]
+
+
+def test_a_report_shows_units_where_they_run_in_any_order():
+    assert list(held_curve(memory([5, 9, 7], [2, 0, 1]), 3)) == [9, 7, 5]
 
 
 def test_only_what_is_beyond_the_prediction_counts():

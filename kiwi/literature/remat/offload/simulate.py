@@ -31,6 +31,7 @@ from kiwi.literature.remat.graph import RematGraph
 from kiwi.literature.remat.offload.host import IDLE, Host, OffloadSchedule, Transfer
 from kiwi.literature.remat.result import Finding, Task
 from kiwi.literature.remat.simulate import LiveRange, held_bytes
+from kiwi.messages import topics
 
 Job = tuple[int, int, float]
 """First step, last step, seconds."""
@@ -67,7 +68,9 @@ def simulate(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> Offloa
     walk = _Walk(graph, host, schedule)
     if walk.found:
         more = ", and more" if walk.found[1:] else ""
-        raise InvalidProblemError(f"the schedule is not valid: {walk.found[0]}{more}")
+        raise InvalidProblemError(
+            f"the schedule is not valid: {walk.found[0]}{more}", topic=topics.SCHEDULE
+        )
     count = len(schedule.steps)
     temporary = [graph.operators[k].temporary_bytes if k != IDLE else 0 for k in schedule.steps]
     held = held_bytes(graph, map(_Copy.live_range, walk.device.copies), count)

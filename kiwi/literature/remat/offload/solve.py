@@ -15,6 +15,7 @@ from kiwi.literature.remat.offload.simulate import OffloadFinding, OffloadSimula
 from kiwi.literature.remat.result import Task
 from kiwi.literature.remat.simulate import largest_working_set, order_peak_bytes
 from kiwi.literature.remat.solve import PLANNERS
+from kiwi.messages import topics
 
 Find = Callable[[Task, Host], OffloadFinding]
 
@@ -86,7 +87,9 @@ def solve_offload(
             suggestion=f"one of {', '.join(sorted(OFFLOAD_PLANNERS))}",
         )
     if budget_bytes <= 0 or not time_limit_seconds > 0:
-        raise InvalidArgumentError("the budget and the time limit must be positive")
+        raise InvalidArgumentError(
+            "the budget and the time limit must be positive", topic=topics.OUT_OF_RANGE
+        )
     method = method or OFFLOAD_PLANNERS[planner]
     method.warm_up()
     started = time.monotonic()

@@ -1,0 +1,11 @@
+"""What Kiwi tells its users: errors, notes and warnings, each with a stable code.
+
+A topic (`kiwi.messages.topics`) is the code, title, cause and next step of one kind of message. A
+message is a topic with the values of one case: an error (`kiwi.errors`) or a note (`Note`).
+
+    python -m kiwi.messages    # writes docs/reference/errors.md and docs/reference/notes.md
+"""
+
+from kiwi.messages.note import Note as Note
+from kiwi.messages.topic import Level as Level
+from kiwi.messages.topic import Topic as Topic

@@ -1,0 +1,59 @@
+"""Notes and warnings of plans: messages as data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kiwi.messages.topic import Level, Topic
+from kiwi.messages.topics import topic_of
+
+Value = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Note:
+    """What the reader of a plan should know.
+
+    - `code`: of its topic in `kiwi.messages.topics`; empty in plan files that are older than codes.
+    - `text`: what is so, with its values.
+    - `suggestion`: what to try next; empty where nothing has to be done.
+    - `values`: the values of the text, for programs.
+    """
+
+    code: str
+    text: str
+    suggestion: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topic: Topic, text: str, *, suggestion: str | None = None, **values: Value) -> Self:
+        """The note of a topic; it suggests what the topic does unless it has its own suggestion."""
+        return cls(topic.code, text, topic.suggestion if suggestion is None else suggestion, values)
+
+    @classmethod
+    def of_plain(cls, data: Any) -> Self:
+        """The inverse of `plain`; a text is a note of a plan file that is older than codes."""
+        if isinstance(data, str):
+            return cls("", data)
+        return cls(data["code"], data["text"], data.get("suggestion", ""), data.get("values", {}))
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The note as plan files and reports have it."""
+        return {
+            "code": self.code,
+            "text": self.text,
+            "suggestion": self.suggestion,
+            "values": dict(self.values),
+        }
+
+    @property
+    def line(self) -> str:
+        """The note as commands print it: "Note KIWI-S105: ..." or "Warning KIWI-K101: ..."."""
+        topic = topic_of(self.code)
+        is_warning = topic is not None and topic.level is Level.WARNING
+        return f"{'Warning' if is_warning else 'Note'} {self}"
+
+    def __str__(self) -> str:
+        """The code and the text; the suggestion stands in reports and on the reference page."""
+        return f"{self.code}: {self.text}" if self.code else self.text

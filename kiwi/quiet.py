@@ -1,0 +1,77 @@
+"""Standard error while jax starts: what its plugins say of devices that are not there is left out.
+
+A plugin for GPUs or TPUs may be installed where there is none, as for the compile check. Its C++
+code then complains on standard error, whatever the levels of logging are. This module imports
+nothing of jax, so that the import itself may be inside of the block.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_NVIDIA_DEVICE = Path("/dev/nvidiactl")
+_TPU_DEVICES = (Path("/dev/accel0"), Path("/dev/vfio/0"))
+
+_HEADERS = r"WARNING: (?:All log messages before absl::InitializeLog|Logging before InitGoogle).*\n"
+_OF_CUDA = (
+    r"[IWE]\d{4} [^\n]*cudart_stub\.cc[^\n]*\n",
+    r"[^\n]*Jax plugin configuration error: [^\n]*jax_plugins\.xla_cuda\d+"
+    r".*?\nRuntimeError: Unable to load CUDA\. Is it installed\?\n",
+)
+_OF_TPU = (
+    r"Failed to find host bounds for accelerator type: [^\n]*\n",
+    r"[IWE]\d{4} [^\n]*common_lib\.cc[^\n]*TPU_WORKER_HOSTNAMES[^\n]*\n"
+    r"(?:=== Source Location Trace: ===[^\n]*\n(?:[\w/.]+:\d+\n)*)?",
+    r"[IWE]\d{4} [^\n]*(?:TPU_ACCELERATOR_TYPE|could not determine TPU)[^\n]*\n",
+)
+
+
+def essential(text: str, *, has_gpu: bool, has_tpu: bool) -> str:
+    """What jax printed as it started, without complaints about devices that are not there."""
+    rules = (*(() if has_gpu else _OF_CUDA), *(() if has_tpu else _OF_TPU))
+    found = text
+    for rule in rules:
+        found = re.sub(rule, "", found, flags=re.DOTALL if ".*?" in rule else 0)
+    return text if found == text else re.sub(_HEADERS, "", found)
+
+
+@contextlib.contextmanager
+def without_complaints() -> Iterator[None]:
+    """Holds back standard error, and passes on at the end what is essential of it."""
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # Standard error is closed: nobody reads it.
+        yield
+        return
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            held.seek(0)
+            text = held.read().decode(errors="replace")
+            has_tpu = any(path.exists() for path in _TPU_DEVICES)
+            said = essential(text, has_gpu=_NVIDIA_DEVICE.exists(), has_tpu=has_tpu)
+            sys.stderr.write(said)
+            sys.stderr.flush()
+
+
+def start_jax(cpu_devices: int | None = None) -> None:
+    """Imports jax and starts its backends, so many virtual CPU devices alone if that is given;
+    where they have started already, they stay as they are."""
+    with without_complaints():
+        import jax
+
+        if cpu_devices is not None:
+            with contextlib.suppress(RuntimeError):
+                jax.config.update("jax_platforms", "cpu")
+                jax.config.update("jax_num_cpu_devices", cpu_devices)
+        jax.devices()
