@@ -9,7 +9,8 @@ The blocks of a page run in order, in a folder of their own and one namespace:
 - `json` has a title, is parsed, and written;
 - `text` is left alone.
 
-Files for several hosts are only written here; `test_hosts` runs them in two processes.
+Files for several hosts are only compiled and written: they need other processes, such as
+`tests/programs/test_distributed.py` starts.
 
 The pages share a cache of plans, as on a reader's machine.
 """
