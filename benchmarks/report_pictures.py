@@ -36,8 +36,8 @@ PICTURES = {
     "report_phone.png": ("light", NARROW, "0"),
     "report_dark_shardings.png": ("dark", WIDE, _TO.format("shardings")),
     "report_light_decisions.png": ("light", WIDE, _OPENED + _TO.format("decisions")),
-    "report_light_planning.png": ("light", WIDE, _TO.format("deviations")),
-    "report_dark_pareto.png": ("dark", WIDE, _TO.format("solver")),
+    "report_light_planning.png": ("light", WIDE, _TO.format("planning")),
+    "report_dark_pareto.png": ("dark", WIDE, _TO.format("pareto")),
 }
 """By file: the theme, the size of the window, and what is done before the picture is taken."""
 

@@ -133,7 +133,7 @@ class Training:
             counts["recompute"],
             losses,
             plain,
-            plan.notes,
+            tuple(map(str, plan.notes)),
         )
 
     def _losses(self, step: Callable[..., Any], steps: int) -> tuple[float, ...]:

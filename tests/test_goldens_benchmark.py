@@ -109,7 +109,7 @@ def _mirrored(text: str, last: int) -> str:
 def test_an_error_instead_of_a_plan_is_one_line(cell: tuple[Data, Tables]) -> None:
     error = refused(kiwi.errors.InvalidMeshError("No mesh.", cause="c", suggestion="s"))
     (line,) = differences(*cell, error, Tables())
-    assert line.startswith("outcome: plan → InvalidMeshError No mesh.")
+    assert line.startswith("outcome: plan → InvalidMeshError KIWI-D001: No mesh.")
 
 
 def test_programs_are_told_apart_by_their_text() -> None:

@@ -187,9 +187,8 @@ def check_planning(browser, plan):
     assert count(browser, "#history tbody tr") == len(plan.history)
     assert count(browser, "#timings tbody tr") == len(plan.timings)
     assert "compiled" in text(browser, "#deviations")
-    codes = browser.evaluate(
-        "[...document.querySelectorAll('#notes code')].map((c) => c.textContent)"
-    )
+    listed = "[...document.querySelectorAll('#notes code')].map((code) => code.textContent)"
+    codes = browser.evaluate(listed)
     assert (codes or []) == [note.code for note in plan.notes]
 
 

@@ -84,7 +84,7 @@ function legend(entries) {
 
 function navigation() {
   const bar = el("div");
-  for (const node of document.querySelectorAll("main > section")) bar.append(el("a", { href: `#${node.id}` }, node.querySelector("h2").textContent));
+  for (const node of document.querySelectorAll("main > section")) bar.append(el("a", { href: `#${node.id}`, title: node.querySelector("h2").textContent }, node.id[0].toUpperCase() + node.id.slice(1)));
   const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
   const toggle = el("button", { id: "theme" }, dark() ? "Light" : "Dark");
   toggle.addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; toggle.textContent = dark() ? "Light" : "Dark"; });

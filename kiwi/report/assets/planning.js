@@ -1,6 +1,6 @@
 // Where estimate and compiled program differ, and how the plan was found: timings and attempts.
 const fileLine = (source) => line(source).split("/").pop();
-const signedPercent = (value) => `${value < 0 ? "−" : "+"}${(100 * Math.abs(value)).toFixed(0)} %`;
+const signedPercent = (value) => (Math.abs(value) < 0.005 ? "" : `${value < 0 ? "−" : "+"}${(100 * Math.abs(value)).toFixed(0)} %`);
 const MOST_DEVIATIONS = 20;
 
 function headTable(names, numbers) {
