@@ -58,7 +58,9 @@ def main(_: list[str]) -> None:
         rows = {**read_rows(out), str(key): row}
         write_rows(out, rows, COMMAND)
         out.with_suffix(".md").write_text(markdown(rows, COMMAND))
-        print(f"{number}/{len(asked)} {key}: {outcome(row)}, {row['cpu_seconds']} CPU s", flush=True)
+        print(
+            f"{number}/{len(asked)} {key}: {outcome(row)}, {row['cpu_seconds']} CPU s", flush=True
+        )
 
 
 def _is_missing(rows: dict[str, Row], key: Key) -> bool:

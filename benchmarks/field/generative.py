@@ -28,12 +28,12 @@ def _waves(times, width):
 
 
 @program(
-    "DiT: adaptive layer norms by time and class, exponential moving average of the weights",
     small={"batch": 8, "patches": 8, "width": 16, "heads": 2, "layers": 1},
 )
 def dit(
     batch: int = 128, patches: int = 256, width: int = 512, heads: int = 8, layers: int = 3
 ) -> Made:
+    """DiT: adaptive layer norms by time and class, exponential moving average of the weights."""
     channels = 16
     updating = adam(1e-4)
 
@@ -82,10 +82,11 @@ def dit(
 
 
 @program(
-    "U-Net diffusion (DDPM, Imagen): convolutions, group norms, attention at low resolution",
     small={"batch": 8, "size": 8, "width": 8},
 )
 def unet_diffusion(batch: int = 64, size: int = 64, width: int = 64) -> Made:
+    """U-Net diffusion (DDPM, Imagen): convolutions, group norms, attention at low resolution."""
+
     def grouped(x):
         b, h, w, c = x.shape
         x = x.reshape(b, h * w, 8, c // 8)
@@ -120,9 +121,7 @@ def unet_diffusion(batch: int = 64, size: int = 64, width: int = 64) -> Made:
         w = width
         sizes = {"a": (w, w), "b": (2 * w, 2 * w), "c": (2 * w, 2 * w), "d": (3 * w, w)}
         blocks = {
-            name: weights(
-                k, first=(3, 3, i, o), second=(3, 3, o, o), time=(4 * w, o), skip=(i, o)
-            )
+            name: weights(k, first=(3, 3, i, o), second=(3, 3, o, o), time=(4 * w, o), skip=(i, o))
             for (name, (i, o)), k in zip(sizes.items(), keys(key, 4), strict=True)
         }
         square = {name: (2 * w, 2 * w) for name in ("q", "k", "v", "o")}
@@ -138,10 +137,10 @@ def unet_diffusion(batch: int = 64, size: int = 64, width: int = 64) -> Made:
 
 
 @program(
-    "VQ-VAE: nearest codes by distances and argmin, straight-through, codebook by averages",
     small={"batch": 8, "size": 8, "width": 8, "codes": 16},
 )
 def vq_vae(batch: int = 128, size: int = 64, width: int = 128, codes: int = 1024) -> Made:
+    """VQ-VAE: nearest codes by distances and argmin, straight-through, codebook by averages."""
     updating = adam()
 
     def step(state, images):
@@ -154,7 +153,9 @@ def vq_vae(batch: int = 128, size: int = 64, width: int = 128, codes: int = 1024
             picked = far.argmin(1)
             quantised = book[picked].reshape(z.shape)
             through = z + jax.lax.stop_gradient(quantised - z)
-            h = jax.nn.relu(jax.image.resize(through @ p["c"], (batch, size, size, width), "nearest"))
+            h = jax.nn.relu(
+                jax.image.resize(through @ p["c"], (batch, size, size, width), "nearest")
+            )
             rebuilt = convolved(h, p["d"])
             commit = jnp.mean((z - jax.lax.stop_gradient(quantised)) ** 2)
             return jnp.mean((rebuilt - images) ** 2) + 0.25 * commit, (flat, picked)
@@ -184,10 +185,10 @@ def vq_vae(batch: int = 128, size: int = 64, width: int = 128, codes: int = 1024
 
 
 @program(
-    "VAE (the Flax example): reparametrised samples with a key split in the step",
     small={"batch": 16, "pixels": 16, "width": 16, "latents": 4},
 )
 def vae(batch: int = 16384, pixels: int = 784, width: int = 2048, latents: int = 64) -> Made:
+    """VAE (the Flax example): reparametrised samples with a key split in the step."""
     updating = adam()
 
     def step(state, images):
@@ -223,14 +224,16 @@ def vae(batch: int = 16384, pixels: int = 784, width: int = 2048, latents: int =
 
 
 @program(
-    "DCGAN: generator and discriminator updated in one step, transposed convolutions",
     small={"batch": 8, "width": 8, "latents": 8},
 )
 def dcgan(batch: int = 512, width: int = 64, latents: int = 128) -> Made:
+    """DCGAN: generator and discriminator updated in one step, transposed convolutions."""
     updating = adam(2e-4)
 
     def enlarged(x, kernel):
-        return jax.lax.conv_transpose(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.lax.conv_transpose(
+            x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
 
     def generate(p, z):
         x = jax.nn.relu((z @ p["project"]).reshape(z.shape[0], 4, 4, 4 * width))
@@ -276,10 +279,11 @@ def dcgan(batch: int = 512, width: int = 64, latents: int = 128) -> Made:
 
 
 @program(
-    "NeRF: positional encodings, samples along rays, compositing by cumulative products",
     small={"rays": 16, "samples": 8, "width": 16, "layers": 2},
 )
 def nerf(rays: int = 4096, samples: int = 128, width: int = 256, layers: int = 6) -> Made:
+    """NeRF: positional encodings, samples along rays, compositing by cumulative products."""
+
     def encoded(x, bands):
         angles = x[..., None, :] * 2.0 ** jnp.arange(bands)[:, None]
         waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -2)
@@ -317,10 +321,10 @@ def nerf(rays: int = 4096, samples: int = 128, width: int = 256, layers: int = 6
 
 
 @program(
-    "Glow: affine couplings, invertible 1x1 convolutions by slogdet, exact likelihood",
     small={"batch": 8, "size": 4, "width": 16, "layers": 2},
 )
 def glow(batch: int = 128, size: int = 16, width: int = 256, layers: int = 3) -> Made:
+    """Glow: affine couplings, invertible 1x1 convolutions by slogdet, exact likelihood."""
     channels = 48
 
     def loss(params, x):
@@ -353,10 +357,11 @@ def glow(batch: int = 128, size: int = 16, width: int = 256, layers: int = 3) ->
 
 
 @program(
-    "Autoregressive flow (RealNVP, density estimation): masked linear layers, scanned",
     small={"batch": 16, "size": 8, "hidden": 16, "layers": 2},
 )
 def masked_flow(batch: int = 8192, size: int = 256, hidden: int = 1024, layers: int = 4) -> Made:
+    """Autoregressive flow (RealNVP, density estimation): masked linear layers, scanned."""
+
     def loss(params, x):
         order = jnp.arange(size)
         degrees = jnp.arange(hidden) % (size - 1)

@@ -18,10 +18,11 @@ from benchmarks.field.program import (
 
 
 @program(
-    "Graph convolutions on one large graph (Jraph, OGB): messages by gather and segment_sum",
     small={"nodes": 64, "edges": 128, "width": 16, "layers": 2},
 )
 def gcn(nodes: int = 65536, edges: int = 524288, width: int = 256, layers: int = 3) -> Made:
+    """Graph convolutions on one large graph (Jraph, OGB): messages by gather and segment_sum."""
+
     def loss(params, batch):
         x, senders, receivers, labels = batch
         ones = jnp.ones((edges,))
@@ -45,12 +46,13 @@ def gcn(nodes: int = 65536, edges: int = 524288, width: int = 256, layers: int =
 
 
 @program(
-    "GraphNet (GraphCast, mesh simulators): edge and node MLPs in turn, residual, checkpointed",
     small={"nodes": 64, "edges": 128, "width": 16, "layers": 2},
 )
 def graph_network(
     nodes: int = 32768, edges: int = 131072, width: int = 256, layers: int = 3
 ) -> Made:
+    """GraphNet (GraphCast, mesh simulators): edge and node MLPs in turn, residual, checkpointed."""
+
     def mlp(p, *parts):
         return normalised(jax.nn.swish(jnp.concatenate(parts, -1) @ p["up"]) @ p["down"])
 
@@ -82,12 +84,13 @@ def graph_network(
 
 
 @program(
-    "Graph attention: softmax over the edges of each node by segment_max and segment_sum",
     small={"nodes": 64, "edges": 128, "width": 16, "heads": 2},
 )
 def graph_attention(
     nodes: int = 32768, edges: int = 262144, width: int = 256, heads: int = 8
 ) -> Made:
+    """Graph attention: softmax over the edges of each node by segment_max and segment_sum."""
+
     def loss(params, batch):
         x, senders, receivers, labels = batch
         for p in params["layers"]:
@@ -111,20 +114,24 @@ def graph_attention(
     def data(key):
         first, second = keys(key, 2)
         loops = jnp.arange(edges) % nodes
-        return normal(key, nodes, width), integers(first, nodes, edges), loops, integers(
-            second, 40, nodes
+        return (
+            normal(key, nodes, width),
+            integers(first, nodes, edges),
+            loops,
+            integers(second, 40, nodes),
         )
 
     return trained(loss, params, data)
 
 
 @program(
-    "DLRM: large embedding tables, bags of ids, pairwise interactions, Adagrad",
     small={"tables": 3, "rows": 64, "size": 8, "batch": 32, "bag": 2},
 )
 def dlrm(
     tables: int = 8, rows: int = 200000, size: int = 64, batch: int = 32768, bag: int = 4
 ) -> Made:
+    """DLRM: large embedding tables, bags of ids, pairwise interactions, Adagrad."""
+
     def loss(params, batch):
         dense, ids, labels = batch
         bottom = jax.nn.relu(jax.nn.relu(dense @ params["bottom"]) @ params["bottom_last"])
@@ -158,12 +165,13 @@ def dlrm(
 
 
 @program(
-    "Two-tower retrieval: in-batch negatives, a square of scores over the batch",
     small={"users": 64, "items": 64, "size": 8, "width": 16, "batch": 32},
 )
 def two_tower(
     users: int = 500000, items: int = 200000, size: int = 64, width: int = 512, batch: int = 8192
 ) -> Made:
+    """Two-tower retrieval: in-batch negatives, a square of scores over the batch."""
+
     def tower(p, ids, extra):
         x = jnp.concatenate([p["table"][ids], extra], -1)
         x = jax.nn.relu(x @ p["up"]) @ p["down"]
@@ -195,12 +203,13 @@ def two_tower(
 
 
 @program(
-    "SASRec and BERT4Rec: causal attention over histories of items, sampled negatives",
     small={"items": 64, "batch": 8, "length": 8, "width": 16, "layers": 1},
 )
 def sequential_recommender(
     items: int = 100000, batch: int = 512, length: int = 128, width: int = 128, layers: int = 2
 ) -> Made:
+    """SASRec and BERT4Rec: causal attention over histories of items, sampled negatives."""
+
     def loss(params, batch):
         history, positive, negative = batch
         x = params["items"][history] + params["positions"]

@@ -56,7 +56,6 @@ def _decoder_weights(key, layers, width, vocabulary, dtype=jnp.float32):
 
 
 @program(
-    "T5: encoder and decoder, cross attention, relative biases in buckets, Adafactor",
     small={"batch": 8, "source": 8, "target": 4, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def t5(
@@ -67,6 +66,8 @@ def t5(
     heads: int = 8,
     vocabulary: int = 16384,
 ) -> Made:
+    """T5: encoder and decoder, cross attention, relative biases in buckets, Adafactor."""
+
     def attend(p, prefix, x, read, bias, mask):
         q = heads_of(x, p[f"{prefix}q"], heads)
         k, v = (heads_of(read, p[f"{prefix}{name}"], heads) for name in ("k", "v"))
@@ -118,10 +119,10 @@ def t5(
 
 
 @program(
-    "Switch and GShard: top-2 experts with capacity, dispatched by one-hot einsums",
     small={"groups": 8, "length": 8, "width": 16, "experts": 4},
 )
 def moe_capacity(groups: int = 32, length: int = 512, width: int = 512, experts: int = 8) -> Made:
+    """Switch and GShard: top-2 experts with capacity, dispatched by one-hot einsums."""
     capacity = 2 * length // experts
 
     def routed(p, x):
@@ -132,7 +133,7 @@ def moe_capacity(groups: int = 32, length: int = 512, width: int = 512, experts:
         order = jnp.swapaxes(hot, 1, 2).reshape(groups, 2 * length, experts)
         places = (jnp.cumsum(order, 1) - 1).reshape(groups, 2, length, experts)
         places = (jnp.swapaxes(places, 1, 2) * hot).sum(-1)
-        slots = jax.nn.one_hot(places, capacity)
+        slots = jax.nn.one_hot(places.astype(jnp.int32), capacity)
         dispatch = jnp.einsum("glke,glkc->glec", hot, slots)
         combine = jnp.einsum("glk,glke,glkc->glec", best, hot, slots)
         h = jnp.einsum("glec,glw->egcw", dispatch, x)
@@ -157,10 +158,11 @@ def moe_capacity(groups: int = 32, length: int = 512, width: int = 512, experts:
 
 
 @program(
-    "MegaBlox and dropless experts: tokens sorted by expert, jax.lax.ragged_dot",
     small={"tokens": 64, "width": 16, "experts": 4},
 )
 def moe_ragged(tokens: int = 8192, width: int = 512, experts: int = 8) -> Made:
+    """MegaBlox and dropless experts: tokens sorted by expert, jax.lax.ragged_dot."""
+
     def loss(p, batch):
         x, target = batch
         shares, chosen = jax.lax.top_k(jax.nn.softmax(x @ p["router"]), 2)
@@ -183,7 +185,6 @@ def moe_ragged(tokens: int = 8192, width: int = 512, experts: int = 8) -> Made:
 
 
 @program(
-    "QLoRA: an int8 base with scales, frozen; adapters trained, bfloat16 activations",
     small={"layers": 1, "batch": 8, "length": 8, "width": 16, "heads": 2, "vocabulary": 32},
     donated=(0,),
 )
@@ -196,6 +197,7 @@ def lora_int8(
     vocabulary: int = 8192,
     rank: int = 8,
 ) -> Made:
+    """QLoRA: an int8 base with scales, frozen; adapters trained, bfloat16 activations."""
     updating = adam(2e-4)
 
     def dense(x, base, adapter):
@@ -251,7 +253,6 @@ def lora_int8(
 
 
 @program(
-    "GPT with the loss in chunks: logits of a part of the tokens under a checkpointed scan",
     small={
         "layers": 1,
         "batch": 8,
@@ -271,6 +272,8 @@ def gpt_chunked_loss(
     vocabulary: int = 32768,
     chunks: int = 8,
 ) -> Made:
+    """GPT with the loss in chunks: logits of a part of the tokens under a checkpointed scan."""
+
     def loss(params, tokens):
         x = _decoder(params, tokens, heads)
         labels = jnp.roll(tokens, -1, 1)
@@ -304,7 +307,6 @@ def _newton_schulz(g):
 
 
 @program(
-    "Muon (modded-nanogpt): updates made orthogonal by Newton-Schulz, the rest by Adam, bfloat16",
     small={"layers": 1, "batch": 8, "length": 8, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def gpt_muon(
@@ -315,6 +317,7 @@ def gpt_muon(
     heads: int = 6,
     vocabulary: int = 16384,
 ) -> Made:
+    """Muon (modded-nanogpt): updates made orthogonal by Newton-Schulz, Adam for the rest."""
     updating = adam()
 
     def step(state, tokens):
@@ -348,10 +351,11 @@ def gpt_muon(
 
 
 @program(
-    "Shampoo and SOAP: statistics of both sides, inverse roots by eigh every so many steps",
     small={"batch": 16, "width": 16, "layers": 2},
 )
 def shampoo(batch: int = 8192, width: int = 1024, layers: int = 2) -> Made:
+    """Shampoo and SOAP: statistics of both sides, inverse roots by eigh every so many steps."""
+
     def loss(params, batch):
         x, target = batch
         for p in params:
@@ -372,8 +376,11 @@ def shampoo(batch: int = 8192, width: int = 1024, layers: int = 2) -> Made:
         left = [side(a, g) for a, g in zip(state["left"], grads, strict=True)]
         right = [side(a, g.T) for a, g in zip(state["right"], grads, strict=True)]
         roots = jax.lax.cond(
-            due, lambda both, _: [root(m) for m in both], lambda _, old: old,
-            left + right, state["roots"],
+            due,
+            lambda both, _: [root(m) for m in both],
+            lambda _, old: old,
+            left + right,
+            state["roots"],
         )
         params = [
             p - 1e-3 * a @ g @ b
@@ -382,7 +389,10 @@ def shampoo(batch: int = 8192, width: int = 1024, layers: int = 2) -> Made:
             )
         ]
         return {
-            "params": params, "left": left, "right": right, "roots": roots,
+            "params": params,
+            "left": left,
+            "right": right,
+            "roots": roots,
             "count": state["count"] + 1,
         }, value
 
@@ -392,13 +402,15 @@ def shampoo(batch: int = 8192, width: int = 1024, layers: int = 2) -> Made:
         # Symmetric matrices with distinct eigenvalues: their vectors are well determined.
         held = [jnp.diag(1.0 + jnp.arange(width) / width)] * layers
         state = {"params": params, "left": held, "right": held, "roots": eyes * 2}
-        return {**state, "count": jnp.int32(0)}, (normal(key, batch, width), normal(key, batch, width))
+        return {**state, "count": jnp.int32(0)}, (
+            normal(key, batch, width),
+            normal(key, batch, width),
+        )
 
     return step, init
 
 
 @program(
-    "DPO: a policy against a frozen reference, chosen and rejected texts in one batch",
     small={"layers": 1, "batch": 8, "length": 8, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def dpo(
@@ -409,6 +421,7 @@ def dpo(
     heads: int = 12,
     vocabulary: int = 16384,
 ) -> Made:
+    """DPO: a policy against a frozen reference, chosen and rejected texts in one batch."""
     updating = adam(1e-5)
 
     def likelihoods(params, tokens, mask):
@@ -446,7 +459,6 @@ def dpo(
 
 
 @program(
-    "GRPO and RLHF updates: clipped ratios, a penalty against a reference, entropy of the logits",
     small={"layers": 1, "batch": 8, "length": 8, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def grpo(
@@ -457,6 +469,8 @@ def grpo(
     heads: int = 12,
     vocabulary: int = 16384,
 ) -> Made:
+    """GRPO and RLHF updates: clipped ratios, a penalty against a reference, entropy."""
+
     def loss(params, batch):
         tokens, old, reference, gains = batch
         logits = _decoder(params, tokens, heads) @ params["embedding"].T
@@ -479,7 +493,6 @@ def grpo(
 
 
 @program(
-    "Gradient accumulation with optax.MultiSteps and clipping (Hugging Face Flax scripts)",
     small={"layers": 1, "batch": 8, "length": 8, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def bert_multi_steps(
@@ -490,6 +503,7 @@ def bert_multi_steps(
     heads: int = 12,
     vocabulary: int = 16384,
 ) -> Made:
+    """Gradient accumulation with optax.MultiSteps and clipping (Hugging Face Flax scripts)."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 1000)
     inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, eps=1e-5))
     updating = optax.MultiSteps(inner, every_k_schedule=2)
@@ -522,10 +536,10 @@ def bert_multi_steps(
 
 
 @program(
-    "Tensor and data parallelism by shard_map: psums written by hand on the plan's own axes",
     small={"batch": 16, "width": 16, "layers": 2},
 )
 def shard_map_megatron(batch: int = 8192, width: int = 2048, layers: int = 2) -> Made:
+    """Tensor and data parallelism by shard_map: psums written by hand on the plan's own axes."""
     mesh, spec = _mesh(jax.sharding.AxisType.Auto), jax.sharding.PartitionSpec
 
     @functools.partial(
@@ -554,10 +568,10 @@ def shard_map_megatron(batch: int = 8192, width: int = 2048, layers: int = 2) ->
 
 
 @program(
-    "Pipeline by shard_map: stages on one axis, microbatches passed on by ppermute in a scan",
     small={"parts": 8, "batch": 4, "width": 16},
 )
 def pipeline(parts: int = 16, batch: int = 1024, width: int = 1024) -> Made:
+    """Pipeline by shard_map: stages on one axis, microbatches passed on by ppermute in a scan."""
     mesh, spec = _mesh(jax.sharding.AxisType.Auto), jax.sharding.PartitionSpec
     stages = 4
 
@@ -598,11 +612,11 @@ def pipeline(parts: int = 16, batch: int = 1024, width: int = 1024) -> Made:
 
 
 @program(
-    "Explicit meshes (sharding in types): out_sharding= in einsums, reshard between layers",
     small={"batch": 16, "width": 16, "layers": 2},
     context=lambda: jax.set_mesh(_mesh(jax.sharding.AxisType.Explicit)),
 )
 def explicit_mesh(batch: int = 8192, width: int = 2048, layers: int = 2) -> Made:
+    """Explicit meshes (sharding in types): out_sharding= in einsums, reshard between layers."""
     mesh, spec = _mesh(jax.sharding.AxisType.Explicit), jax.sharding.PartitionSpec
 
     def placed(*entries):
@@ -630,12 +644,13 @@ def explicit_mesh(batch: int = 8192, width: int = 2048, layers: int = 2) -> Made
 
 
 @program(
-    "Flax NNX with dropout streams and the model's state as the step's argument (Gemma examples)",
     small={"batch": 8, "length": 8, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def nnx_decoder(
     batch: int = 32, length: int = 256, width: int = 512, heads: int = 8, vocabulary: int = 8192
 ) -> Made:
+    """Flax NNX with dropout streams and the state as argument (Gemma examples)."""
+
     class Block(nnx.Module):
         def __init__(self, rngs):
             self.attention = nnx.MultiHeadAttention(heads, width, decode=False, rngs=rngs)
@@ -683,7 +698,6 @@ def nnx_decoder(
 
 
 @program(
-    "Flash attention of jax.experimental.pallas called as it is, in bfloat16",
     small={"batch": 8, "length": 128, "width": 256, "heads": 2, "vocabulary": 32},
     profiles=("v5e",),
 )
@@ -694,6 +708,7 @@ def flash_attention(
     heads: int = 8,
     vocabulary: int = 8192,
 ) -> Made:
+    """Flash attention of jax.experimental.pallas called as it is, in bfloat16."""
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention as flash
 
     def loss(params, tokens):
@@ -716,7 +731,6 @@ def flash_attention(
 
 
 @program(
-    "cuDNN attention by jax.nn.dot_product_attention, rotary positions, grouped heads, SwiGLU",
     small={"batch": 8, "length": 64, "width": 128, "heads": 4, "vocabulary": 32},
     profiles=("h100-sxm",),
 )
@@ -727,6 +741,7 @@ def cudnn_attention(
     heads: int = 8,
     vocabulary: int = 8192,
 ) -> Made:
+    """cuDNN attention by jax.nn.dot_product_attention, rotary positions, grouped heads, SwiGLU."""
     size = width // heads
 
     def rotated(x):

@@ -16,12 +16,13 @@ from benchmarks.field.program import (
 
 
 @program(
-    "Neural ODE by a scan of Runge-Kutta steps, each under jax.checkpoint (torchdiffeq ports)",
     small={"batch": 16, "width": 8, "hidden": 16, "steps": 4},
 )
 def neural_ode_scan(
     batch: int = 8192, width: int = 256, hidden: int = 1024, steps: int = 32
 ) -> Made:
+    """Neural ODE by a scan of Runge-Kutta steps, each under jax.checkpoint (torchdiffeq ports)."""
+
     def field(p, t, y):
         return jnp.tanh(y @ p["in"] + t * p["time"]) @ p["out"]
 
@@ -53,10 +54,11 @@ def neural_ode_scan(
 
 
 @program(
-    "Neural ODE with an adaptive while loop forward and the adjoint solved backwards by another",
     small={"batch": 16, "width": 8, "hidden": 16},
 )
 def neural_ode_adjoint(batch: int = 8192, width: int = 256, hidden: int = 1024) -> Made:
+    """Neural ODE: an adaptive while loop forward, its adjoint by another one backward."""
+
     def field(p, y):
         return jnp.tanh(y @ p["in"]) @ p["out"]
 
@@ -121,12 +123,13 @@ def neural_ode_adjoint(batch: int = 8192, width: int = 256, hidden: int = 1024) 
 
 
 @program(
-    "Fourier neural operator in one dimension (Burgers): spectral mixing of channels",
     small={"layers": 2, "batch": 8, "length": 32, "width": 16, "modes": 4},
 )
 def fno_1d(
     layers: int = 4, batch: int = 512, length: int = 1024, width: int = 64, modes: int = 16
 ) -> Made:
+    """Fourier neural operator in one dimension (Burgers): spectral mixing of channels."""
+
     def loss(params, batch):
         x, target = batch
         for p in params["layers"]:
@@ -149,12 +152,13 @@ def fno_1d(
 
 
 @program(
-    "Fourier neural operator in two dimensions (Darcy, Navier-Stokes): rfft2 and four corners",
     small={"layers": 1, "batch": 8, "size": 16, "width": 8, "modes": 3},
 )
 def fno_2d(
     layers: int = 3, batch: int = 64, size: int = 64, width: int = 32, modes: int = 12
 ) -> Made:
+    """Fourier neural operator in two dimensions (Darcy, Navier-Stokes): rfft2 and four corners."""
+
     def loss(params, batch):
         x, target = batch  # [B, X, Y, C]
         x = x[..., None] * params["lift"]
@@ -182,10 +186,11 @@ def fno_2d(
 
 
 @program(
-    "PINN: residuals of a PDE by jacobian and hessian of a network, vmapped over points",
     small={"points": 32, "width": 16, "layers": 2},
 )
 def pinn(points: int = 16384, width: int = 512, layers: int = 4) -> Made:
+    """PINN: residuals of a PDE by jacobian and hessian of a network, vmapped over points."""
+
     def network(params, x):  # [2] to a scalar
         for p in params["layers"]:
             x = jnp.tanh(x @ p["w"] + p["b"])
@@ -217,10 +222,11 @@ def pinn(points: int = 16384, width: int = 512, layers: int = 4) -> Made:
 
 
 @program(
-    "Gaussian process regression (GPJax): marginal likelihood by Cholesky, several outputs",
     small={"tasks": 8, "points": 16, "features": 3},
 )
 def gaussian_process(tasks: int = 16, points: int = 1024, features: int = 8) -> Made:
+    """Gaussian process regression (GPJax): marginal likelihood by Cholesky, several outputs."""
+
     def negative_likelihood(p, x, y):
         scaled = x / jnp.exp(p["length"])
         square = jnp.sum((scaled[:, None] - scaled[None]) ** 2, -1)
@@ -245,10 +251,11 @@ def gaussian_process(tasks: int = 16, points: int = 1024, features: int = 8) -> 
 
 
 @program(
-    "Interatomic potentials (SchNet, JAX-MD): forces as gradients inside of the loss",
     small={"systems": 8, "atoms": 6, "width": 8, "layers": 1},
 )
 def molecular_forces(systems: int = 64, atoms: int = 64, width: int = 64, layers: int = 2) -> Made:
+    """Interatomic potentials (SchNet, JAX-MD): forces as gradients inside of the loss."""
+
     def energy(params, position, species):
         gaps = position[:, None] - position[None]
         distance = jnp.sqrt(jnp.sum(gaps**2, -1) + 1e-3)
@@ -280,10 +287,11 @@ def molecular_forces(systems: int = 64, atoms: int = 64, width: int = 64, layers
 
 
 @program(
-    "E(3)-equivariant network (e3nn, PaiNN): scalars and vectors, messages between all atoms",
     small={"systems": 8, "atoms": 6, "width": 8, "layers": 1},
 )
 def equivariant(systems: int = 64, atoms: int = 48, width: int = 64, layers: int = 2) -> Made:
+    """E(3)-equivariant network (e3nn, PaiNN): scalars and vectors, messages between all atoms."""
+
     def loss(params, batch):
         position, target = batch
         gaps = position[:, :, None] - position[:, None]
@@ -321,12 +329,13 @@ def equivariant(systems: int = 64, atoms: int = 48, width: int = 64, layers: int
 
 
 @program(
-    "DeepONet: branch and trunk networks joined by an outer product over query points",
     small={"functions": 8, "points": 16, "sensors": 8, "width": 16},
 )
 def deeponet(
     functions: int = 1024, points: int = 1024, sensors: int = 256, width: int = 1024
 ) -> Made:
+    """DeepONet: branch and trunk networks joined by an outer product over query points."""
+
     def network(layers, x):
         for p in layers:
             x = jax.nn.gelu(x @ p)
@@ -346,8 +355,10 @@ def deeponet(
         return {"branch": chain(key, sensors), "trunk": chain(key, 2)}
 
     def data(key):
-        return normal(key, functions, sensors), normal(key, points, 2), normal(
-            key, functions, points
+        return (
+            normal(key, functions, sensors),
+            normal(key, points, 2),
+            normal(key, functions, points),
         )
 
     return trained(loss, params, data)

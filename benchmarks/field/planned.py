@@ -5,8 +5,6 @@ import re
 import traceback
 from typing import Any
 
-import jax
-
 import kiwi
 from benchmarks.field.program import PROGRAMS
 from kiwi.deviation import deviation
@@ -95,4 +93,3 @@ def cpu_seconds() -> float:
     """Of this process and of those that it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-

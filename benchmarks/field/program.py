@@ -54,16 +54,16 @@ PROGRAMS: dict[str, Program] = {}
 
 
 def program(
-    stands_for: str,
     small: dict[str, Any],
     donated: tuple[int, ...] = (0,),
     profiles: tuple[str, ...] | None = None,
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Registers a builder under its own name."""
+    """Registers a builder under its own name; its docstring is what it stands for."""
 
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
         name: str = build.__name__
+        stands_for = " ".join((build.__doc__ or "").split()).removesuffix(".")
         PROGRAMS[name] = Program(name, stands_for, build, small, donated, profiles, context)
         return build
 

@@ -20,7 +20,6 @@ from benchmarks.field.program import (
 
 
 @program(
-    "Mamba in plain JAX: selective scan over time under jax.checkpoint, gradients accumulated",
     small={"layers": 1, "batch": 16, "time": 16, "width": 32, "inner": 64, "state": 4, "parts": 2},
 )
 def mamba(
@@ -32,6 +31,8 @@ def mamba(
     state: int = 16,
     parts: int = 2,
 ) -> Made:
+    """Mamba in plain JAX: selective scan over time under jax.checkpoint, gradients accumulated."""
+
     @jax.checkpoint
     def selective_scan(u, delta, a, b, c):  # [T, D], [T, D], [D, N], [T, N], [T, N]
         def cell(h, xs):
@@ -93,12 +94,13 @@ def mamba(
 
 
 @program(
-    "S4D: diagonal state spaces as long convolutions by FFT",
     small={"layers": 1, "batch": 8, "length": 32, "width": 16, "state": 4},
 )
 def s4_convolution(
     layers: int = 4, batch: int = 64, length: int = 2048, width: int = 256, state: int = 16
 ) -> Made:
+    """S4D: diagonal state spaces as long convolutions by FFT."""
+
     def kernel(p):  # of each channel, over the length
         decay = -jnp.exp(p["decay"]) + 1j * p["frequency"]
         times = jnp.arange(length)
@@ -125,12 +127,13 @@ def s4_convolution(
 
 
 @program(
-    "S5: a parallel associative scan over complex states",
     small={"layers": 1, "batch": 8, "length": 16, "width": 16, "state": 8},
 )
 def s5(
     layers: int = 2, batch: int = 32, length: int = 1024, width: int = 256, state: int = 128
 ) -> Made:
+    """S5: a parallel associative scan over complex states."""
+
     def combine(left, right):
         a, x = left
         b, y = right
@@ -139,9 +142,9 @@ def s5(
     def layer(p, u):  # [L, H]
         poles = jnp.exp(-jnp.exp(p["decay"]) + 1j * p["frequency"])
         driven = u @ (p["b_re"] + 1j * p["b_im"])
-        states = jax.lax.associative_scan(
-            combine, (jnp.broadcast_to(poles, driven.shape), driven)
-        )[1]
+        states = jax.lax.associative_scan(combine, (jnp.broadcast_to(poles, driven.shape), driven))[
+            1
+        ]
         return (states @ (p["c_re"] + 1j * p["c_im"])).real + p["skip"] * u
 
     def loss(params, batch):
@@ -171,10 +174,11 @@ def s5(
 
 
 @program(
-    "LRU and Griffin: a gated real recurrence by associative scan beside a short convolution",
     small={"layers": 1, "batch": 8, "length": 16, "width": 32},
 )
 def griffin(layers: int = 2, batch: int = 16, length: int = 1024, width: int = 1024) -> Made:
+    """LRU and Griffin: a gated real recurrence by associative scan beside a short convolution."""
+
     def combine(left, right):
         return left[0] * right[0], right[0] * left[1] + right[1]
 
@@ -203,7 +207,6 @@ def griffin(layers: int = 2, batch: int = 16, length: int = 1024, width: int = 1
 
 
 @program(
-    "RWKV: the numerically stable WKV recurrence, layers scanned, each step of time a scan",
     small={"layers": 2, "batch": 8, "length": 8, "width": 16, "vocabulary": 32},
 )
 def rwkv(
@@ -213,6 +216,8 @@ def rwkv(
     width: int = 512,
     vocabulary: int = 4096,
 ) -> Made:
+    """RWKV: the numerically stable WKV recurrence, layers scanned, each step of time a scan."""
+
     def shifted(x):
         return jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :-1]
 
@@ -265,10 +270,11 @@ def rwkv(
 
 
 @program(
-    "xLSTM: exponential gates with a stabiliser, matrix memory of each head, scanned over time",
     small={"batch": 8, "time": 8, "width": 16, "heads": 2},
 )
 def xlstm(batch: int = 32, time: int = 128, width: int = 512, heads: int = 8) -> Made:
+    """xLSTM: exponential gates with a stabiliser, matrix memory of each head, scanned over time."""
+
     def cell(held, xs):
         memory, norm, most = held
         q, k, v, i, f = xs  # [B, H, D] and [B, H]
@@ -307,12 +313,13 @@ def xlstm(batch: int = 32, time: int = 128, width: int = 512, heads: int = 8) ->
 
 
 @program(
-    "GRU sequence to sequence with attention (translation tutorials), teacher forcing",
     small={"batch": 8, "time": 8, "width": 16, "vocabulary": 32},
 )
 def gru_seq2seq(
     batch: int = 256, time: int = 64, width: int = 1024, vocabulary: int = 8192
 ) -> Made:
+    """GRU sequence to sequence with attention (translation tutorials), teacher forcing."""
+
     def gru(p, h, x):
         r, z = jnp.split(jax.nn.sigmoid(x @ p["x_gates"] + h @ p["h_gates"]), 2, axis=-1)
         new = jnp.tanh(x @ p["x_new"] + (r * h) @ p["h_new"])

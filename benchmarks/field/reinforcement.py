@@ -35,7 +35,6 @@ def _network_weights(key, inputs, width, outputs):
 
 
 @program(
-    "PureJaxRL: PPO with environment and updates in nested scans, seeds under vmap",
     small={"seeds": 8, "environments": 4, "time": 4, "width": 8, "epochs": 2, "parts": 2},
     donated=(),
 )
@@ -47,6 +46,7 @@ def ppo(
     epochs: int = 2,
     parts: int = 4,
 ) -> Made:
+    """PureJaxRL: PPO with environment and updates in nested scans, seeds under vmap."""
     actions, size = 4, 16
     updating = optax.chain(optax.clip_by_global_norm(0.5), adam(3e-4))
 
@@ -101,9 +101,7 @@ def ppo(
 
         def epoch(carry, key):
             order = jax.random.permutation(key, time * environments)
-            batches = jax.tree.map(
-                lambda x: x[order].reshape(parts, -1, *x.shape[1:]), whole
-            )
+            batches = jax.tree.map(lambda x: x[order].reshape(parts, -1, *x.shape[1:]), whole)
             return jax.lax.scan(minibatch, carry, batches)
 
         (params, moments), values = jax.lax.scan(
@@ -128,7 +126,6 @@ def ppo(
 
 
 @program(
-    "DQN (CleanRL): a replay buffer in the state, written at an index, sampled by gather",
     small={"slots": 64, "environments": 8, "batch": 16, "size": 8, "width": 8},
 )
 def dqn(
@@ -138,6 +135,7 @@ def dqn(
     size: int = 128,
     width: int = 1024,
 ) -> Made:
+    """DQN (CleanRL): a replay buffer in the state, written at an index, sampled by gather."""
     actions = 8
     updating = adam()
 
@@ -183,10 +181,10 @@ def dqn(
 
 
 @program(
-    "SAC (Brax): reparametrised actor, two critics, temperature, targets averaged, steps scanned",
     small={"steps": 2, "batch": 16, "size": 8, "width": 8},
 )
 def sac(steps: int = 4, batch: int = 4096, size: int = 128, width: int = 1024) -> Made:
+    """SAC (Brax): actor, two critics, temperature, averaged targets, steps scanned."""
     actions = 16
     updating = adam(3e-4)
 
@@ -251,10 +249,10 @@ def sac(steps: int = 4, batch: int = 4096, size: int = 128, width: int = 1024) -
 
 
 @program(
-    "MuZero (mctx learners): a model unrolled over few actions, gradients scaled at each",
     small={"batch": 16, "size": 8, "width": 16},
 )
 def muzero(batch: int = 8192, size: int = 512, width: int = 1024) -> Made:
+    """MuZero (mctx learners): a model unrolled over few actions, gradients scaled at each."""
     unroll, actions, bins = 5, 18, 601
 
     def halved(x):
@@ -292,12 +290,12 @@ def muzero(batch: int = 8192, size: int = 512, width: int = 1024) -> Made:
 
 
 @program(
-    "Evolution strategies (EvoJAX, evosax): a population by vmap, ranks, no gradients",
     small={"population": 16, "episodes": 2, "time": 4, "width": 8},
 )
 def evolution_strategies(
     population: int = 512, episodes: int = 16, time: int = 50, width: int = 256
 ) -> Made:
+    """Evolution strategies (EvoJAX, evosax): a population by vmap, ranks, no gradients."""
     size = 32
 
     def fitness(params, key):
@@ -337,7 +335,6 @@ def evolution_strategies(
 
 
 @program(
-    "DreamerV3: a recurrent state-space model over replayed sequences, discrete latents",
     small={"batch": 8, "time": 4, "width": 16, "groups": 2, "classes": 4, "size": 8},
 )
 def dreamer(
@@ -348,6 +345,7 @@ def dreamer(
     classes: int = 32,
     size: int = 512,
 ) -> Made:
+    """DreamerV3: a recurrent state-space model over replayed sequences, discrete latents."""
     latent = groups * classes
 
     def drawn(logits, key):

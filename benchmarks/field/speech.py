@@ -22,18 +22,22 @@ from benchmarks.field.program import (
 
 def _along(x, kernel, stride=1, groups=1):
     return jax.lax.conv_general_dilated(
-        x, kernel, (stride,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"),
+        x,
+        kernel,
+        (stride,),
+        "SAME",
+        dimension_numbers=("NWC", "WIO", "NWC"),
         feature_group_count=groups,
     )
 
 
 @program(
-    "Conformer with CTC (optax.ctc_loss): a scan over frames in the loss, lengths by padding",
     small={"batch": 8, "frames": 16, "labels": 4, "width": 16, "heads": 2},
 )
 def conformer_ctc(
     batch: int = 64, frames: int = 512, labels: int = 64, width: int = 512, heads: int = 8
 ) -> Made:
+    """Conformer with CTC (optax.ctc_loss): a scan over frames in the loss, lengths by padding."""
     classes = 128
 
     def loss(params, batch):
@@ -73,12 +77,12 @@ def conformer_ctc(
 
 
 @program(
-    "wav2vec 2.0: strided convolutions over waves, masked frames, Gumbel codes, contrast",
     small={"batch": 8, "samples": 64, "width": 16, "heads": 2, "codes": 8},
 )
 def wav2vec(
     batch: int = 64, samples: int = 16384, width: int = 512, heads: int = 8, codes: int = 320
 ) -> Made:
+    """wav2vec 2.0: strided convolutions over waves, masked frames, Gumbel codes, contrast."""
     strides = (4, 2, 2, 2)
 
     def loss(params, batch):
@@ -126,10 +130,10 @@ def wav2vec(
 
 
 @program(
-    "RNN transducer: a joint of frames and labels, forward variables by nested scans",
     small={"batch": 8, "frames": 8, "labels": 4, "width": 16},
 )
 def transducer(batch: int = 32, frames: int = 128, labels: int = 32, width: int = 256) -> Made:
+    """RNN transducer: a joint of frames and labels, forward variables by nested scans."""
     classes = 128
 
     def lstm(p, x):  # [T, B, D]
@@ -174,7 +178,11 @@ def transducer(batch: int = 32, frames: int = 128, labels: int = 32, width: int 
         cell = {"x": (width, 4 * width), "h": (width, 4 * width)}
         first, second = keys(key, 2)
         ends = {"lift": (80, width), "embedding": (classes, width), "head": (width, classes)}
-        return {"sound": weights(first, **cell), "text": weights(second, **cell), **weights(key, **ends)}
+        return {
+            "sound": weights(first, **cell),
+            "text": weights(second, **cell),
+            **weights(key, **ends),
+        }
 
     def data(key):
         return normal(key, batch, frames, 80), 1 + integers(key, classes - 1, batch, labels)
@@ -183,7 +191,6 @@ def transducer(batch: int = 32, frames: int = 128, labels: int = 32, width: int 
 
 
 @program(
-    "AlphaFold's Evoformer: triangle multiplication, triangle attention, outer product mean",
     small={"batch": 4, "residues": 8, "rows": 4, "pair": 16, "single": 16, "heads": 2},
 )
 def evoformer(
@@ -194,6 +201,8 @@ def evoformer(
     single: int = 128,
     heads: int = 4,
 ) -> Made:
+    """AlphaFold's Evoformer: triangle multiplication, triangle attention, outer product mean."""
+
     def multiplied(p, z):
         h = normalised(z)
         left = jax.nn.sigmoid(h @ p["left_gate"]) * (h @ p["left"])
@@ -234,10 +243,22 @@ def evoformer(
     def params(key):
         def layer(key):
             first, second = keys(key, 2)
-            square = {name: (pair, pair) for name in (
-                "left_gate", "left", "right_gate", "right", "gate", "out",
-                "q", "k", "v", "o", "attention_gate",
-            )}
+            square = {
+                name: (pair, pair)
+                for name in (
+                    "left_gate",
+                    "left",
+                    "right_gate",
+                    "right",
+                    "gate",
+                    "out",
+                    "q",
+                    "k",
+                    "v",
+                    "o",
+                    "attention_gate",
+                )
+            }
             row = {name: (single, single) for name in "qkvo"} | {"bias": (pair, heads)}
             shapes = {"up": (single, 4 * single), "down": (4 * single, single)}
             shapes |= {"small_left": (single, 8), "small_right": (single, 8), "join": (64, pair)}
@@ -252,16 +273,21 @@ def evoformer(
 
     def data(key):
         z = normal(key, batch, residues, residues, pair)
-        return normal(key, batch, rows, residues, single), z, integers(key, 64, batch, residues, residues)
+        return (
+            normal(key, batch, rows, residues, single),
+            z,
+            integers(key, 64, batch, residues, residues),
+        )
 
     return trained(loss, params, data)
 
 
 @program(
-    "MAML: gradients through inner steps of gradient descent, tasks under vmap",
     small={"tasks": 8, "points": 4, "width": 16},
 )
 def maml(tasks: int = 64, points: int = 128, width: int = 512) -> Made:
+    """MAML: gradients through inner steps of gradient descent, tasks under vmap."""
+
     def network(p, x):
         x = jax.nn.relu(x @ p["a"])
         return jax.nn.relu(x @ p["b"]) @ p["c"]
@@ -290,10 +316,11 @@ def maml(tasks: int = 64, points: int = 128, width: int = 512) -> Made:
 
 
 @program(
-    "Deep equilibrium model: a fixed point by a while loop, implicit gradients by another",
     small={"batch": 16, "width": 16},
 )
 def deep_equilibrium(batch: int = 8192, width: int = 1024) -> Made:
+    """Deep equilibrium model: a fixed point by a while loop, implicit gradients by another."""
+
     def layer(p, x, z):
         return jnp.tanh(0.5 * z @ p["w"] + x @ p["u"])
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from benchmarks.field.programs import PROGRAMS
 from benchmarks.field.rows import FREE, Key, Row
 
-
 MIB = 1 << 20
 NEAR = 0.15
 """Predictions further than this from the compiled program are named."""
@@ -27,7 +26,11 @@ def markdown(rows: Mapping[str, Row], command: str) -> str:
     ]
     tables = dict.fromkeys((Key.parse(key).profile, Key.parse(key).budget) for key in rows)
     for profile, budget in sorted(tables, key=lambda pair: (pair[0], pair[1] != FREE)):
-        named = [(PROGRAMS[n].name, rows[k]) for n in PROGRAMS if (k := f"{n} {profile} {budget}") in rows]
+        named = [
+            (PROGRAMS[n].name, rows[k])
+            for n in PROGRAMS
+            if (k := f"{n} {profile} {budget}") in rows
+        ]
         title = "free" if budget == FREE else f"{budget} % of the free peak"
         lines += [f"## {profile}, {title}", "", *_summary(named)]
         lines += _numbers(named) if profile == "numbers" else _plans(named)

@@ -67,10 +67,10 @@ class _ResNet(linen.Module):
 
 
 @program(
-    "ResNet in flax.linen (its ImageNet example): batch statistics as state, momentum, decay",
     small={"batch": 8, "size": 32, "width": 8, "stages": 2},
 )
 def resnet(batch: int = 256, size: int = 128, width: int = 64, stages: int = 4) -> Made:
+    """ResNet in flax.linen (its ImageNet example): batch statistics as state, momentum, decay."""
     model = _ResNet(width, stages)
     updating = optax.sgd(0.1, momentum=0.9, nesterov=True)
 
@@ -102,10 +102,11 @@ def resnet(batch: int = 256, size: int = 128, width: int = 64, stages: int = 4) 
 
 
 @program(
-    "ConvNeXt: depthwise 7x7 convolutions, layer scale, stochastic depth",
     small={"batch": 8, "size": 16, "width": 8, "layers": 1},
 )
 def convnext(batch: int = 128, size: int = 128, width: int = 128, layers: int = 3) -> Made:
+    """ConvNeXt: depthwise 7x7 convolutions, layer scale, stochastic depth."""
+
     def loss(params, batch):
         images, labels, key = batch
         x = normalised(convolved(images, params["stem"], 4))
@@ -136,10 +137,11 @@ def convnext(batch: int = 128, size: int = 128, width: int = 128, layers: int = 
 
 
 @program(
-    "MLP-Mixer: mixes over patches and over channels, layers scanned",
     small={"batch": 8, "patches": 16, "width": 16, "layers": 2},
 )
 def mlp_mixer(batch: int = 256, patches: int = 196, width: int = 512, layers: int = 4) -> Made:
+    """MLP-Mixer: mixes over patches and over channels, layers scanned."""
+
     def loss(params, batch):
         x, labels = batch
 
@@ -172,12 +174,12 @@ def mlp_mixer(batch: int = 256, patches: int = 196, width: int = 512, layers: in
 
 
 @program(
-    "Masked autoencoder: random patches kept by argsort and gather, light decoder",
     small={"batch": 8, "patches": 16, "width": 16, "heads": 2, "layers": 1},
 )
 def masked_autoencoder(
     batch: int = 256, patches: int = 196, width: int = 512, heads: int = 8, layers: int = 3
 ) -> Made:
+    """Masked autoencoder: random patches kept by argsort and gather, light decoder."""
     pixels, seen = 48, patches // 4
 
     def block(p, x):
@@ -220,10 +222,13 @@ def masked_autoencoder(
 
 
 @program(
-    "Swin: attention in shifted windows, relative position biases, patches merged",
     small={"batch": 8, "size": 8, "window": 4, "width": 16, "heads": 2},
 )
-def swin(batch: int = 128, size: int = 56, window: int = 7, width: int = 128, heads: int = 4) -> Made:
+def swin(
+    batch: int = 128, size: int = 56, window: int = 7, width: int = 128, heads: int = 4
+) -> Made:
+    """Swin: attention in shifted windows, relative position biases, patches merged."""
+
     def windows(x):
         b, h, w, c = x.shape
         x = x.reshape(b, h // window, window, w // window, window, c)
@@ -275,7 +280,6 @@ def swin(batch: int = 128, size: int = 56, window: int = 7, width: int = 128, he
 
 
 @program(
-    "CLIP: two transformers, a learned temperature, contrast over the whole batch",
     small={"batch": 16, "patches": 8, "words": 8, "width": 16, "heads": 2, "vocabulary": 32},
 )
 def clip(
@@ -286,6 +290,8 @@ def clip(
     heads: int = 8,
     vocabulary: int = 16384,
 ) -> Made:
+    """CLIP: two transformers, a learned temperature, contrast over the whole batch."""
+
     def block(p, x, mask):
         h = normalised(x)
         q, k, v = (heads_of(h, p[name], heads) for name in ("q", "k", "v"))
@@ -331,12 +337,12 @@ def clip(
 
 
 @program(
-    "DINO and distillation: a teacher that is the student's moving average, centring, two views",
     small={"batch": 8, "patches": 8, "width": 16, "prototypes": 32},
 )
 def ema_teacher(
     batch: int = 256, patches: int = 196, width: int = 384, prototypes: int = 8192
 ) -> Made:
+    """DINO and distillation: a teacher that is the student's average, centring, two views."""
     updating = adam()
 
     def network(p, x):
@@ -383,10 +389,11 @@ def ema_teacher(
 
 
 @program(
-    "U-Net segmentation (scenic): a pyramid, upsampling by jax.image, skip concatenations, dice",
     small={"batch": 8, "size": 16, "width": 8},
 )
 def unet_segmentation(batch: int = 64, size: int = 128, width: int = 32) -> Made:
+    """U-Net segmentation (scenic): a pyramid, jax.image upsampling, skips, dice."""
+
     def twice(p, x):
         return jax.nn.relu(convolved(jax.nn.relu(convolved(x, p["first"])), p["second"]))
 
