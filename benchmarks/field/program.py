@@ -24,6 +24,7 @@ class Program:
     - `small`: the sizes of the copy that runs on CPU devices.
     - `donated`: positions of arguments that the step may overwrite.
     - `profiles`: those it can be compiled for; None of all.
+    - `rounds`: why numbers may differ by more than `EQUAL`.
     - `context`: what it is written to run within, such as `jax.set_mesh`.
     """
 
@@ -33,6 +34,7 @@ class Program:
     small: dict[str, Any]
     donated: tuple[int, ...] = (0,)
     profiles: tuple[str, ...] | None = None
+    rounds: str = ""
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def make(self, small: bool = False) -> Made:
@@ -57,6 +59,7 @@ def program(
     small: dict[str, Any],
     donated: tuple[int, ...] = (0,),
     profiles: tuple[str, ...] | None = None,
+    rounds: str = "",
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Registers a builder under its own name; its docstring is what it stands for."""
@@ -64,7 +67,7 @@ def program(
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
         name: str = build.__name__
         stands_for = " ".join((build.__doc__ or "").split()).removesuffix(".")
-        PROGRAMS[name] = Program(name, stands_for, build, small, donated, profiles, context)
+        PROGRAMS[name] = Program(name, stands_for, build, small, donated, profiles, rounds, context)
         return build
 
     return register

@@ -71,8 +71,23 @@ def _summary(named: list[tuple[str, Row]]) -> list[str]:
 
 
 def _numbers(named: list[tuple[str, Row]]) -> list[str]:
-    lines = ["| program | largest relative difference |", "| --- | --- |"]
-    return [*lines, *(f"| {name} | {outcome(row)} |" for name, row in named), ""]
+    lines = [
+        "The root mean square of the difference by that of the wanted values, the largest of all "
+        f"results; below {EQUAL:g} it is rounding.",
+        "",
+        "| program | largest relative difference | |",
+        "| --- | --- | --- |",
+    ]
+    return [
+        *lines,
+        *(f"| {name} | {outcome(row)} | {_why(name, row)} |" for name, row in named),
+        "",
+    ]
+
+
+def _why(name: str, row: Row) -> str:
+    is_equal = row.get("difference", 0.0) < EQUAL
+    return "" if is_equal else PROGRAMS[name].rounds or "differs"
 
 
 def _plans(named: list[tuple[str, Row]]) -> list[str]:
