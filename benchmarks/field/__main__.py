@@ -53,7 +53,9 @@ def main(_: list[str]) -> None:
         if not key.is_numbers and key.share is not None and free_peak is None:
             print(f"{number}/{len(asked)} {key}: no free plan", flush=True)
             continue
-        budget = None if key.share is None or key.is_numbers else int(key.share * free_peak)
+        budget = None
+        if key.share is not None and free_peak is not None:
+            budget = int(key.share * free_peak)
         row = {**_measured(key, budget), **_environment()}
         rows = {**read_rows(out), str(key): row}
         write_rows(out, rows, COMMAND)

@@ -288,7 +288,7 @@ def gpt_chunked_loss(
             jnp.swapaxes(x.reshape(batch, chunks, -1, width), 0, 1),
             jnp.swapaxes(labels.reshape(batch, chunks, -1), 0, 1),
         )
-        return jax.lax.scan(part, 0.0, split)[0] / chunks
+        return jax.lax.scan(part, jnp.zeros(()), split)[0] / chunks
 
     return trained(
         loss,

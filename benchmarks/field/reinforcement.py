@@ -1,5 +1,7 @@
 """Reinforcement learning and evolution: environments, buffers and updates in one step."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -201,6 +203,7 @@ def sac(steps: int = 4, batch: int = 4096, size: int = 128, width: int = 1024) -
         return jax.vmap(_network, (0, None))(p, joint)[..., 0]
 
     def one(held, xs):
+        params: dict[str, Any]
         params, target, moments = held
         batch, key = xs
         now, later = jax.random.split(key)
@@ -221,7 +224,7 @@ def sac(steps: int = 4, batch: int = 4096, size: int = 128, width: int = 1024) -
 
         value, grads = jax.value_and_grad(loss)(params)
         updates, moments = updating.update(grads, moments, params)
-        params = optax.apply_updates(params, updates)
+        params = cast("dict[str, Any]", optax.apply_updates(params, updates))
         target = optax.incremental_update(params["critics"], target, 0.005)
         return (params, target, moments), value
 
@@ -261,7 +264,7 @@ def muzero(batch: int = 8192, size: int = 512, width: int = 1024) -> Made:
     def loss(params, batch):
         seen, action, values, rewards, policies = batch
         state = _network(params["representation"], seen)
-        total = 0.0
+        total = jnp.zeros(())
         for t in range(unroll):
             total += cross_entropy(_network(params["value"], state), values[:, t])
             logits = jax.nn.log_softmax(_network(params["policy"], state))
