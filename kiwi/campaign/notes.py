@@ -161,14 +161,15 @@ def _regions(plan: PlanRecord) -> Iterator[Note]:
 
 def costly_kernels(plan: PlanRecord) -> tuple[Note, ...]:
     """Kernels without a sharding rule that take long, whole on every device."""
-    graph, step_seconds = plan.execution.units.graph, plan.estimate.step_seconds
+    units, step_seconds = plan.execution.units, plan.estimate.step_seconds
     if plan.mesh.size == 1:
         return ()
     found: dict[tuple[str, str], float] = {}
-    for unit, decision in zip(plan.execution.units.units, plan.decisions, strict=True):
-        equation = graph.program.equations[unit.root]
+    for unit, decision in zip(units.units, plan.decisions, strict=True):
+        equation = units.graph.program.equations[unit.root]
         is_unruled = equation.name == CUSTOM_PARTITIONING and not equation.is_kernel
-        if is_unruled or is_opaque(graph, unit.root):
+        is_whole = given_layouts(units, unit, plan.mesh) is None
+        if is_whole and (is_unruled or is_opaque(units.graph, unit.root)):
             place = called_name(equation.jaxpr_eqn), decision.source_line
             found[place] = found.get(place, 0.0) + decision.seconds
     return tuple(

@@ -123,7 +123,7 @@ def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
     step = plan.step_for(compiler)
     schedule = compiler.compile(step).schedule
     assert schedule is not None
-    return seconds_by_unit(schedule, plan.mesh, step.kernel_seconds)
+    return seconds_by_unit(schedule, plan.mesh, step.kernel_seconds, step.unit_runs)
 
 
 def _compiler_of(plan: PlanRecord) -> Compiler:

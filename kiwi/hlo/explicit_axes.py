@@ -73,7 +73,12 @@ def over_auto_axes(array: Any) -> Any:
 
 
 def constrained_spec(sharding: NamedSharding, rank: int) -> PartitionSpec | None:
-    """What a sharding in Explicit axes asks of an array; None if it asks nothing."""
+    """What a sharding in Explicit axes asks of an array; None if it asks nothing.
+
+    jax puts shardings over a mesh without axes into equations that it differentiates.
+    """
+    if sharding.mesh.empty:
+        return None
     entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
     if AxisType.Auto in sharding.mesh.axis_types:
         entries = [PartitionSpec.UNCONSTRAINED if e is None else e for e in entries]

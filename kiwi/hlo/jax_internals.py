@@ -352,8 +352,9 @@ def source_line(source_info: Any) -> str:
 
 def names_mesh_axes(eqn: Any) -> bool:
     """Whether a traced equation names axes of a mesh, as the collectives in a `shard_map` do and
-    the loops around them."""
-    return any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+    the loops around them. A `ppermute` has no effect that says so."""
+    named = any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
+    return named or bool(eqn.params.get("axis_name"))
 
 
 def side_effects(eqn: Any) -> frozenset[Any]:

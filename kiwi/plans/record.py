@@ -242,8 +242,14 @@ class PlanRecord:
             call.donated,
             *on_host,
             kernel_seconds=self._kernel_seconds,
+            unit_runs=self._unit_runs,
             arrangement=self.execution.arrangement,
         )
+
+    @property
+    def _unit_runs(self) -> Mapping[int, float]:
+        units = self.execution.units
+        return {unit.index: units.trips(unit) for unit in units.units}
 
     @property
     def _kernel_seconds(self) -> Mapping[int, float]:

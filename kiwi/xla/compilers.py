@@ -122,7 +122,7 @@ def _finished(step: Step, begun: Callable[[], CompiledProgram]) -> CompiledProgr
 
 def _priced(step: Step, found: CompiledProgram) -> CompiledProgram:
     assert found.schedule is not None
-    time = simulated(found.schedule, step.mesh, step.kernel_seconds)
+    time = simulated(found.schedule, step.mesh, step.kernel_seconds, step.unit_runs)
     return replace(found, time=time, schedule=None)
 
 

@@ -61,13 +61,18 @@ class SimulatedTime:
 
 
 def simulated(
-    schedule: Schedule, mesh: DeviceMesh, kernel_seconds: Mapping[int, float] | None = None
+    schedule: Schedule,
+    mesh: DeviceMesh,
+    kernel_seconds: Mapping[int, float] | None = None,
+    unit_runs: Mapping[int, float] | None = None,
 ) -> SimulatedTime:
     """Runs a schedule.
 
     - `kernel_seconds`: by unit, what one run of each of its library kernels takes.
+    - `unit_runs`: by unit, how often it is planned to run in a step. A loop whose trips the
+      program does not tell runs as often as the units in its body say.
     """
-    clock = _Clock(schedule, mesh, kernel_seconds or {})
+    clock = _Clock(schedule, mesh, kernel_seconds or {}, unit_runs or {})
     clock.run(len(schedule.computations) - 1, 1.0)
     rows = (
         AxisSeconds(axes, seconds, clock.exposed.get(axes, 0.0))
@@ -78,12 +83,15 @@ def simulated(
         clock.computed,
         tuple(sorted(rows, key=lambda row: (-row.seconds, row.axes or ()))),
         clock.unpriced,
-        seconds_by_unit(schedule, mesh, kernel_seconds),
+        seconds_by_unit(schedule, mesh, kernel_seconds, unit_runs),
     )
 
 
 def seconds_by_unit(
-    schedule: Schedule, mesh: DeviceMesh, kernel_seconds: Mapping[int, float] | None = None
+    schedule: Schedule,
+    mesh: DeviceMesh,
+    kernel_seconds: Mapping[int, float] | None = None,
+    unit_runs: Mapping[int, float] | None = None,
 ) -> Mapping[int, UnitSeconds]:
     """What a schedule spends on each unit, -1 for what no unit is known of; arguments as of
     `simulated`. A fused kernel counts for the unit that its metadata names."""
@@ -101,11 +109,22 @@ def seconds_by_unit(
             found[step.unit] = UnitSeconds(
                 before.compute + times * computing, before.communication + times * moving
             )
+            trips = _trips(schedule, step, times, unit_runs or {})
             for body in step.bodies:
-                run(body, times * step.trips)
+                run(body, times * trips)
 
     run(len(schedule.computations) - 1, 1.0)
     return found
+
+
+def _trips(
+    schedule: Schedule, step: ScheduledWork, times: float, unit_runs: Mapping[int, float]
+) -> float:
+    """How often the bodies of a step run, each time of the `times` that the step itself does."""
+    if step.is_counted:
+        return step.trips
+    inside = (each.unit for body in step.bodies for each in schedule.computations[body])
+    return max(1.0, max((unit_runs.get(unit, 0.0) for unit in inside), default=0.0) / times)
 
 
 @dataclass(frozen=True)
@@ -149,6 +168,7 @@ class _Clock:
     schedule: Schedule
     mesh: DeviceMesh
     kernel_seconds: Mapping[int, float]
+    unit_runs: Mapping[int, float]
     now: float = 0.0
     computed: float = 0.0
     unpriced: int = 0
@@ -168,8 +188,9 @@ class _Clock:
             for transfer in step.starts:
                 self._start(transfer, times)
             self._compute(step, times)
+            trips = _trips(self.schedule, step, times, self.unit_runs)
             for body in step.bodies:
-                self._loop(body, step.trips, times)
+                self._loop(body, trips, times)
             for transfer in step.carries:
                 if not self._flying.get(transfer.key):
                     self._start(transfer, times)

@@ -40,7 +40,8 @@ class Step:
 
     `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
     argument positions; `host_arguments` and `host_results` are those in host memory;
-    `kernel_seconds`: by unit of a plan, what one run of each of its library kernels takes;
+    `kernel_seconds`: by unit of a plan, what one run of each of its library kernels takes,
+    and `unit_runs` how often it runs in a step;
     `arrangement`: how the compiler arranges the function in time and memory.
     """
 
@@ -53,6 +54,7 @@ class Step:
     host_arguments: frozenset[int] = frozenset()
     host_results: frozenset[int] = frozenset()
     kernel_seconds: Mapping[int, float] = field(default_factory=dict)
+    unit_runs: Mapping[int, float] = field(default_factory=dict)
     arrangement: Arrangement = XLAS_OWN
 
     def jit(self, mesh: Any, compiler_options: Mapping[str, Any] | None = None) -> Any:

@@ -185,3 +185,14 @@ def test_captured_arrays_have_no_explicit_axes():
 def test_what_has_no_mesh_stays_the_same_object():
     closed = jax.make_jaxpr(jax.value_and_grad(lambda x: jnp.sum(jnp.tanh(x))))(1.0)
     assert without_meshes(closed) is closed
+
+
+def test_a_sharding_over_no_axes_asks_nothing():
+    """A Hessian's equations have them: what jax differentiates twice repeats types of operands."""
+    weights = jnp.ones((2, 8)), jnp.ones((8, 1))
+
+    def network(x):
+        return (jnp.tanh(x @ weights[0]) @ weights[1]).sum()
+
+    closed = without_meshes(jax.make_jaxpr(jax.vmap(jax.hessian(network)))(jnp.ones((4, 2))))
+    assert asked(closed) == []

@@ -68,6 +68,21 @@ def test_collectives_in_a_shard_map_count_for_each_iteration_and_are_no_work():
     assert inside.compute_seconds == pytest.approx(plain.compute_seconds, rel=0.25)
 
 
+def test_a_pipeline_passes_on_by_ppermute_in_a_scan_and_is_not_whole():
+    ring = [(k, (k + 1) % 8) for k in range(8)]
+
+    def stages(w, x):
+        def tick(held, _):
+            return jax.lax.ppermute(jnp.tanh(held @ w[0]), "rows", ring), None
+
+        return jax.lax.scan(tick, x, length=11)[0]
+
+    mapped = jax.shard_map(stages, mesh=MESH, in_specs=(P("rows"),) * 2, out_specs=P("rows"))
+    plan = plan_of(mapped, array(8, 1024, 1024), array(8192, 1024), profile="h100-sxm")
+    assert plan.estimate.communication_seconds > 11 * 1024**2 * 4 / 450e9
+    assert not any("whole on every device" in note for note in plan.notes)
+
+
 def test_a_kernel_in_a_shard_map_takes_what_its_sharding_rule_makes_it_take():
     """In the estimate, and in the schedule of the compiled program."""
     attend = partial(flash_attention, causal=True)

@@ -147,3 +147,15 @@ def test_copies_to_the_host_and_back_go_at_once(mesh, opcode: str):
     assert row.axes == () and row.seconds == pytest.approx(8e-3)
     costs = (2e-3 + 0.05 * 2e-3) + 0.05 * 4e-3
     assert found.step_seconds == pytest.approx(2e-3 + costs + 3e-3)
+
+
+def test_a_loop_that_tells_no_trips_runs_as_often_as_its_units_are_planned_to(mesh):
+    """The limit of its counter is no constant."""
+    scoped = 'negate(%x), metadata={op_name="jit(step)/kiwi_4/neg"}'
+    text = MODULE.replace("negate(%x)", scoped).replace("constant(6)", "get-tuple-element(%p)")
+    text = text.replace("COLLECTIVE", "").replace("DONE", "")
+    schedule = read_schedule(parse_module(text), mesh.shape, mesh.axis_names)
+    assert simulated(schedule, mesh).step_seconds == pytest.approx(2e-3)
+    runs = {4: 5.0}
+    assert simulated(schedule, mesh, None, runs).step_seconds == pytest.approx(5 * 2e-3)
+    assert seconds_by_unit(schedule, mesh, None, runs)[4].compute == pytest.approx(5 * 2e-3)

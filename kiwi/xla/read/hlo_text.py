@@ -251,8 +251,13 @@ def runs(module: Module) -> Mapping[str, int]:
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int:
     """How often the body of a `while` runs, 1 where nothing says so."""
+    return known_trip_count(module, computation, loop) or 1
+
+
+def known_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    """How often the body of a `while` runs, None where nothing says so."""
     known = _TRIPS.search(loop.attributes)
-    return int(known["count"]) if known is not None else _counted(module, computation, loop) or 1
+    return int(known["count"]) if known is not None else _counted(module, computation, loop)
 
 
 def _called(

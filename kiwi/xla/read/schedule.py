@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kiwi.xla.read.collectives import CollectiveReader, device_pairs
-from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module, trip_count
+from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module, known_trip_count
 from kiwi.xla.read.name_scopes import scope_of
 from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
 
@@ -44,6 +44,7 @@ class ScheduledWork:
 
     - `unit`: that of the plan, -1 if unknown.
     - `bodies`: numbers of computations, each of which runs `trips` times.
+    - `is_counted`: False of a loop of which the program does not tell how often it runs.
     """
 
     work: Work = NO_WORK
@@ -53,6 +54,7 @@ class ScheduledWork:
     awaits: tuple[str, ...] = ()
     bodies: tuple[int, ...] = ()
     trips: float = 1.0
+    is_counted: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,9 @@ class _Reader:
     def _called(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
         if instruction.opcode == "while":
             body = instruction.computation("body")
-            trips = trip_count(self._module, computation, instruction)
-            return ScheduledWork(bodies=(self._number(body),), trips=trips)
+            trips = known_trip_count(self._module, computation, instruction)
+            bodies = (self._number(body),)
+            return ScheduledWork(bodies=bodies, trips=trips or 1, is_counted=trips is not None)
         names = instruction.branches or (instruction.computation("to_apply"),)
         found = tuple(self._number(n) for n in names if n in self._module.computations)
         return ScheduledWork(bodies=found, trips=1 / max(1, len(found)))
