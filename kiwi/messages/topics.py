@@ -1373,7 +1373,7 @@ CANNOT_LOWER = _error(
     "KIWI-V011",
     "A step cannot be lowered for the target",
     cause="It calls a kernel that is written for other devices.",
-    remedy='verify="cuda" or "tpu", whichever the kernel is for, or verify=None.',
+    remedy="verify= with the compiler of the devices that the kernel is for; or verify=None.",
 )
 
 CANNOT_SEND = _error(
