@@ -12,7 +12,8 @@ for and yield is held the longer. Only such programs are compiled here, few of t
 3. While it is over the budget, plans of less memory follow. The first limit falls by what the
    program is over; from there on it falls by what is still over, or rises half of the way to a plan
    that was too large. So does a plan that needs no ties, where steps were tied to fit.
-4. If none fits, the smallest plan is compiled without copies ahead of their readers.
+4. If none fits, or a smaller plan's program is no smaller, the plan of the smallest program is
+   compiled without copies ahead of their readers.
 """
 
 import math
@@ -119,7 +120,9 @@ class OverlapSearch(Generic[P]):
             if not programs:
                 break
             forms = _undominated(programs)
-            smallest = min((smallest, *programs), key=_peak_bytes)
+            before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
+            if smallest is before and self.found is None:
+                break  # What begins early does not become less with the plan's memory.
         if self.found is None:
             self._without_copies_ahead(smallest)
         return self.found

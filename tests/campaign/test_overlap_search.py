@@ -95,3 +95,9 @@ def test_a_form_that_is_larger_and_slower_is_compiled_no_more(base: Plan):
 def test_copies_stay_beside_their_readers_at_last(base: Plan):
     plan, left = found_of(base, [(OVER, 1.0), (OVER, 1.5), (WITHIN, 1.2)])
     assert plan is not None and not plan.execution.copies_ahead and left == 0
+
+
+def test_where_a_smaller_plan_has_no_smaller_program_no_third_one_is_compiled(base: Plan):
+    programs = [(OVER, 1.0), (OVER, 1.5), (OVER, 1.0), (WITHIN, 1.2), (WITHIN, 0.5)]
+    plan, left = found_of(base, programs, plans=2)
+    assert plan is not None and not plan.execution.copies_ahead and left == 1
