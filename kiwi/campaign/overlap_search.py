@@ -167,12 +167,10 @@ class OverlapSearch(Generic[P]):
             yield GRADIENTS_IN_TIME, in_time
 
     def _ways(self, plan: Plan) -> list[int]:
-        """The compiler's ways to overlap that are tried, the most promising first: those that wait
-        for reductions last where the plan hides some."""
+        """The compiler's ways to overlap that are tried, those that also hide reductions first."""
         without_sums = plan.execution.compiler.ways_without_sums
-        hides_sums = plan.estimate.hidden_sums_seconds > 0
         ways = range(len(self._compiles))
-        return sorted(ways, key=lambda way: hides_sums and way in without_sums)[: shares.MOST_WAYS]
+        return sorted(ways, key=lambda way: way in without_sums)[: shares.MOST_WAYS]
 
     def _without_copies_ahead(self, smallest: _Made[P]) -> None:
         bare = replace(smallest.proposal, plan=without_forms(smallest.proposal.plan))
