@@ -1,4 +1,4 @@
-"""Takes the pictures of the report for `docs/report.md` in a headless Chromium.
+"""Takes the pictures of the report for `docs/start/reading_a_report.md` in a headless Chromium.
 
     python -m benchmarks.report_pictures
 

@@ -37,6 +37,10 @@ class Note:
             return cls("", data)
         return cls(data["code"], data["text"], data.get("suggestion", ""), data.get("values", {}))
 
+    def __contains__(self, words: str) -> bool:
+        """Whether words are in the note as it is printed."""
+        return words in str(self)
+
     @property
     def plain(self) -> dict[str, Any]:
         """The note as plan files and reports have it."""
