@@ -17,6 +17,7 @@ from benchmarks.field.program import (
     keys,
     normal,
     normalised,
+    picked,
     program,
     trained,
     weights,
@@ -429,8 +430,7 @@ def dpo(
     def likelihoods(params, tokens, mask):
         logits = _decoder(params, tokens[:, :-1], heads) @ params["embedding"].T
         log = jax.nn.log_softmax(logits)
-        picked = jnp.take_along_axis(log, tokens[:, 1:, None], -1)[..., 0]
-        return (picked * mask[:, 1:]).sum(-1)
+        return (picked(log, tokens[:, 1:]) * mask[:, 1:]).sum(-1)
 
     def step(state, reference, batch):
         params, moments = state
@@ -477,10 +477,10 @@ def grpo(
         tokens, old, reference, gains = batch
         logits = _decoder(params, tokens, heads) @ params["embedding"].T
         log = jax.nn.log_softmax(logits[:, :-1])
-        picked = jnp.take_along_axis(log, tokens[:, 1:, None], -1)[..., 0]
-        ratio = jnp.exp(picked - old)
+        likely = picked(log, tokens[:, 1:])
+        ratio = jnp.exp(likely - old)
         clipped = jnp.clip(ratio, 0.8, 1.2)
-        apart = reference - picked
+        apart = reference - likely
         penalty = jnp.exp(apart) - apart - 1
         entropy = -(jnp.exp(log) * log).sum(-1)
         won = jnp.minimum(ratio * gains[:, None], clipped * gains[:, None])
@@ -521,8 +521,8 @@ def bert_multi_steps(
                 x = jnp.where(kept, _block(p, x, heads) / 0.9, 0.0)
             log = jax.nn.log_softmax(normalised(x) @ params["embedding"].T)
             hidden = labels >= 0
-            picked = jnp.take_along_axis(log, jnp.maximum(labels, 0)[..., None], -1)[..., 0]
-            return -(picked * hidden).sum() / jnp.maximum(hidden.sum(), 1)
+            likely = picked(log, jnp.maximum(labels, 0))
+            return -(likely * hidden).sum() / jnp.maximum(hidden.sum(), 1)
 
         value, grads = jax.value_and_grad(loss)(params)
         updates, moments = updating.update(grads, moments, params)

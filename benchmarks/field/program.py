@@ -155,10 +155,14 @@ def normalised(x: jax.Array) -> jax.Array:
     return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-6)
 
 
+def picked(values: jax.Array, chosen: jax.Array) -> jax.Array:
+    """Of values [..., classes] the one of the class that is chosen, [...]."""
+    return jnp.take_along_axis(values, chosen[..., None], -1)[..., 0]
+
+
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Mean negative log-likelihood of labels."""
-    picked = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], -1)
-    return -picked.mean()
+    return -picked(jax.nn.log_softmax(logits), labels).mean()
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None = None) -> jax.Array:

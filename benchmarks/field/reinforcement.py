@@ -13,6 +13,7 @@ from benchmarks.field.program import (
     integers,
     keys,
     normal,
+    picked,
     program,
     trained,
     weights,
@@ -59,7 +60,7 @@ def ppo(
     def losses(p, batch):
         seen, action, old_log, advantage, target = batch
         logits = jax.nn.log_softmax(_network(p["actor"], seen))
-        log = jnp.take_along_axis(logits, action[:, None], -1)[:, 0]
+        log = picked(logits, action)
         ratio = jnp.exp(log - old_log)
         clipped = jnp.clip(ratio, 0.8, 1.2)
         entropy = -(jnp.exp(logits) * logits).sum(-1).mean()
@@ -72,7 +73,7 @@ def ppo(
             p, state = carry
             logits = jax.nn.log_softmax(_network(p["actor"], state))
             action = jax.random.categorical(key, logits)
-            log = jnp.take_along_axis(logits, action[:, None], -1)[:, 0]
+            log = picked(logits, action)
             value = _network(p["critic"], state)[:, 0]
             after, reward, done = environment(state, action)
             after = jnp.where(done[:, None], 0.1, after)
@@ -159,8 +160,8 @@ def dqn(
 
         def loss(p):
             best = taken["reward"] + 0.99 * _network(target, taken["after"]).max(-1)
-            q = jnp.take_along_axis(_network(p, taken["seen"]), taken["action"][:, None], -1)
-            return optax.huber_loss(q[:, 0], jax.lax.stop_gradient(best)).mean()
+            q = picked(_network(p, taken["seen"]), taken["action"])
+            return optax.huber_loss(q, jax.lax.stop_gradient(best)).mean()
 
         value, grads = jax.value_and_grad(loss)(params)
         updates, moments = updating.update(grads, moments, params)

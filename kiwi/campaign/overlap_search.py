@@ -116,7 +116,8 @@ class OverlapSearch(Generic[P]):
                 aim = _smallest_as_fast(programs).proposal
                 most = min(shares.OVERLAP_GAIN * self._seconds / aims.off(aim.plan), most_seconds)
                 proposal = aims.next(aim, tried, most, propose)
-                programs = [] if proposal is None else self._programs(proposal, forms)
+                asked = [(OVERLAPPING, form) for form in forms]
+                programs = [] if proposal is None else self._compiled(proposal, asked)
             if not programs:
                 break
             forms = _undominated(programs)
@@ -141,10 +142,6 @@ class OverlapSearch(Generic[P]):
             return []
         in_other_ways = [form for _, form in forms]
         return programs + self._compiled(first, list(self._others(programs[0], in_other_ways)))
-
-    def _programs(self, proposal: P, forms: Sequence[_Form]) -> list[_Made[P]]:
-        """The programs of a plan of less memory."""
-        return self._compiled(proposal, [(OVERLAPPING, form) for form in forms])
 
     def _compiled(self, proposal: P, asked: Sequence[tuple[Attempt, _Form]]) -> list[_Made[P]]:
         """The programs of a plan in several forms, compiled at the same time; without those that
