@@ -116,6 +116,8 @@ class EqualLayers:
             return _after(searches, settled_result(problem, polished))
         left = left.less(spent(polished)).at_least(part)
         found = settled_result(problem, self._tools.solve(problem, left, polished.solution))
+        # A search that ends at once never saw the balance, which the polishing one began at.
+        self._balances = found.balances or polished.balances
         self._logged(DIFFERENT_LAYERS, problem, found)
         return _after([*searches, polished], found)
 

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from kiwi.solver.network import build_network
 from kiwi.solver.order import time_order
 from kiwi.solver.presolve.pipeline import presolve
 from kiwi.solver.presolve.reduction import Reduction, chain
+from kiwi.solver.problem import Problem
 from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.request import Request
 from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
@@ -46,6 +48,20 @@ _SMALLER = 0.9
 """Another stage on a smaller network pays when at most this share of the options is left."""
 
 
+_REDUCED: WeakKeyDictionary[Problem, Reduction] = WeakKeyDictionary()
+"""Of problems that are searched again: a rough search for the balance of loads is often followed by
+a full one at the same weights."""
+
+
+def _reduced(problem: Problem) -> Reduction:
+    """What presolving leaves of a problem, its nodes in the order of time."""
+    if problem not in _REDUCED:
+        order = time_order(problem)
+        ordered = build_network(problem, order)
+        _REDUCED[problem] = chain(Reduction.renumbered(ordered, order), presolve(ordered))
+    return _REDUCED[problem]
+
+
 class Search:
     """One search: what is left of the problem's network, and the best of both sides.
 
@@ -69,9 +85,7 @@ class Search:
         self._engines = 0
         self._is_exact = False
         self._times, self._prices = np.zeros(0, dtype=np.int64), np.zeros(0)
-        order = time_order(request.problem)
-        ordered = build_network(request.problem, order)
-        self.left = chain(Reduction.renumbered(ordered, order), presolve(ordered))
+        self.left = _reduced(request.problem)
         if self.left.infeasible:
             self.bound = math.inf
         if request.warm_start is not None:

@@ -75,6 +75,7 @@ class Weights:
             for window in {load.window for load in part.loads}:
                 self._places.setdefault(window, []).append(node)
         self._places = {w: sorted(set(own)) for w, own in self._places.items()}
+        self._known: tuple[object, Problem] | None = None
 
     @property
     def balances(self) -> Balances:
@@ -109,8 +110,12 @@ class Weights:
         return bool(self._balances)
 
     def weighted(self, problem: Problem) -> Problem:
-        """The problem in which each load counts as its weight says."""
-        return weighted(problem, self._weight)
+        """The problem in which each load counts as its weight says; the same object as long as the
+        weights do not move, so that what is reduced once is not reduced again."""
+        at = problem, self.is_split, {w: replace(own) for w, own in self._balances.items()}
+        if self._known is None or self._known[0] != at:
+            self._known = at, weighted(problem, self._weight)
+        return self._known[1]
 
     def _weight(self, load: Load, node: int) -> float:
         balance = self._balances.get(load.window)
