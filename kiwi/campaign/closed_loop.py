@@ -57,7 +57,7 @@ from kiwi.campaign.overlap_search import (
     without_forms,
 )
 from kiwi.campaign.planner_facts import PlannerFacts
-from kiwi.campaign.proposer import P, Proposer, Refusal
+from kiwi.campaign.proposer import P, Proposal, Proposer, Refusal
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, INTERRUPTED_PLAN, Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.plans.estimate import Estimate
@@ -136,12 +136,17 @@ class ClosedLoop(Generic[P]):
             return False
         first = _with_needed_barriers(first)
         waiting_seconds = first.plan.estimate.without_overlap.step_seconds
+        needs_both = not first.plan.execution.compiler.tells_overlapping
         is_certain = first.plan.estimate.peak_bytes <= shares.CERTAIN * self._budget_bytes
-        begun = self._begun(first) if is_certain else None
+        begun = self._begun(first) if needs_both and is_certain else None
         found = self._overlap_found(first, waiting_seconds)
         waiting = None if begun is None else self._compiled(first, NEEDED_BARRIERS, begun)
         if found is None:
             return False
+        if not needs_both and _is_clearly_faster(found.plan, first.plan):
+            self._overlapping = found
+            self._rounds.append(_round(found))
+            return True
         self._take(found, waiting)
         if self._overlapping is None or self._best is None:
             return False
@@ -362,21 +367,9 @@ class ClosedLoop(Generic[P]):
 
     def _compiled(self, proposal: P, attempt: Attempt, begun: Begun | None = None) -> P:
         """The proposal with its compiled program, on record; `begun`: if it was begun before."""
-        plan = proposal.plan
         begun = begun or self._begun(proposal)
-        compiled = None if begun is None else begun()
-        self._rounds.append(
-            Round(
-                proposal.limit_bytes,
-                proposal.correction_bytes,
-                plan.estimate.peak_bytes,
-                None if compiled is None else compiled.peak_bytes,
-                proposal.solve_seconds,
-                0.0 if compiled is None else compiled.compile_seconds,
-                plan.execution.tied_steps is None,
-            )
-        )
-        checked = replace(plan, compiled=compiled)
+        checked = replace(proposal.plan, compiled=None if begun is None else begun())
+        self._rounds.append(_round(replace(proposal, plan=checked)))
         checked = self._tools.history.program(
             attempt, checked, proposal.limit_bytes, checked.peak_bytes
         )
@@ -413,6 +406,27 @@ def _with_needed_barriers(proposal: P) -> P:
 
 def _attempt(plan: Plan) -> Attempt:
     return ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
+
+
+def _round(proposal: Proposal) -> Round:
+    """What is on record of a proposal with its program."""
+    plan, compiled = proposal.plan, proposal.plan.compiled
+    return Round(
+        proposal.limit_bytes,
+        proposal.correction_bytes,
+        plan.estimate.peak_bytes,
+        None if compiled is None else compiled.peak_bytes,
+        proposal.solve_seconds,
+        0.0 if compiled is None else compiled.compile_seconds,
+        plan.execution.tied_steps is None,
+    )
+
+
+def _is_clearly_faster(overlapping: Plan, first: Plan) -> bool:
+    """Whether an overlapping program leaves no doubt: neither its plan nor the first one is near
+    if it waits for its collectives."""
+    waiting = (plan.estimate.without_overlap.step_seconds for plan in (overlapping, first))
+    return compiled_seconds(overlapping) <= shares.CLEARLY_FASTER * min(waiting)
 
 
 def _off_if_waiting(plan: Plan) -> float:

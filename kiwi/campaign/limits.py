@@ -217,9 +217,9 @@ class OverlapLimits(LimitController):
             self.high_bytes = min(high_bytes, self.high_bytes or high_bytes)
             if self.low_bytes is not None:
                 return self.after_refusal(self.low_bytes)
-            limit_bytes = self.by_excess(
-                last.planned_bytes, last, tried * shares.FURTHER * self.budget_bytes
-            )
+            further = max(shares.LITTLE_FURTHER, tried * shares.FURTHER)
+            # A plan whose copies or heap took more than its limit will do so again.
+            limit_bytes = self.by_excess(last.held_bytes, last, further * self.budget_bytes)
             return limit_bytes if limit_bytes > 0 else None
         if is_tied:
             return int(last.planned_bytes - shares.FURTHER * self.budget_bytes)

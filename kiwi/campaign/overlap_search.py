@@ -110,7 +110,8 @@ class OverlapSearch(Generic[P]):
         if not programs:
             return None
         forms = _comparable(programs)
-        aims, smallest = _Aims(self._budget_bytes), _smallest_as_fast(programs)
+        aims = _Aims(self._budget_bytes, first.limit_bytes)
+        smallest = _smallest_as_fast(programs)
         for tried in range(shares.MOST_OVERLAP_PLANS):
             with self._history.within(LESS_MEMORY):
                 aim = _smallest_as_fast(programs).proposal
@@ -231,13 +232,13 @@ class _Aims(Generic[P]):
     """Under which limits plans are asked for whose programs may fit.
 
     `_high`: the plan of the least planned peak whose program is over the budget; `_asked_bytes`:
-    the last limit, None at first.
+    the last limit.
     """
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(self, budget_bytes: int, asked_bytes: int) -> None:
         self._limits = OverlapLimits(budget_bytes)
         self._high: Plan | None = None
-        self._asked_bytes: int | None = None
+        self._asked_bytes = asked_bytes
 
     def off(self, aim: Plan) -> float:
         """By which factor the program of the next plan is expected to be slower than predicted: as
@@ -259,9 +260,7 @@ class _Aims(Generic[P]):
 
     def _limit_after(self, aim: Plan, tried: int) -> int | None:
         planned_bytes = aim.estimate.peak_bytes
-        # The first plan fills what it is predicted to need.
-        asked_bytes = planned_bytes if self._asked_bytes is None else self._asked_bytes
-        measured = Measured(asked_bytes, planned_bytes, _overlapping_bytes(aim))
+        measured = Measured(self._asked_bytes, planned_bytes, _overlapping_bytes(aim))
         limit_bytes = self._limits.after_program(
             measured, tried, is_tied=bool(aim.execution.tied_steps)
         )

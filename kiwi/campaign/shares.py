@@ -219,6 +219,10 @@ FURTHER = 0.04
 """Each plan needs less by this part of the budget, beside what the program before it was over:
 programs whose collectives begin early follow plans loosely."""
 
+LITTLE_FURTHER = 0.01
+"""The first of these plans needs less by this part of the budget: programs of one step are over
+their plans by the same, give or take as much."""
+
 LOOSE = 0.015
 """No further limit is tried if less than this part of the budget is between two known ones, or
 left."""
@@ -234,6 +238,11 @@ first plan is within this factor of the best one's time."""
 CERTAIN = 0.8
 """A plan that is predicted to need at most this part of the budget is compiled in two ways at the
 same time: with collectives that overlap, and with such as are waited for."""
+
+CLEARLY_FASTER = 0.95
+"""The program that waits for its collectives is not compiled if the overlapping one takes at most
+this part of what a plan that waits is predicted to take. Where it is slower than predicted, so are
+both."""
 
 GRADIENTS_HIDDEN = 0.5
 """The part of hidden reductions that stays hidden where matmuls wait for gradients: gradients are

@@ -11,6 +11,7 @@ from kiwi.targets.rules import (
     whole_scans,
 )
 from kiwi.targets.rules.gpu import (
+    costly_narrow_maps,
     cublas_epilogues,
     cublas_workspace,
     gpu_combined_collectives,
@@ -33,6 +34,7 @@ GPU = Target(
     (
         # What is fused.
         maps_in_readers.RULE,
+        costly_narrow_maps.RULE,
         interleaved_sums.RULE,
         cublas_epilogues.RULE,
         shared_updates.RULE,
