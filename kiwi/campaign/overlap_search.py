@@ -5,8 +5,8 @@ for and yield is held the longer. Only such programs are compiled here, few of t
 
 1. The first plan is compiled with copies that begin ahead of their readers, in the way that hides
    most. Where its program waits for communication, it is compiled in the compiler's other ways.
-   Where it is over the budget, so is the program whose matmuls wait for gradients, which holds
-   less.
+   Where it is a little over the budget, so is the program whose matmuls wait for gradients, which
+   holds less; of a plan of less memory also where its program is far over.
 2. The fastest of these programs says how all further plans are compiled; of those as fast, the
    smallest. A second form that is nearly as fast is compiled beside it.
 3. While it is over the budget, plans of less memory follow. The first limit falls by what the
@@ -111,23 +111,34 @@ class OverlapSearch(Generic[P]):
             return None
         forms = _comparable(programs)
         aims = _Aims(self._budget_bytes, first.limit_bytes)
-        smallest = _smallest_as_fast(programs)
+        aim = smallest = _smallest_as_fast(programs)
         for tried in range(shares.MOST_OVERLAP_PLANS):
+            plan = aim.proposal.plan
+            most = min(shares.OVERLAP_GAIN * self._seconds / aims.off(plan), most_seconds)
             with self._history.within(LESS_MEMORY):
-                aim = _smallest_as_fast(programs).proposal
-                most = min(shares.OVERLAP_GAIN * self._seconds / aims.off(aim.plan), most_seconds)
-                proposal = aims.next(aim, tried, most, propose)
-                asked = [(OVERLAPPING, form) for form in forms]
-                programs = [] if proposal is None else self._compiled(proposal, asked)
+                proposal = aims.next(aim.proposal, tried, most, propose)
+                programs = [] if proposal is None else self._of_next(proposal, forms)
             if not programs:
                 break
-            forms = _undominated(programs)
+            fitting = [each for each in programs if self._fits(each)]
+            forms = [each.form for each in fitting] or _undominated(programs)
+            aim = _smallest_as_fast(fitting or programs)
             before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
             if smallest is before and self.found is None:
                 break  # What begins early does not become less with the plan's memory.
         if self.found is None:
             self._without_copies_ahead(smallest)
         return self.found
+
+    def _of_next(self, proposal: P, forms: Sequence[_Form]) -> list[_Made[P]]:
+        """The programs of a plan of less memory; where none fits, also with gradients in time."""
+        programs = self._compiled(proposal, [(OVERLAPPING, form) for form in forms])
+        if programs and not any(map(self._fits, programs)):
+            programs += self._compiled(proposal, list(self._in_time(programs[0])))
+        return programs
+
+    def _fits(self, program: _Made[P]) -> bool:
+        return self._over_bytes(program.proposal.plan) <= 0
 
     @property
     def _seconds(self) -> float:
@@ -160,8 +171,14 @@ class OverlapSearch(Generic[P]):
         is_over = self._over_bytes(plan) > 0
         if is_over or _waits(plan):
             yield from ((OTHER_WAY, other) for other in in_other_ways)
-        in_time = replace(first.form, gradients_in_time=True)
-        if is_over and in_time.emitted(without_forms(plan)).execution.gradients_in_time:
+        if 0 < self._over_bytes(plan) <= shares.NEARLY * self._budget_bytes:
+            yield from self._in_time(first)
+
+    def _in_time(self, program: _Made[P]) -> Iterator[tuple[Attempt, _Form]]:
+        """The form of a program with gradients in time, unless that is its own or the same."""
+        form, plan = program.form, without_forms(program.proposal.plan)
+        in_time = replace(form, gradients_in_time=True)
+        if in_time != form and in_time.emitted(plan).execution.gradients_in_time:
             yield GRADIENTS_IN_TIME, in_time
 
     def _ways(self, plan: Plan) -> list[int]:

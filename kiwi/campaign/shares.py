@@ -227,6 +227,10 @@ LOOSE = 0.015
 """No further limit is tried if less than this part of the budget is between two known ones, or
 left."""
 
+NEARLY = 0.05
+"""The first plan is compiled with gradients in time if its program is over the budget by at most
+this part of it: that saves up to about so much. Beyond, a plan of less memory comes first."""
+
 AS_FAST = 1.01
 """Programs within this factor of the fastest one's time count as fast as it; the smallest of them
 is taken."""

@@ -52,6 +52,11 @@ MOST_LATE = 3
 eight H100s at 60 and 80 % of their free peaks are 3 to 27 % smaller so, and take up to 6 % longer;
 with 4 to 8 they are up to 25 % larger than with 3."""
 
+HEAVY = 0.02
+"""Steps of the forward pass do not come late if they read a value of this part of all that the
+forward pass leaves to the backward pass: XLA would hold the logits of a language model until it
+picks those of the labels for the loss that it reports."""
+
 POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
 
 
@@ -112,6 +117,8 @@ class _BarrierBuilder:
         self._live = LiveResults(execution, self._flow)
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
+        overlaps = execution.copies_ahead or execution.gradients_in_time
+        self._heavy = self._live.heavy_readers(HEAVY) if overlaps else frozenset[int]()
         self._backward: list[int] = []
         self._awaited: set[int] = set()
         self._fetches: set[int] = set()
@@ -146,7 +153,7 @@ class _BarrierBuilder:
                 barrier = replace(self._barrier(item, before), copies=copies_read)
             else:
                 barrier = self._needed(item, group, again, before)
-                if group is None and self._execution.gradients_in_time:
+                if group is None and (self._heavy or self._execution.gradients_in_time):
                     barrier = self._in_time(item, barrier, before)
             self._found[item.position] = barrier
             before.append(item.position)
@@ -201,7 +208,8 @@ class _BarrierBuilder:
 
     def _in_time(self, step: ScheduledUnit, barrier: Barrier, before: list[int]) -> Barrier:
         """The barrier in front of a step of the backward pass, which waits for late gradients as
-        well if matmuls follow from it: XLA would leave them for the end, with what they read."""
+        well if matmuls follow from it: XLA would leave them for the end, with what they read. So
+        it would steps of the forward pass that read what is heavy, as a metric of logits."""
         unit = self._units[step.unit]
         is_large = large_units(self._graph)[unit.index] and not reduces_late(self._graph, unit)
         if unit.phase != Phase.BACKWARD or not is_large:
@@ -209,10 +217,10 @@ class _BarrierBuilder:
         same_body = set(before)
         earlier = [k for k in self._backward if k in same_body]
         self._backward.append(step.position)
-        if len(earlier) < MOST_LATE:
-            return barrier
-        until = earlier[-MOST_LATE]
-        late = self._live.late_gradients(step.position, before, until, self._awaited)
+        until = 0
+        if self._execution.gradients_in_time and len(earlier) >= MOST_LATE:
+            until = earlier[-MOST_LATE]
+        late = self._live.late_gradients(step.position, before, until, self._heavy, self._awaited)
         read = self._flow.source[step.position].items()
         own = {k: v for v, k in read if k in same_body and v not in late}
         if not late or not (barrier or own):

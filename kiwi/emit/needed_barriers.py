@@ -16,7 +16,7 @@ not: in attention the gradient of the scores, of which the heap held two (`is_sc
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from kiwi.emit.execution import Execution
 from kiwi.hlo.equation_kinds import is_map
@@ -117,6 +117,7 @@ class LiveResults:
     """The results of earlier steps that have readers to come."""
 
     def __init__(self, execution: Execution, flow: Dataflow) -> None:
+        self._execution = execution
         self._graph, self._flow = execution.units, flow
         self._steps = execution.schedule.steps
         self._shared = execution.kernels.shared
@@ -164,17 +165,51 @@ class LiveResults:
         return {value for _, value in itertools.islice(late, 1)}
 
     def late_gradients(
-        self, position: int, before: Sequence[int], until: int, awaited: set[int]
+        self, position: int, before: Sequence[int], until: int, heavy: Set[int], awaited: set[int]
     ) -> set[int]:
         """Live results that wait for the matmuls and reductions of the backward pass in front of
-        `until` which a step does not wait for: the gradients of parameters. Without those in
-        `awaited`, to which they are added."""
+        `until`, or for `heavy` steps, which a step does not wait for: the gradients of parameters,
+        and what the forward pass yields beside them. Without those in `awaited`, to which they are
+        added."""
         needed = self._needed_by(position) | awaited
-        early = (k for k in before if k < until and k not in needed)
-        gradients = [k for k in early if self._may_be_gradient(self._unit(k))]
+        gradients = [
+            k
+            for k in before
+            if k not in needed
+            and (k in heavy or (k < until and self._may_be_gradient(self._unit(k))))
+        ]
         late = dict(self._late(position, before, gradients))
         awaited.update(late)
         return set(late.values())
+
+    def heavy_readers(self, share: float) -> frozenset[int]:
+        """The steps of the forward pass that read one of its results which the backward pass reads,
+        too, and which holds at least this share of all that is left to it."""
+        storage, mesh_shape = self._execution.kernels.storage, self._execution.mesh.shape
+        size_bytes = {
+            value: storage.local_bytes(value, self._execution.layouts[value], mesh_shape)
+            for value in self._left_to_backward()
+        }
+        least_bytes = share * sum(size_bytes.values())
+        return frozenset(
+            position
+            for position, source in enumerate(self._flow.source)
+            if self._unit(position).phase is Phase.FORWARD
+            and any(size_bytes.get(value, -1) >= least_bytes for value in source)
+        )
+
+    def _is_backward(self, position: int) -> bool:
+        return position < len(self._steps) and self._unit(position).phase is Phase.BACKWARD
+
+    def _left_to_backward(self) -> set[int]:
+        """The values of the forward pass that steps of the backward pass read."""
+        return {
+            value
+            for (value, computed), last in self._flow.last_read.items()
+            if computed >= 0
+            and self._unit(computed).phase is Phase.FORWARD
+            and self._is_backward(last)
+        }
 
     def _late(
         self, position: int, before: Sequence[int], steps: Sequence[int]

@@ -90,7 +90,8 @@ def test_a_randomised_search_that_was_refused_does_not_go_lower():
 def test_overlapping_programs_fall_further_each_time_and_rise_halfway():
     limits = OverlapLimits(BUDGET)
     program = Measured(BUDGET, BUDGET, BUDGET + WASTE)
-    assert limits.after_program(program, 0, is_tied=False) == BUDGET - WASTE
+    nearer = limits.after_program(program, 0, is_tied=False)
+    assert nearer == BUDGET - math.ceil(WASTE + shares.LITTLE_FURTHER * BUDGET)
     further = limits.after_program(program, 2, is_tied=False)
     assert further == BUDGET - math.ceil(WASTE + 2 * shares.FURTHER * BUDGET)
     fits = Measured(BUDGET - WASTE, BUDGET - WASTE, BUDGET - WASTE)

@@ -18,7 +18,7 @@ from tests.helpers.begins import begins
 from tests.helpers.on_cpu import ON_CPU
 
 BUDGET = 2**30
-OVER, WITHIN = BUDGET + BUDGET // 10, BUDGET
+WITHIN, OVER, FAR_OVER = BUDGET, BUDGET + BUDGET // 25, BUDGET + BUDGET // 10
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,22 @@ def test_one_program_that_fits_is_all(base: Plan):
     assert plan is not None and plan.execution.copies_ahead and left == 1
 
 
-def test_over_the_budget_gradients_in_time_may_fit(base: Plan):
+def test_a_little_over_the_budget_gradients_in_time_may_fit(base: Plan):
     plan, left = found_of(base, [(OVER, 1.0), (WITHIN, 1.005)])
     assert plan is not None and plan.execution.gradients_in_time and left == 0
+
+
+def test_far_over_the_budget_a_plan_of_less_memory_comes_first(base: Plan):
+    programs = [(FAR_OVER, 1.0), (OVER, 1.0), (WITHIN, 1.1), (WITHIN, 0.5)]
+    plan, left = found_of(base, programs, plans=1)
+    assert plan is not None and plan.execution.gradients_in_time and left == 1
+
+
+def test_once_a_form_fits_larger_plans_are_compiled_in_that_form_alone(base: Plan):
+    programs = [(FAR_OVER, 1.0), (OVER, 1.0), (WITHIN // 2, 1.1), (WITHIN, 1.05), (WITHIN, 0.5)]
+    plan, left = found_of(base, programs, plans=2)
+    assert plan is not None and plan.execution.gradients_in_time and left == 1
+    assert plan.compiled is not None and plan.compiled.step_seconds == 1.05
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(1.01, 0), (1.05, 1)])
@@ -98,6 +111,6 @@ def test_copies_stay_beside_their_readers_at_last(base: Plan):
 
 
 def test_where_a_smaller_plan_has_no_smaller_program_no_third_one_is_compiled(base: Plan):
-    programs = [(OVER, 1.0), (OVER, 1.5), (OVER, 1.0), (WITHIN, 1.2), (WITHIN, 0.5)]
+    programs = [*[(OVER, 1.0), (OVER, 1.5)] * 2, (WITHIN, 1.2), (WITHIN, 0.5)]
     plan, left = found_of(base, programs, plans=2)
     assert plan is not None and not plan.execution.copies_ahead and left == 1

@@ -246,7 +246,7 @@ def test_a_matmul_of_the_backward_pass_waits_for_the_gradient_in_front_of_the_th
             x = jnp.tanh(x @ w)
         return x.sum()
 
-    kept = execution_of(jax.value_and_grad(deep), ([array(16, 16)] * 8, array(8, 16)))
+    kept = execution_of(jax.grad(deep), ([array(16, 16)] * 8, array(8, 16)))
     assert not any(barriers(kept).steps)
     units = kept.units
     found = barriers(replace(kept, gradients_in_time=True)).steps
@@ -268,7 +268,7 @@ def test_sums_of_columns_are_waited_for_as_well():
             x = jnp.tanh(x @ w + b)
         return x.sum()
 
-    kept = execution_of(jax.value_and_grad(deep), ([(array(16, 16), array(16))] * 8, array(8, 16)))
+    kept = execution_of(jax.grad(deep), ([(array(16, 16), array(16))] * 8, array(8, 16)))
     units, steps = kept.units, kept.schedule.steps
     found = barriers(replace(kept, gradients_in_time=True)).steps
     waited = [units.producer[value] for barrier in found for value in barrier.triggers]
@@ -279,3 +279,21 @@ def test_sums_of_columns_are_waited_for_as_well():
     assert {"dot_general", "reduce_sum"} == set(names.values())
     sums = [k for k in waited if names[k] == "reduce_sum"]
     assert len(sums) == len(waited) // 2 and until[0] < steps.index(waited[-1]) < last
+
+
+def test_metrics_of_the_forward_pass_do_not_come_late():
+    """XLA would hold the logits until it picks those of the labels."""
+
+    def loss(weights, x, labels):
+        logits = jnp.tanh(x @ weights[0]) @ weights[1]
+        return jnp.sum(logits**2), jnp.take_along_axis(logits, labels, 1).mean()
+
+    arguments = [array(64, 64)] * 2, array(512, 64), jax.ShapeDtypeStruct((512, 1), "int32")
+    kept = execution_of(jax.grad(loss, has_aux=True), arguments)
+    units, steps = kept.units, kept.schedule.steps
+    found = barriers(replace(kept, copies_ahead=True)).steps
+    (waiting,) = (k for k, barrier in enumerate(found) if barrier)
+    assert units.units[steps[waiting]].phase is Phase.BACKWARD
+    (metric,) = found[waiting].triggers
+    assert units.graph.program.values[metric].size_bytes <= 512 * 4
+    assert not any(barriers(kept).steps)
