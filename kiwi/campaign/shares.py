@@ -205,6 +205,10 @@ expected to take at most this part of the fastest program's time."""
 MOST_OVERLAP_PLANS = 3
 """No more than this many plans of less memory are compiled."""
 
+MOST_LARGER = 1
+"""One plan of less memory may have no smaller program: programs follow plans loosely. After a
+second one the search ends."""
+
 MOST_WAYS = 2
 """No more than this many of the compiler's ways to overlap are compiled for one plan."""
 
@@ -238,10 +242,6 @@ is taken."""
 COMPARABLE = 1.02
 """A second form of overlapping programs is compiled for plans of less memory if its program of the
 first plan is within this factor of the best one's time."""
-
-CERTAIN = 0.8
-"""A plan that is predicted to need at most this part of the budget is compiled in two ways at the
-same time: with collectives that overlap, and with such as are waited for."""
 
 CLEARLY_FASTER = 0.95
 """The program that waits for its collectives is not compiled if the overlapping one takes at most

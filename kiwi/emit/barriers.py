@@ -217,9 +217,9 @@ class _BarrierBuilder:
         same_body = set(before)
         earlier = [k for k in self._backward if k in same_body]
         self._backward.append(step.position)
-        until = 0
-        if self._execution.gradients_in_time and len(earlier) >= MOST_LATE:
-            until = earlier[-MOST_LATE]
+        if len(earlier) < MOST_LATE:
+            return barrier
+        until = earlier[-MOST_LATE] if self._execution.gradients_in_time else 0
         late = self._live.late_gradients(step.position, before, until, self._heavy, self._awaited)
         read = self._flow.source[step.position].items()
         own = {k: v for v, k in read if k in same_body and v not in late}

@@ -31,8 +31,7 @@ class Compiler(ABC):
     - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
       with computation, which may take more memory: the ways to do so, the best one first; empty
       where they do so anyhow, or never do. `ways_without_sums`: the numbers of those in which
-      reductions are waited for. `tells_overlapping`: whether the text of such a program tells what
-      it communicates; else that is read from the one that waits.
+      reductions are waited for.
     - `schedulers`: those that it has beside its own, the best first, for `scheduler_option`;
       `heaps`: options under which it places buffers otherwise.
     - `has_host_memory`: whether it tells host memory from device memory.
@@ -54,7 +53,6 @@ class Compiler(ABC):
     reads_heap_trace: bool = True
     overlapping_options: tuple[Mapping[str, Any], ...] = ()
     ways_without_sums: frozenset[int] = frozenset()
-    tells_overlapping: bool = True
     schedulers: tuple[str, ...] = ()
     scheduler_option: str | None = None
     heaps: tuple[Mapping[str, Any], ...] = ()

@@ -285,10 +285,11 @@ def test_metrics_of_the_forward_pass_do_not_come_late():
     """XLA would hold the logits until it picks those of the labels."""
 
     def loss(weights, x, labels):
-        logits = jnp.tanh(x @ weights[0]) @ weights[1]
+        for weight in weights:
+            x = logits = jnp.tanh(x @ weight)
         return jnp.sum(logits**2), jnp.take_along_axis(logits, labels, 1).mean()
 
-    arguments = [array(64, 64)] * 2, array(512, 64), jax.ShapeDtypeStruct((512, 1), "int32")
+    arguments = [array(64, 64)] * 6, array(512, 64), jax.ShapeDtypeStruct((512, 1), "int32")
     kept = execution_of(jax.grad(loss, has_aux=True), arguments)
     units, steps = kept.units, kept.schedule.steps
     found = barriers(replace(kept, copies_ahead=True)).steps

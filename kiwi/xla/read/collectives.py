@@ -55,6 +55,7 @@ _MESH = re.compile(
 )
 _DEVICES = re.compile(IOTA)
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
+_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 _AXIS = re.compile(r"'([^']*)'=(\d+)")
 _PART = re.compile(r"'(?P<axis>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
@@ -92,16 +93,32 @@ def read_axis_uses(
     """The collectives of an optimised HLO module, largest first.
 
     One inside a loop counts once for each iteration that XLA knows of (`kiwi.xla.read.hlo_text`),
-    an asynchronous one at its start, and one over groups of a single device not at all.
+    an asynchronous one at its start, one over groups of a single device not at all, and one that
+    stands in several kernels, each of which moves a part of it (async collective fusion), once.
     """
     read, times = CollectiveReader(mesh_shape, axis_names), runs(module)
-    found = []
+    found, fused, seen = [], _fused(module), set[str]()
     for name, computation in module.computations.items():
         for instruction in computation.instructions:
             use = read(instruction, name)
-            if use is not None:
-                found.append(AxisUse(use.kind, use.axes, times[name], times[name] * use.bytes))
+            channel = channel_of(instruction) if name in fused else None
+            if use is None or channel in seen:
+                continue
+            seen |= {channel} - {None}
+            found.append(AxisUse(use.kind, use.axes, times[name], times[name] * use.bytes))
     return axis_uses(found)
+
+
+def channel_of(instruction: Instruction) -> str | None:
+    """The number of a collective's channel; None if it has none."""
+    found = _CHANNEL.search(instruction.attributes)
+    return None if found is None else found[1]
+
+
+def _fused(module: Module) -> frozenset[str]:
+    """The computations of fusions."""
+    every = (i for c in module.computations.values() for i in c.instructions)
+    return frozenset(i.computation("calls") for i in every if i.opcode == "fusion")
 
 
 class CollectiveReader:

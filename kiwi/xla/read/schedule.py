@@ -5,11 +5,10 @@ also kernels that start a collective, compute beside it and await it (async coll
 which name it by its channel. What is neither started nor awaited apart is awaited at once.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kiwi.xla.read.collectives import CollectiveReader, device_pairs
+from kiwi.xla.read.collectives import CollectiveReader, channel_of, device_pairs
 from kiwi.xla.read.hlo_text import HOST_SPACE, Computation, Instruction, Module, known_trip_count
 from kiwi.xla.read.name_scopes import scope_of
 from kiwi.xla.read.work import NO_WORK, ModuleWork, Work, is_collective
@@ -20,7 +19,6 @@ HOST = "host"
 TO_HOST, FROM_HOST = 1, -1
 """Directions of such copies."""
 
-_CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 
 
@@ -196,8 +194,8 @@ _NOTHING = ScheduledWork()
 
 def _key(instruction: Instruction) -> str:
     """A collective's channel; its name where it has none."""
-    found = _CHANNEL.search(instruction.attributes)
-    return instruction.name if found is None else f"channel {found[1]}"
+    found = channel_of(instruction)
+    return instruction.name if found is None else f"channel {found}"
 
 
 def _direction(instruction: Instruction) -> int:

@@ -149,8 +149,6 @@ TPU = TpuCompiler(
     # Plan files hold a place among them: others go to the end.
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
     ways_without_sums=frozenset({0, 1}),
-    # A collective stands in each kernel that moves a part of it, and windowed einsums replace some.
-    tells_overlapping=False,
     # Its own takes the best of `list`, `dfs` and `post_order`. `bfs` is seldom better than
     # `local_order`, `ilp` takes minutes (docs/evidence/tpu.md).
     schedulers=("local_order",),
