@@ -7,18 +7,18 @@
    recomputation; the losses are those of plain `jax.jit`.
 """
 
-import itertools
+import functools
 import math
+import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import kiwi
@@ -38,6 +38,7 @@ BUDGETS = {
 }
 SIZE = "gpt-13b-4l"
 STEPS = 20
+PROCESSES = 2
 GIB = 2**30
 
 
@@ -55,9 +56,8 @@ class Row:
 
 def main() -> None:
     """Runs both parts."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
-    console = Console()
+    _on_cpu()
+    console = Console(highlight=False)
     started = time.monotonic()
     show_plans(console)
     train_tiny(console)
@@ -65,45 +65,71 @@ def main() -> None:
 
 
 def show_plans(console: Console) -> None:
-    """Part 1."""
+    """Part 1. Rows are made in processes of their own, and printed in order as they come."""
     config = gpt.SIZES[SIZE]
     console.print(
         f"[bold]1. {SIZE} for 8 GPUs or TPUs, mesh {MESH_SHAPE}[/] ({config.layers} layers, width "
         f"{config.width}, batch {config.batch} x {config.sequence}, {config.dtype})"
     )
-    compiled: dict[tuple[str, str], CompiledProgram] = {}
-    planned = kiwi.jit(
-        gpt.make_train_step(config),
-        mesh_shape=MESH_SHAPE,
-        donate_argnums=0,
-        effort="quick",
-    )
-    with _progress(console) as progress:
-        count = sum(len(budgets) + len(_baselines()) for budgets in BUDGETS.values())
-        task = progress.add_task("", total=count)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_on_cpu) as pool:
+        rows = {asked: pool.submit(_row, asked) for asked in sorted(_asked(), key=_comes_late)}
         for profile in BUDGETS:
-            rows = []
-            for row in itertools.chain(
-                _baseline_rows(progress, profile, compiled), _plan_rows(progress, profile, planned)
-            ):
-                rows.append(row)
-                progress.advance(task)
-            progress.console.print(_table(profile, rows))
+            console.print(_header(profile))
+            for asked in _asked():
+                if asked.profile == profile:
+                    console.print(_line(rows[asked].result()))
+            console.print()
     console.print(
         "Times (rec.: recomputation) and peak are estimates from public data-sheet figures; "
         "what communicates behind computation does not count in the step; "
         "XLA's is the peak of the compiled program (for GPUs the extra aot-cuda). "
         "Baselines are estimated with the layouts "
         "that XLA propagates between their arguments, remat is jax.checkpoint around each layer; "
-        "gap is the proven distance to the best plan.\n"
+        "gap is the proven distance to the best plan by these prices. Rows took their seconds "
+        f"in {PROCESSES} processes beside each other.\n"
     )
 
 
-def _progress(console: Console) -> Progress:
-    columns = (SpinnerColumn(), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True)
+@dataclass(frozen=True)
+class Asked:
+    """A row that is asked for: a baseline by its place, or a plan under a budget."""
+
+    profile: str
+    baseline: int | None = None
+    budget: str = ""
 
 
+def _asked() -> tuple[Asked, ...]:
+    """All rows, in the order in which they are shown."""
+    return tuple(
+        asked
+        for profile, budgets in BUDGETS.items()
+        for asked in (
+            *(Asked(profile, place) for place in range(len(_baselines()))),
+            *(Asked(profile, budget=budget) for budget in budgets),
+        )
+    )
+
+
+def _comes_late(asked: Asked) -> bool:
+    """Of the first rows one process makes those that are shown first, the other the longest."""
+    return asked not in (_asked()[0], Asked("v5e", budget=BUDGETS["v5e"][-1]))
+
+
+def _on_cpu() -> None:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
+
+
+def _row(asked: Asked) -> Row:
+    """Makes a row in this process."""
+    if asked.baseline is None:
+        return _plan_row(asked.profile, asked.budget)
+    return _baseline_row(asked.profile, _baselines()[asked.baseline])
+
+
+@functools.cache
 def _baselines() -> tuple[Baseline, ...]:
     config = gpt.SIZES[SIZE]
     state = gpt.abstract_state(config)
@@ -119,24 +145,18 @@ def _baselines() -> tuple[Baseline, ...]:
     )
 
 
-def _baseline_rows(
-    progress: Progress, profile: str, compiled: dict[tuple[str, str], CompiledProgram]
-) -> Iterator[Row]:
-    """`compiled` keeps what was compiled: it depends on the compiler, not on the profile."""
+def _baseline_row(profile: str, baseline: Baseline) -> Row:
     target = _own_compiler(profile)
     config = gpt.SIZES[SIZE]
-    state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
-    for baseline in _baselines():
-        progress.update(progress.task_ids[0], description=f"{profile}: {baseline.name}")
-        started = time.monotonic()
-        estimate = estimate_baseline(baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile)
-        key = str(target), baseline.name
-        if target is not None and key not in compiled:
-            compiled[key] = compile_baseline(
-                baseline, state, batch, mesh_shape=MESH_SHAPE, profile=profile, target=target
-            )
-        seconds = time.monotonic() - started
-        yield Row(baseline.name, estimate, compiled.get(key), None, seconds)
+    arguments = gpt.abstract_state(config), gpt.abstract_batch(config)
+    started = time.monotonic()
+    estimate = estimate_baseline(baseline, *arguments, mesh_shape=MESH_SHAPE, profile=profile)
+    compiled = None
+    if target is not None:
+        compiled = compile_baseline(
+            baseline, *arguments, mesh_shape=MESH_SHAPE, profile=profile, target=target
+        )
+    return Row(baseline.name, estimate, compiled, None, time.monotonic() - started)
 
 
 def _own_compiler(profile: str) -> str | None:
@@ -146,43 +166,50 @@ def _own_compiler(profile: str) -> str | None:
     return target if is_own_compiler(target, hardware) else None
 
 
-def _plan_rows(progress: Progress, profile: str, planned: kiwi.PlannedFunction) -> Iterator[Row]:
-    config = gpt.SIZES[SIZE]
-    state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
-    for budget in BUDGETS[profile]:
-        progress.update(progress.task_ids[0], description=f"{profile}: Kiwi, {budget}")
-        started = time.monotonic()
-        try:
-            plan = planned.with_options(
-                memory_budget=budget, profile=profile, verify=_own_compiler(profile)
-            ).plan(state, batch)
-        except kiwi.errors.KiwiError as error:
-            seconds = time.monotonic() - started
-            yield Row(f"Kiwi {budget}", None, None, None, seconds, error.what)
-            continue
-        yield Row(
-            f"Kiwi {budget}" if plan.fits else f"Kiwi {budget} (over)",
-            plan.estimate,
-            plan.compiled,
-            plan.solve_result.gap,
-            time.monotonic() - started,
-        )
-
-
-def _table(profile: str, rows: list[Row]) -> Table:
-    """Narrow enough for a terminal of 80 columns."""
-    table = Table(
-        title=f"8 x {profile}: milliseconds per step and GiB per device",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+@functools.cache
+def _planned() -> kiwi.PlannedFunction:
+    """The step, which a process traces once for all budgets of one target."""
+    return kiwi.jit(
+        gpt.make_train_step(gpt.SIZES[SIZE]),
+        mesh_shape=MESH_SHAPE,
+        donate_argnums=0,
+        effort="quick",
     )
-    table.add_column("", no_wrap=True)
-    for header in ("step", "comp.", "comm.", "resh.", "rec.", "peak", "XLA's", "gap", "took"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row.name, *_figures(row), f"{row.seconds:.0f} s")
-    return table
+
+
+def _plan_row(profile: str, budget: str) -> Row:
+    config = gpt.SIZES[SIZE]
+    started = time.monotonic()
+    try:
+        plan = (
+            _planned()
+            .with_options(memory_budget=budget, profile=profile, verify=_own_compiler(profile))
+            .plan(gpt.abstract_state(config), gpt.abstract_batch(config))
+        )
+    except kiwi.errors.KiwiError as error:
+        return Row(f"Kiwi {budget}", None, None, None, time.monotonic() - started, error.what)
+    return Row(
+        f"Kiwi {budget}" if plan.fits else f"Kiwi {budget} (over)",
+        plan.estimate,
+        plan.compiled,
+        plan.solve_result.gap,
+        time.monotonic() - started,
+    )
+
+
+def _header(profile: str) -> str:
+    """Narrow enough for a terminal of 80 columns."""
+    headers = ("step", "comp.", "comm.", "resh.", "rec.", "peak", "XLA's", "gap", "took")
+    title = f"8 x {profile}: milliseconds per step and GiB per device"
+    return f"[italic]{title}[/]\n[bold]{_columns('', headers)}[/]"
+
+
+def _line(row: Row) -> str:
+    return _columns(row.name, (*_figures(row), f"{row.seconds:.0f} s"))
+
+
+def _columns(name: str, figures: Sequence[str]) -> str:
+    return f"{name:<17}" + "".join(f"{figure:>7}" for figure in figures)
 
 
 def _figures(row: Row) -> list[str]:

@@ -268,9 +268,9 @@ OTHER_WAY = Attempt(
 GRADIENTS_IN_TIME = Attempt(
     "gradients in time",
     Kind.PROGRAM,
-    "The first program is over the budget, and gradients are summed late.",
+    "The first program is a little over the budget, or that of a plan of less memory is.",
     "The same plan with matmuls that wait for gradients.",
-    ("AS_FAST", "GRADIENTS_HIDDEN"),
+    ("NEARLY", "AS_FAST", "GRADIENTS_HIDDEN"),
     "kiwi.campaign.overlap_search",
 )
 
@@ -286,9 +286,20 @@ WITHOUT_COPIES_AHEAD = Attempt(
 LESS_MEMORY = Attempt(
     "less memory for overlap",
     Kind.PROGRAM,
-    "The overlapping program is over the budget, tied, or leaves room between known limits.",
+    "The overlapping program is over the budget, tied, or leaves room between known limits; or the "
+    "best way did not compile.",
     "A plan under a lower limit, with the program that was the best one of the first plan.",
-    ("MOST_OVERLAP_PLANS", "MOST_OVER", "FURTHER", "LOOSE", "OVERLAP_GAIN", "COMPARABLE"),
+    (
+        "MOST_OVERLAP_PLANS",
+        "MOST_LARGER",
+        "MOST_OVER",
+        "LITTLE_FURTHER",
+        "FURTHER",
+        "LOOSE",
+        "OVERLAP_GAIN",
+        "COMPARABLE",
+        "FULL",
+    ),
     "kiwi.campaign.overlap_search",
 )
 

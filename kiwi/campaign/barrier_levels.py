@@ -68,6 +68,12 @@ def with_gradients_in_time(plan: Plan) -> Plan | None:
     return _with_other_barriers(plan, replace(plan.execution, gradients_in_time=True))
 
 
+def with_metrics_in_time(plan: Plan) -> Plan | None:
+    """The plan with large values that the forward pass does not read late, not yet compiled; None
+    if that needs no barrier."""
+    return _with_other_barriers(plan, replace(plan.execution, metrics_in_time=True))
+
+
 def _with_other_barriers(plan: Plan, execution: Execution) -> Plan | None:
     is_same = barriers(execution) == barriers(plan.execution)
     return None if is_same else replace(plan, execution=execution)

@@ -8,7 +8,9 @@ for and yield is held the longer. Only such programs are compiled here, few of t
    Where it is a little over the budget, so is the program whose matmuls wait for gradients, which
    holds less; of a plan of less memory also where its program is far over.
 2. The fastest of these programs says how all further plans are compiled; of those as fast, the
-   smallest. A second form that is nearly as fast is compiled beside it.
+   smallest. A second form that is nearly as fast is compiled beside it. Where XLA fails to compile
+   the first plan in the best way, and the program in another one waits, the next plan is tried in
+   the best way again.
 3. While it is over the budget, plans of less memory follow. The first limit falls by what the
    program is over; from there on it falls by what is still over, or rises half of the way to a plan
    that was too large. So does a plan that needs no ties, where steps were tied to fit.
@@ -30,7 +32,11 @@ from kiwi.campaign.attempts import (
     OVERLAPPING,
     WITHOUT_COPIES_AHEAD,
 )
-from kiwi.campaign.barrier_levels import with_copies_ahead, with_gradients_in_time
+from kiwi.campaign.barrier_levels import (
+    with_copies_ahead,
+    with_gradients_in_time,
+    with_metrics_in_time,
+)
 from kiwi.campaign.history import History
 from kiwi.campaign.limits import Measured, OverlapLimits
 from kiwi.campaign.proposer import P
@@ -73,6 +79,8 @@ class _Form:
     def emitted(self, plan: Plan) -> Plan:
         """The plan with the barriers of this form, not yet compiled."""
         ahead = (with_copies_ahead(plan) if self.copies_ahead else None) or plan
+        if plan.estimate.peak_bytes >= shares.FULL * plan.memory_budget_bytes:
+            ahead = with_metrics_in_time(ahead) or ahead
         return (with_gradients_in_time(ahead) if self.gradients_in_time else None) or ahead
 
 
@@ -97,6 +105,7 @@ class OverlapSearch(Generic[P]):
     ) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
         self._history = history or History()
+        self._refused: _Form | None = None
         self.found: P | None = None
 
     def run(self, first: P, propose: Propose[P], most_seconds: float = math.inf) -> P | None:
@@ -109,15 +118,16 @@ class OverlapSearch(Generic[P]):
         programs = self._first_programs(first)
         if not programs:
             return None
-        forms = _comparable(programs)
+        forms = [self._refused] if self._refused else _comparable(programs)
         aims = _Aims(self._budget_bytes, first.limit_bytes)
         aim = smallest = _smallest_as_fast(programs)
         larger = 0
         for tried in range(shares.MOST_OVERLAP_PLANS):
-            plan = aim.proposal.plan
-            most = min(shares.OVERLAP_GAIN * self._seconds / aims.off(plan), most_seconds)
+            is_refused = self._refused is not None and not tried
+            off = 1.0 if is_refused else aims.off(aim.proposal.plan)  # in the way it was compiled
+            most = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
             with self._history.within(LESS_MEMORY):
-                proposal = aims.next(aim.proposal, tried, most, propose)
+                proposal = aims.next(aim.proposal, tried, most, propose, anew=is_refused)
                 programs = [] if proposal is None else self._of_next(proposal, forms)
             if not programs:
                 break
@@ -148,14 +158,16 @@ class OverlapSearch(Generic[P]):
 
     def _first_programs(self, first: P) -> list[_Made[P]]:
         """The programs of the first plan; none if XLA fails to compile it in every way."""
-        forms = [(OVERLAPPING, _Form(way)) for way in self._ways(first.plan)]
-        programs: list[_Made[P]] = []
+        forms = [_Form(way) for way in self._ways(first.plan)]
+        best, programs = forms[0], list[_Made[P]]()
         while forms and not programs:
-            programs = self._compiled(first, [forms.pop(0)])
+            programs = self._compiled(first, [(OVERLAPPING, forms.pop(0))])
         if not programs:
             return []
-        in_other_ways = [form for _, form in forms]
-        return programs + self._compiled(first, list(self._others(programs[0], in_other_ways)))
+        made = programs[0]
+        if made.form != best and _waits(made.proposal.plan):
+            self._refused = best
+        return programs + self._compiled(first, list(self._others(made, forms)))
 
     def _compiled(self, proposal: P, asked: Sequence[tuple[Attempt, _Form]]) -> list[_Made[P]]:
         """The programs of a plan in several forms, compiled at the same time; without those that
@@ -229,7 +241,9 @@ class OverlapSearch(Generic[P]):
 
 def without_forms(plan: Plan) -> Plan:
     """The plan with the barriers of a program that waits for its collectives, not yet compiled."""
-    execution = replace(plan.execution, copies_ahead=False, gradients_in_time=False)
+    execution = replace(
+        plan.execution, copies_ahead=False, gradients_in_time=False, metrics_in_time=False
+    )
     return replace(plan, execution=execution, compiled=None)
 
 
@@ -264,10 +278,19 @@ class _Aims(Generic[P]):
         one of those beside it."""
         return min(_off(plan) for plan in (aim, self._high or aim))
 
-    def next(self, program: P, tried: int, most_seconds: float, propose: Propose[P]) -> P | None:
+    def next(
+        self,
+        program: P,
+        tried: int,
+        most_seconds: float,
+        propose: Propose[P],
+        *,
+        anew: bool = False,
+    ) -> P | None:
         """The plan whose program of the form of `program`, which is over the budget, may fit, where
-        it is predicted to take less than so many seconds."""
-        limit_bytes = self._limit_after(program.plan, tried)
+        it is predicted to take less than so many seconds; `anew`: another plan even if that fits.
+        """
+        limit_bytes = self._limit_after(program.plan, tried, anew=anew)
         if self._high is not None and self._high.estimate.step_seconds >= most_seconds:
             return None  # Plans between that one and a smaller one are slower than it.
         while limit_bytes is not None:
@@ -277,11 +300,11 @@ class _Aims(Generic[P]):
             limit_bytes = self._limits.after_refusal(limit_bytes)
         return None
 
-    def _limit_after(self, aim: Plan, tried: int) -> int | None:
+    def _limit_after(self, aim: Plan, tried: int, *, anew: bool) -> int | None:
         planned_bytes = aim.estimate.peak_bytes
         measured = Measured(self._asked_bytes, planned_bytes, _overlapping_bytes(aim))
         limit_bytes = self._limits.after_program(
-            measured, tried, is_tied=bool(aim.execution.tied_steps)
+            measured, tried, is_tied=anew or bool(aim.execution.tied_steps)
         )
         is_over = 0 < self._limits.over_bytes(measured) <= self._limits.most_over_bytes
         if is_over and (self._high is None or planned_bytes < self._high.estimate.peak_bytes):

@@ -235,6 +235,10 @@ NEARLY = 0.05
 """The first plan is compiled with gradients in time if its program is over the budget by at most
 this part of it: that saves up to about so much. Beyond, a plan of less memory comes first."""
 
+FULL = 0.75
+"""Metrics of the forward pass are read in time if the plan is predicted to need at least this part
+of the budget: the barrier takes time that a plan with room need not spend."""
+
 AS_FAST = 1.01
 """Programs within this factor of the fastest one's time count as fast as it; the smallest of them
 is taken."""

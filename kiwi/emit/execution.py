@@ -40,6 +40,8 @@ class Execution:
       their readers, to overlap with it.
     - `gradients_in_time`: whether a matmul of the backward pass waits for the gradients of a few
       matmuls before; XLA leaves them for the end otherwise, and holds what they read.
+    - `metrics_in_time`: whether a matmul of the backward pass waits for steps of the forward pass
+      that read large values which are kept for the backward pass, as a metric of the logits does.
     - `fetched`: the units that do not run a second time where they stand in the schedule again:
       their results, copied to the host behind the first time, are fetched from there.
     - `arrangement`: how the compiler is told to arrange the program.
@@ -61,6 +63,7 @@ class Execution:
     arrangement: Arrangement = XLAS_OWN
     copies_ahead: bool = False
     gradients_in_time: bool = False
+    metrics_in_time: bool = False
 
     @property
     def units(self) -> UnitGraph:

@@ -189,6 +189,7 @@ def plan_digest(plan: PlanRecord) -> bytes:
         astuple(execution.arrangement),
         execution.copies_ahead,
         execution.gradients_in_time,
+        execution.metrics_in_time,
     )
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 

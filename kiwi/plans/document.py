@@ -62,6 +62,7 @@ def document(plan: PlanRecord) -> Document:
         **({} if arrangement == XLAS_OWN else {"arrangement": asdict(arrangement)}),
         **({"copies_ahead": True} if plan.execution.copies_ahead else {}),
         **({"gradients_in_time": True} if plan.execution.gradients_in_time else {}),
+        **({"metrics_in_time": True} if plan.execution.metrics_in_time else {}),
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),

@@ -307,6 +307,7 @@ class PlanRecord:
             is_for_another_compiler=True,
             copies_ahead=False,
             gradients_in_time=False,
+            metrics_in_time=False,
         )
         return replace(self.step, function=emit(execution), arrangement=XLAS_OWN)
 

@@ -209,6 +209,7 @@ def _execution(
         arrangement=Arrangement(**saved.get("arrangement", {})),
         copies_ahead=saved.get("copies_ahead", False),
         gradients_in_time=saved.get("gradients_in_time", False),
+        metrics_in_time=saved.get("metrics_in_time", False),
     )
 
 

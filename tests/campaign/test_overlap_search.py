@@ -12,8 +12,10 @@ import kiwi
 from kiwi.campaign import overlap_search
 from kiwi.campaign.overlap_search import OverlapSearch
 from kiwi.campaign.proposer import Proposal
+from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.compiled_program import CompiledProgram
+from kiwi.xla.simulated import AxisSeconds
 from tests.helpers.begins import begins
 from tests.helpers.on_cpu import ON_CPU
 
@@ -110,7 +112,32 @@ def test_copies_stay_beside_their_readers_at_last(base: Plan):
     assert plan is not None and not plan.execution.copies_ahead and left == 0
 
 
-def test_where_a_smaller_plan_has_no_smaller_program_no_third_one_is_compiled(base: Plan):
-    programs = [*[(OVER, 1.0), (OVER, 1.5)] * 2, (WITHIN, 1.2), (WITHIN, 0.5)]
-    plan, left = found_of(base, programs, plans=2)
+def test_where_two_smaller_plans_have_no_smaller_program_no_third_one_is_compiled(base: Plan):
+    programs = [*[(OVER, 1.0), (OVER, 1.5)] * 3, (WITHIN, 1.2), (WITHIN, 0.5)]
+    plan, left = found_of(base, programs, plans=3)
     assert plan is not None and not plan.execution.copies_ahead and left == 1
+
+
+def test_a_way_that_failed_to_compile_is_tried_with_the_next_plan(base: Plan):
+    """XLA:TPU fails where one of the step's sums has a certain shape; another plan has others."""
+    programs = iter([None, 2.0, 1.0])
+    compiled = base.compiled
+    assert compiled is not None and compiled.time is not None
+    waits = AxisSeconds((), 1.0, 1.0)
+
+    def compile_next(step: Any) -> CompiledProgram:
+        seconds = next(programs)
+        if seconds is None:
+            raise CompileCheckError("XLA fails.")
+        assert compiled.time is not None
+        time = replace(compiled.time, step_seconds=seconds, communication=(waits,))
+        return replace(compiled, peak_bytes=WITHIN, time=time)
+
+    def propose(limit_bytes: int, most_seconds: float) -> Proposal:
+        estimate = replace(base.estimate, peak_bytes=limit_bytes)
+        return Proposal(replace(base, estimate=estimate), limit_bytes)
+
+    search: OverlapSearch[Proposal] = OverlapSearch(BUDGET, [begins(compile_next)] * 2)
+    found = search.run(Proposal(base, BUDGET), propose)
+    assert found is not None and found.plan.compiled is not None
+    assert found.plan.compiled.step_seconds == 1.0 and not list(programs)

@@ -104,6 +104,7 @@ def test_any_feasible_solution_computes_the_original(name, mesh_shape, seed, don
     kept = random_kept_copies(planning, solution, rng)
     execution = with_random_ties(build_execution(Solved(planning, solution, kept)), rng)
     execution = replace(execution, copies_ahead=seed % 2 == 0, gradients_in_time=seed % 3 == 0)
+    execution = replace(execution, metrics_in_time=seed % 5 == 0)
     function = jitted(planning, execution)
     leaves = flat_arguments(name)[0]
     # Copies, since donated arguments do not survive the call.

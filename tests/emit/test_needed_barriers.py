@@ -292,7 +292,7 @@ def test_metrics_of_the_forward_pass_do_not_come_late():
     arguments = [array(64, 64)] * 6, array(512, 64), jax.ShapeDtypeStruct((512, 1), "int32")
     kept = execution_of(jax.grad(loss, has_aux=True), arguments)
     units, steps = kept.units, kept.schedule.steps
-    found = barriers(replace(kept, copies_ahead=True)).steps
+    found = barriers(replace(kept, metrics_in_time=True)).steps
     (waiting,) = (k for k, barrier in enumerate(found) if barrier)
     assert units.units[steps[waiting]].phase is Phase.BACKWARD
     (metric,) = found[waiting].triggers
