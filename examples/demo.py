@@ -14,6 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kiwi.quiet import start_jax
+
+MESH_SHAPE = (2, 4)
+
+if __name__ == "__main__":  # Before jax is imported: its plugins complain about missing devices.
+    start_jax(cpu_devices=math.prod(MESH_SHAPE))
+
 import jax
 import numpy as np
 from rich import box
@@ -30,7 +37,6 @@ from kiwi.targets.registry import is_own_compiler
 from kiwi.xla.compilers import AUTO, resolved
 from kiwi.xla.read.compiled_program import CompiledProgram
 
-MESH_SHAPE = (2, 4)
 BUDGETS = {
     "v100-sxm2": ("14GiB", "9GiB", "7GiB"),
     "h100-sxm": ("14GiB", "9GiB", "7GiB"),
@@ -55,8 +61,6 @@ class Row:
 
 def main() -> None:
     """Runs both parts."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
     console = Console()
     started = time.monotonic()
     show_plans(console)

@@ -5,6 +5,7 @@ escapes is a bug in Kiwi. An error is one case of a topic of `kiwi.messages.topi
 shows.
 """
 
+import difflib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -113,8 +114,10 @@ def check_known(
     names = list(known)
     if name not in names:
         topic = topics.UNKNOWN_NAME if error is InvalidArgumentError else error.default_topic
+        near = difflib.get_close_matches(name, names, 1) if isinstance(name, str) else []
         listed = ", ".join(map(repr, names))
-        raise error(f"There is no {what} {name!r}.", topic=topic, suggestion=f"One of {listed}.")
+        suggestion = f"{near[0]!r}. All are {listed}." if near else f"One of {listed}."
+        raise error(f"There is no {what} {name!r}.", topic=topic, suggestion=suggestion)
 
 
 class InvalidFunctionError(KiwiError, TypeError):

@@ -1,11 +1,12 @@
-"""Standard error while jax starts: what its plugins say of devices that are not there is left out.
+"""Keeps jax's complaints about absent GPUs and TPUs off standard error while jax starts.
 
-A plugin for GPUs or TPUs may be installed where there is none, as for the compile check. Its C++
-code then complains on standard error, whatever the levels of logging are. This module imports
-nothing of jax, so that the import itself may be inside of the block.
+The compile check needs plugins for GPUs or TPUs on machines without them. Their C++ code then
+writes to standard error, whatever the log levels are. This module imports jax only inside of its
+functions, so that a caller can hold back what the import says, too.
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -58,10 +59,17 @@ def without_complaints() -> Iterator[None]:
             os.close(kept)
             held.seek(0)
             text = held.read().decode(errors="replace")
-            has_tpu = any(path.exists() for path in _TPU_DEVICES)
-            said = essential(text, has_gpu=_NVIDIA_DEVICE.exists(), has_tpu=has_tpu)
+            said = essential(text, has_gpu=_has_gpu(), has_tpu=_has_tpu())
             sys.stderr.write(said)
             sys.stderr.flush()
+
+
+def _has_gpu() -> bool:
+    return _NVIDIA_DEVICE.exists()
+
+
+def _has_tpu() -> bool:
+    return any(path.exists() for path in _TPU_DEVICES)
 
 
 def start_jax(cpu_devices: int | None = None) -> None:
@@ -75,3 +83,15 @@ def start_jax(cpu_devices: int | None = None) -> None:
                 jax.config.update("jax_platforms", "cpu")
                 jax.config.update("jax_num_cpu_devices", cpu_devices)
         jax.devices()
+
+
+@functools.cache
+def start_backends() -> None:
+    """Starts jax's backends, once in a process, as any planning does.
+
+    Where there are devices nothing is held back: their start may take long, and have much to say.
+    A backend that does not start raises where it is used.
+    """
+    if not (_has_gpu() or _has_tpu()):
+        with contextlib.suppress(RuntimeError):
+            start_jax()

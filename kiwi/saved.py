@@ -9,8 +9,10 @@ from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.campaign.known_peaks import note_peak
+from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.trips import DEFAULT_TRIPS
+from kiwi.messages import topics
 from kiwi.options import Options
 from kiwi.planners.planner import Planner
 from kiwi.planners.registry import planner_named
@@ -127,11 +129,23 @@ def _planner_of(options: Document) -> Planner:
 
 
 def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:
-    """What two plans do differently, and what each difference costs; print it to read it."""
-    documents = [
-        plan.document if isinstance(plan, SavedPlan) else document(plan) for plan in (first, second)
-    ]
-    return compare(*documents)
+    """What two plans do differently, and what each difference costs; print it to read it.
+
+    **Raises:** `InvalidArgumentError` for anything else than a plan or a loaded plan.
+    """
+    return compare(_document_of(first), _document_of(second))
+
+
+def _document_of(plan: Any) -> Document:
+    if isinstance(plan, SavedPlan):
+        return plan.document
+    if isinstance(plan, Plan):
+        return document(plan)
+    raise InvalidArgumentError(
+        f"kiwi.diff compares plans, not {type(plan).__name__}.",
+        topic=topics.ARGUMENT,
+        suggestion="kiwi.load_plan(path) reads a plan from a file.",
+    )
 
 
 def load_plan(path: str | Path) -> SavedPlan:

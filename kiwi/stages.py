@@ -30,7 +30,9 @@ from kiwi.options import Options, Settings
 from kiwi.planners.planner import Planner
 from kiwi.planners.planning import Lowered, grouped, lowered_call
 from kiwi.planners.registry import planner_named
+from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.plan import Plan
+from kiwi.plans.record import Origin
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
@@ -193,7 +195,10 @@ class Solution:
         problem = self.problem
         solved = Solved(problem.planning, self.result.solution)
         budget_bytes = problem.settings.memory_budget_bytes
-        return problem.planner.plan_of(problem.step, solved, self.result, budget_bytes)
+        plan = problem.planner.plan_of(problem.step, solved, self.result, budget_bytes)
+        offered = problem.planning.fixed.offered
+        origin = Origin(problem.step, problem.settings, problem.planner, offered)
+        return replace(plan, origin=origin, breakdown=build_breakdown(solved))
 
     def __str__(self) -> str:
         result = self.result

@@ -6,6 +6,7 @@ there if `out_shardings` says so, or if it replaces such an argument in the next
 (`kiwi.calls.replaced_arguments`).
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,7 @@ def moving(
 ) -> Callable[..., list[Any]]:
     """A function of flat leaves that fetches these arguments and stores these results."""
 
+    @functools.wraps(function)
     def moved(*leaves: Any) -> list[Any]:
         inside = [fetch(leaf) if k in arguments else leaf for k, leaf in enumerate(leaves)]
         return [store(r) if k in results else r for k, r in enumerate(function(*inside))]

@@ -35,7 +35,15 @@ class JitOptions:
 
         **Raises:** `InvalidArgumentError`.
         """
-        parameters = _positional_parameters(fun)
+        parameters, known = _positional_parameters(fun), parameter_names(fun)
+        for kind in ("static_argnames", "donate_argnames"):
+            unknown = [name for name in _tuple(given[kind]) if known and name not in known]
+            if unknown:
+                raise InvalidArgumentError(
+                    f"{kind} names {unknown[0]!r}; {function_name(fun)} takes "
+                    f"{', '.join(map(repr, known or ()))}.",
+                    topic=topics.NO_SUCH_PARAMETER,
+                )
         static, donate = (
             _complete(
                 parameters, _tuple(given[f"{kind}_argnums"]), _tuple(given[f"{kind}_argnames"])
@@ -57,6 +65,18 @@ def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
+
+
+def parameter_names(fun: Callable[..., Any]) -> list[str] | None:
+    """The names by which arguments can be given; None where any name can."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [p.name for p in parameters if p.kind in kinds]
 
 
@@ -196,7 +216,7 @@ def bind(
     arguments = Arguments.of(fun, options, args, kwargs)
     if not arguments.leaves:
         raise InvalidFunctionError(
-            f"The call of {_name(fun)} has no array argument.",
+            f"The call of {function_name(fun)} has no array argument.",
             topic=topics.NO_ARRAY,
         )
 
@@ -204,6 +224,9 @@ def bind(
         positional, keywords = arguments.put_together(flat)
         return fun(*positional, **keywords)
 
+    # What jax says of an error while it traces names the user's function and file.
+    flat_function.__signature__ = inspect.signature(flat_function)  # type: ignore[attr-defined]
+    flat_function.__wrapped__ = fun  # type: ignore[attr-defined]
     paths, parameters = _leaf_paths(arguments.tree), _positional_parameters(fun)
     dynamic, _ = jax.tree.unflatten(arguments.tree, arguments.leaves)
     given = flatten_prefix(options.in_shardings, dynamic, "in_shardings")
@@ -214,7 +237,7 @@ def bind(
         given_shardings={k: s for k, s in enumerate(given) if s is not None},
         function=flat_function,
         context=MeshContext.current(),
-        name=_name(fun),
+        name=function_name(fun),
         options=options,
     )
 
@@ -225,7 +248,8 @@ def _leaf_paths(tree: Any) -> list[Any]:
     return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
 
 
-def _name(fun: Callable[..., Any]) -> str:
+def function_name(fun: Callable[..., Any]) -> str:
+    """What messages call a function."""
     return getattr(fun, "__name__", repr(fun))
 
 
@@ -286,8 +310,9 @@ def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
     try:
         spread = jax.tree_util.tree_broadcast(prefix, full, is_leaf=_is_sharding_leaf)
     except ValueError as error:
+        said = str(error).replace("broadcast_prefix prefix_tree", what)
         raise ShardingConflictError(
-            f"{what} does not fit the pytree that it is for: {error}",
+            f"{what} does not fit the pytree that it is for: {said}",
             topic=topics.NOT_A_PREFIX,
             suggestion=f"{what} must be a pytree prefix, as in jax.jit.",
         ) from error

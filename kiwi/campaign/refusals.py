@@ -8,7 +8,7 @@ from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.plan import Plan
 from kiwi.problem.pins import Pins
-from kiwi.sizes import format_bytes
+from kiwi.sizes import format_bytes, size_above
 from kiwi.solver import SolveResult
 
 
@@ -42,7 +42,7 @@ def _infeasible(
         f"{no_plan} predicted to need as little as {format_bytes(limit_bytes)} per device. "
         f"{known}".strip(),
         cause="Arguments, results and the largest operator's operands need more than that.",
-        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
+        suggestion=f"memory_budget={size_above(least)}, or a larger mesh, or a smaller batch."
         if least
         else "A larger memory_budget or mesh, or a smaller batch.",
         least_peak_bytes=least,
@@ -57,7 +57,8 @@ def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Ref
         return error
     if isinstance(error, NoPlanFoundError):
         what = f"{error.what} The smallest peak known is {format_bytes(least)}."
-        return error.changed(what=what, suggestion=f"memory_budget={least}. {error.suggestion}")
+        suggestion = f"memory_budget={size_above(least)}. {error.suggestion}"
+        return error.changed(what=what, suggestion=suggestion)
     return _infeasible(budget_bytes, least, error.least_peak_bound_bytes)
 
 

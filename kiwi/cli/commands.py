@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,12 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
     if topic is not None:
         output.result(vars(topic) | {"level": topic.level.value}, paragraph(topic))
         return True
+    if re.fullmatch(r"KIWI-\w+", arguments.plan.upper()) and not Path(arguments.plan).exists():
+        raise InvalidArgumentError(
+            f"There is no message {arguments.plan}.",
+            topic=topics.UNKNOWN_NAME,
+            suggestion="A code as it stands in an error or a note, such as KIWI-M003.",
+        )
     saved = kiwi.saved.load_plan(arguments.plan)
     if arguments.subject == SEARCH:
         data = {"history": saved.document.get("history", [])}

@@ -85,7 +85,7 @@ def hint(
     if sum(asked.values()) > 1:
         wanted = " and to ".join(what for what, is_asked in asked.items() if is_asked)
         raise InvalidArgumentError(
-            f"The hint {name or ''!r} asks to {wanted}.",
+            f"The hint{f' {name!r}' if name else ''} asks to {wanted}.",
             topic=topics.HINT_TWICE,
         )
     if sharding is not None and not isinstance(sharding, PartitionSpec):

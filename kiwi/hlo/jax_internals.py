@@ -111,6 +111,11 @@ def context_mesh() -> Mesh | AbstractMesh | None:
     return next((mesh for mesh in found if not mesh.empty), None)
 
 
+def is_tracing() -> bool:
+    """Whether jax traces at present, for `jax.jit`, a derivative or `jax.vmap`."""
+    return not core.trace_state_clean()
+
+
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
     """Inside, no mesh is in the context, whatever `jax.set_mesh` has put there.

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
+from kiwi.errors import InvalidFunctionError
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
@@ -23,6 +24,7 @@ from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kep
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
 from kiwi.hlo.simplifications import simplified_once
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
+from kiwi.messages import topics
 
 INLINED_CALLS = {
     "jit": "jaxpr",
@@ -90,6 +92,7 @@ def trace(
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
     with context or nullcontext(), jax_internals.assumed_cudnn(), opened, kernels_recognised():
         closed = jax.make_jaxpr(flat_function)(*arguments)
+    _check_captured(closed.consts)
     with jax_internals.without_mesh():
         return program_of(
             without_meshes(closed, follows=follows_shardings),
@@ -99,6 +102,17 @@ def trace(
             as_traced=as_traced,
             fetches_elements=fetches_elements,
             platforms=platforms,
+        )
+
+
+def _check_captured(constants: Sequence[Any]) -> None:
+    """Raises `InvalidFunctionError` where a constant of the program has no value yet."""
+    traced = next((c for c in constants if isinstance(c, jax.core.Tracer)), None)
+    if traced is not None:
+        shape = f"{traced.dtype}[{','.join(map(str, traced.shape))}]"
+        raise InvalidFunctionError(
+            f"The function captures a value of type {shape} that jax is tracing.",
+            topic=topics.CAPTURED,
         )
 
 

@@ -121,6 +121,7 @@ def _lowered(on_host: frozenset[int], to_host: frozenset[int], call: Call, **kep
     started = time.monotonic()
     out_tree: list[Any] = []
 
+    @functools.wraps(call.function)
     def flat(*leaves: Any) -> list[Any]:
         results, tree = jax.tree.flatten(call.function(*leaves))
         out_tree.append(tree)

@@ -23,8 +23,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from kiwi.calls.signature import Arguments, Call
-from kiwi.errors import PlanMismatchError
+from kiwi.errors import InvalidFunctionError, PlanMismatchError
 from kiwi.hlo import jax_internals
+from kiwi.hlo.explicit_axes import has_explicit_axes
 from kiwi.mesh import DeviceMesh
 from kiwi.messages import Note, topics
 from kiwi.plans.fingerprint import fingerprint
@@ -72,6 +73,7 @@ class Dispatched:
         in_shardings += named.values()
         compiler = of_devices(mesh)
         step, out_tree = plan.step_for(compiler), plan.traced.out_tree
+        self._step, self._out_tree = step, out_tree
 
         def planned_step(*args: Any) -> Any:
             given = dict(zip(self._names, args[first:], strict=True))
@@ -140,6 +142,33 @@ class Dispatched:
         args, kwargs = arguments.put_together(place_leaves(arguments.leaves, self._shardings))
         return self.run(*args, **kwargs)
 
+    def trace(self, arguments: Arguments) -> Any:
+        """The planned program as a part of the program that jax is tracing.
+
+        Compiler options and donation belong to the outer program. A derivative is that of the
+        user's function: the planned program no longer has its `jax.custom_vjp` rules.
+
+        **Raises:** `InvalidFunctionError` over Explicit axes.
+        """
+        if has_explicit_axes(self._shardings[0].mesh):
+            raise InvalidFunctionError(
+                f"The planned {self._call.name} is called inside of another traced program, over a "
+                "mesh with Explicit axes.",
+                topic=topics.EXPLICIT_INSIDE,
+            )
+
+        @jax.custom_jvp
+        @jax_internals.without_mesh()
+        def planned(*leaves: Any) -> Any:
+            placed = map(jax.lax.with_sharding_constraint, leaves, self._shardings)
+            return jax.tree.unflatten(self._out_tree, self._step.function(*placed))
+
+        @planned.defjvp
+        def derivative(primals: Any, tangents: Any) -> Any:  # pyright: ignore[reportUnusedFunction]
+            return jax.jvp(self._call.function, primals, tangents)
+
+        return planned(*arguments.leaves)
+
     def _positions(
         self, first: int, numbers: Sequence[int], names: Sequence[str]
     ) -> tuple[int, ...]:
@@ -149,7 +178,9 @@ class Dispatched:
 
 
 def _lies_as(leaf: Any, sharding: jax.sharding.Sharding) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
+        return False
+    return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
 def users_mesh(planned: DeviceMesh, given: Any, context: Any) -> jax.sharding.Mesh:

@@ -126,9 +126,10 @@ def _operand_lines(document: Document, operator: Document) -> str:
         )
         copy = producers, operator["unit"], name, wanted
         if read in operator["kept_reads"]:
-            moved = f"kept by operator {_reader_before(*copy)}"
+            moved = f"read from the copy of operator {_reader_before(*copy)}"
         if read in operator.get("kept_reads_again", ()):
-            moved += f", again kept by operator {_reader_before(*copy, is_again=True)}"
+            recomputed = _reader_before(*copy, is_again=True)
+            moved += f"; when recomputed, read from the copy of operator {recomputed}"
         rows.append(("reads", what, layout_text(wanted), moved))
     for kind, result in zip(operator["types"], operator["results"], strict=True):
         rows.append(("yields", kind, layout_text(result), residency_text(operator)))
@@ -217,7 +218,7 @@ def document_summary(document: Document) -> str:
     mesh = mesh_text(document["mesh"]["axis_names"], document["mesh"]["shape"])
     gap = "no bound" if bounds["gap"] is None else f"gap {bounds['gap']:.2%}"
     checks = document["checks"]
-    compiled = "not checked" if checks is None else format_bytes(checks["peak_bytes"])
+    compiled = "not" if checks is None else format_bytes(checks["peak_bytes"])
     parts = ", ".join(f"{kind} {format_seconds(estimate[f'{kind}_seconds'])}" for kind in PARTS)
     operators = costliest_first(document["operators"].values())
     rows = [

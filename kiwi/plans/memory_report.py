@@ -90,8 +90,6 @@ def memory_report(plan: PlanRecord) -> MemoryReport:
         raise InvalidArgumentError(
             "The plan carries no compiled program to report on.",
             topic=topics.NOT_COMPILED,
-            cause="It was made with verify=None, or the compiler does not report its buffers.",
-            suggestion='kiwi.plan(..., verify="cpu").',
         )
     describe = _Describer(plan)
     memory = plan.compiled.memory
