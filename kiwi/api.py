@@ -160,17 +160,17 @@ def jit(
     """`jax.jit` that plans: sharding and recomputation are chosen on the first call.
 
     Usable bare (`@kiwi.jit`), as a factory (`@kiwi.jit(mesh_shape=(2, 4))`) and as a function
-    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh` the mesh is that of the
-    context (`jax.set_mesh`), or else one axis over all attached devices. Results lie on the mesh of
-    the context, or on the `mesh` given, where it has the axes of the plan's, so that the rest of a
-    program takes them.
+    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh` the plan is for the mesh
+    of the context (`jax.set_mesh`), or else for one axis over all attached devices. Results lie on
+    the mesh of the context or on the given `mesh` if it has the plan's axes, so that the rest of
+    the program takes them.
 
-    Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and on
-    disk, see `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
+    Plans are cached by shapes, dtypes, pytree structure and static values; and on disk, see
+    `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
 
-    **Raises:** at once the errors about options, on the first call those of `kiwi.plan`, and
-    `NotEnoughDevicesError` if the mesh is larger than what is attached, `PlanMismatchError` if
-    processes that run one program have different plans.
+    **Raises:** errors about options at once; on the first call those of `kiwi.plan`,
+    `NotEnoughDevicesError` if the mesh is larger than what is attached, and `PlanMismatchError` if
+    the processes of one program have different plans.
     """
     options = options_among(locals())
     if fun is None:
@@ -189,7 +189,7 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
 
 def _check_keywords(fun: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
     """Raises `InvalidArgumentError` for a keyword that is neither an option nor an argument of the
-    function: as a rule an option with a typing error."""
+    function. As a rule it is a misspelt option."""
     known = parameter_names(fun)
     unknown = [name for name in kwargs if known is not None and name not in known]
     if unknown:
@@ -203,7 +203,7 @@ def _check_keywords(fun: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
 
 
 class PlannedFunction:
-    """What `kiwi.jit` returns: call it as the function it wraps."""
+    """A function under a plan, made by `kiwi.jit`. It is called as the function that it wraps."""
 
     def __init__(self, fun: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fun)
@@ -236,12 +236,14 @@ class PlannedFunction:
 
     @property
     def settings(self) -> Settings:
-        """What plans are made for: the options, with mesh, budget in bytes, and compiler. Without
-        a mesh among the options that of the context (`jax.set_mesh`) is taken."""
+        """What plans are made for: the options, the mesh, the budget in bytes, and the compiler.
+
+        The mesh is that of the context (`jax.set_mesh`) if the options name none.
+        """
         return self._settings_under(jax_internals.context_mesh())
 
     def _settings_under(self, context: Any) -> Settings:
-        """The settings where the caller has a mesh in mind, or None."""
+        """The settings for a caller who works under the mesh `context`, or under none."""
         key = context if self.options.takes_context_mesh else None
         if key not in self._settings:
             found = self.options.settings(self._table, key)
@@ -284,7 +286,7 @@ class PlannedFunction:
         )
 
     _trace_options: Mapping[str, Any] = MappingProxyType({})
-    """Those of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
+    """The options of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
 
     @jax_internals.without_mesh()
     def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:

@@ -32,7 +32,7 @@ _OF_TPU = (
 
 
 def essential(text: str, *, has_gpu: bool, has_tpu: bool) -> str:
-    """What jax printed as it started, without complaints about devices that are not there."""
+    """jax's output at its start, without complaints about absent devices."""
     rules = (*(() if has_gpu else _OF_CUDA), *(() if has_tpu else _OF_TPU))
     found = text
     for rule in rules:
@@ -42,7 +42,7 @@ def essential(text: str, *, has_gpu: bool, has_tpu: bool) -> str:
 
 @contextlib.contextmanager
 def without_complaints() -> Iterator[None]:
-    """Holds back standard error, and passes on at the end what is essential of it."""
+    """Holds back standard error, and passes the essential part on at the end."""
     sys.stderr.flush()
     try:
         kept = os.dup(2)
@@ -73,8 +73,11 @@ def _has_tpu() -> bool:
 
 
 def start_jax(cpu_devices: int | None = None) -> None:
-    """Imports jax and starts its backends, so many virtual CPU devices alone if that is given;
-    where they have started already, they stay as they are."""
+    """Imports jax and starts its backends.
+
+    - `cpu_devices`: starts only this many virtual CPU devices. Backends that run already stay as
+      they are.
+    """
     with without_complaints():
         import jax
 
@@ -87,10 +90,10 @@ def start_jax(cpu_devices: int | None = None) -> None:
 
 @functools.cache
 def start_backends() -> None:
-    """Starts jax's backends, once in a process, as any planning does.
+    """Starts jax's backends, once in a process. Any planning does.
 
-    Where there are devices nothing is held back: their start may take long, and have much to say.
-    A backend that does not start raises where it is used.
+    If the machine has devices, nothing is held back: their start may take long and say much. A
+    backend that does not start raises where it is used.
     """
     if not (_has_gpu() or _has_tpu()):
         with contextlib.suppress(RuntimeError):

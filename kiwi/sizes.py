@@ -74,7 +74,7 @@ def size_above(size_bytes: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration for people: "83.3 ms". Less than a nanosecond is nothing that anyone measures."""
+    """A duration for people: "83.3 ms". Durations below a nanosecond are shown as 0."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"

@@ -70,8 +70,10 @@ class Traced:
         return self.lowered.graph
 
     def kernels(self, profile: str | Path | Hardware | ProfileTable = "h100-sxm") -> "Kernels":
-        """What the compiler of such devices will run; raises `UnknownProfileError`,
-        `CompilerUnavailableError` for devices without rules."""
+        """The kernels that the compiler of such devices will run.
+
+        **Raises:** `UnknownProfileError`; `CompilerUnavailableError` for devices without rules.
+        """
         table = Options(profile=profile).table()
         target = target_of(table.hardware)
         step = grouped(self.lowered, target.facts(table.hardware).fusion)
@@ -92,7 +94,7 @@ class Traced:
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What the compiler will run for the units of a step.
+    """The kernels that the compiler will run for the units of a step.
 
     - `step`: the traced step with its units.
     - `graph`: the kernels, with the facts that the target's rules state.
@@ -104,12 +106,12 @@ class Kernels:
     table: ProfileTable
 
     def problem(self, **options: Any) -> "Problem":
-        """The options of all units on a mesh, priced.
+        """The options of all units on a mesh, with prices.
 
-        - `options`: those of `kiwi.plan` that say what to plan for and how, such as `mesh_shape`,
+        - `options`: options of `kiwi.plan` about the goal and the search, such as `mesh_shape`,
           `mesh`, `memory_budget`, `planner`, `gap`, `effort`. The profile is this stage's.
 
-        **Raises:** as `kiwi.plan`, before it searches.
+        **Raises:** the errors that `kiwi.plan` raises before it searches.
         """
         table = self.table
         given = Options(**{"verify": None, **options, "profile": table})
@@ -128,9 +130,9 @@ class Kernels:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to decide, with its prices.
+    """The decisions to make, with their prices.
 
-    - `settings`: mesh, budget and how to search.
+    - `settings`: mesh, budget and search.
     - `planning`: nodes (arguments, units, copies) with their options, and edges between them.
     """
 
@@ -140,10 +142,10 @@ class Problem:
     planning: PlanningProblem
 
     def solve(self) -> "Solution":
-        """The fastest options that are predicted to fit, by the solver of the settings.
+        """The fastest options that are predicted to fit, found by the solver of the settings.
 
-        **Raises:** `InfeasibleBudgetError` where no options fit, `NoPlanFoundError` where the
-        search ended without any.
+        **Raises:** `InfeasibleBudgetError` if no options fit; `NoPlanFoundError` if the search
+        ended without any.
         """
         tools = Tools.of(replace(self.settings, verify=None))
         result = tools.solve(self.planning.problem, tools.allowance)
@@ -190,7 +192,7 @@ class Solution:
     result: SolveResult
 
     def plan(self) -> Plan:
-        """The plan of the solution, estimated and not compiled."""
+        """The plan of the solution, with an estimate and without a compiled program."""
         assert self.result.solution is not None
         problem = self.problem
         solved = Solved(problem.planning, self.result.solution)

@@ -22,7 +22,7 @@ SECTIONS = {
     "T": "Tracing the function",
     "V": "The compile check",
 }
-"""What each letter of a code stands for."""
+"""The section of each letter of a code."""
 
 
 def _error(code: str, title: str, *, cause: str, remedy: str) -> Topic:

@@ -1,13 +1,13 @@
 """Dispatch: a plan behind one `jax.jit` of the caller's own arguments.
 
-`jax.jit` finds the program of arguments that it knows in C++, so that a planned call costs what an
-unplanned one does. The function is traced for the planned signature alone: for another one its
+`jax.jit` looks up the program of known arguments in C++, so a planned call costs as much as an
+unplanned one. The function is traced for the planned signature alone. For another signature its
 tracing raises `OtherSignature`, and `jax.jit` itself refuses arguments that are committed to other
-places than the plan's. Then the caller looks for the right plan, or moves the arguments.
+places than the plan's. The caller then looks for the right plan, or moves the arguments.
 
-Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file. With
-different programs they would wait for each other's collectives for ever: before a plan is compiled
-for devices of several processes, these compare a digest of it.
+Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file.
+Processes with different programs would wait for each other's collectives for ever. So before a plan
+is compiled for devices of several processes, they compare a digest of it.
 """
 
 import functools
@@ -38,7 +38,7 @@ class OtherSignature(Exception):
 
 
 NO_CODE = ("CompileTime", "compile permanent error")
-"""In what XLA:TPU says of a program that it has checked and generates no code for."""
+"""Words of XLA:TPU's error for a program that it has checked but generates no code for."""
 
 REFUSED = (OtherSignature, ValueError, TypeError)
 """Raised by `Dispatched.run` before anything has run."""
@@ -47,13 +47,14 @@ REFUSED = (OtherSignature, ValueError, TypeError)
 class Dispatched:
     """A plan on concrete devices, for calls of one signature.
 
-    Keyword arguments are passed by position, behind the positional ones: `jax.jit` takes no
-    shardings of others.
+    Keyword arguments are passed by position, after the positional ones: `jax.jit` takes no
+    shardings of keyword arguments.
 
-    The jitted function runs in no context of a mesh, whatever the caller's is. Its arguments and
-    results lie on `mesh`, whose axes may be Explicit: then they are so in the results' types.
+    The jitted function runs without a mesh in the context, whatever the caller's context is. Its
+    arguments and results lie on `mesh`. If the axes of `mesh` are Explicit, they are part of the
+    results' types.
 
-    - `context`: the mesh that the caller worked under when the plan was made for it.
+    - `context`: the mesh that the caller worked under when the plan was made.
     """
 
     def __init__(
@@ -100,9 +101,12 @@ class Dispatched:
         return self._context is context or self._context == context
 
     def is_for(self, arguments: Arguments) -> bool:
-        """Whether arguments of the planned signature have the types over Explicit axes that the
-        plan was made for, or lie as the plan wants them: results of the plan do, whose types are
-        not those of the first arguments."""
+        """Whether the plan is for these arguments, which have the planned signature.
+
+        It is if they have the types over Explicit axes that the plan was made for, or if they lie
+        as the plan wants them. Results of the plan do, and their types differ from those of the
+        first arguments.
+        """
         return all(
             (typed, asked) == planned or _lies_as(leaf, sharding)
             for leaf, sharding, typed, asked, planned in zip(
@@ -184,11 +188,13 @@ def _lies_as(leaf: Any, sharding: jax.sharding.Sharding) -> bool:
 
 
 def users_mesh(planned: DeviceMesh, given: Any, context: Any) -> jax.sharding.Mesh:
-    """The devices that a plan runs on: a mesh of the user's that has the plan's axes, so that its
-    results can be mixed with the user's arrays, else one of the plan's own.
+    """The devices that a plan runs on.
 
-    - `given`: the mesh that the user gave Kiwi, whose devices are taken; `context`: the mesh that
-      the user works under. They count where they are `jax.sharding.Mesh`es.
+    A mesh of the user's with the plan's axes is taken first, so that results can be mixed with the
+    user's arrays; otherwise a mesh of the plan's own.
+
+    - `given`: the mesh that the user gave Kiwi, whose devices are used. `context`: the mesh that
+      the user works under. Both count only if they are `jax.sharding.Mesh`es.
 
     **Raises:** `NotEnoughDevicesError`.
     """
@@ -204,7 +210,7 @@ def _has_axes_of(mesh: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
 
 
 def plan_digest(plan: PlanRecord) -> bytes:
-    """SHA-256 of all that the planned step is emitted from; equal in every process."""
+    """SHA-256 of everything that the planned step is emitted from. It is equal in every process."""
     execution = plan.execution
     parts = (
         fingerprint(execution.units.graph.program).values,
@@ -225,11 +231,11 @@ def plan_digest(plan: PlanRecord) -> bytes:
 
 
 def check_same_plan(plan: PlanRecord, mesh: jax.sharding.Mesh) -> None:
-    """Compares the plan with that of all other processes; each of them has to call this.
+    """Compares the plan with those of all other processes, each of which has to call this.
 
-    Nothing happens if the mesh's devices all belong to this process.
+    Nothing happens if all devices of the mesh belong to this process.
 
-    **Raises:** `PlanMismatchError`, in every process, if two of them differ.
+    **Raises:** `PlanMismatchError`, in every process, if two plans differ.
     """
     if {d.process_index for d in mesh.devices.flat} <= {jax.process_index()}:
         return
