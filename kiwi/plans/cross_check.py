@@ -43,7 +43,8 @@ class CrossCheck:
 
 
 def cross_checked(execution: Execution, step: Step, verify: str, budget_bytes: int) -> CrossCheck:
-    """Compiles an execution's step with the compiler that `verify` names; raises as `compile_for`."""
+    """Compiles an execution's step with the compiler that `verify` names; raises as
+    `compile_for`."""
     program = compile_for(verify, step)
     own = expected(execution, target_named(verify), budget_bytes)
     beyond = unforeseen(own.collective_uses, program.collective_uses)

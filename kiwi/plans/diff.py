@@ -136,7 +136,8 @@ def _total(name: str, *values: float | None) -> tuple[str, ...]:
 
 
 def ranked(differences: Sequence[Difference]) -> list[Difference]:
-    """Differences in order: options and arguments first, then operators by the size of the change."""
+    """Differences in order: options and arguments first, then operators by the size of
+    the change."""
     order = {"option": 0, "argument": 1}
     return sorted(
         differences,

@@ -211,7 +211,8 @@ def _portable(source: str) -> str:
 
 
 def _operands(plan: PlanRecord, unit: int) -> list[str]:
-    """The source of each read: an argument's path, `#12` for the result of unit 12, or "constant"."""
+    """The source of each read: an argument's path, `#12` for the result of unit 12, or
+    "constant"."""
     units = plan.execution.units
     paths = dict(zip(units.graph.program.arguments, plan.traced.call.paths, strict=True))
     found = []

@@ -167,7 +167,8 @@ class _Describer:
         return tuple(sorted(found, key=key))
 
     def _folded(self, sizes: Mapping[Owner, int]) -> dict[Owner, int]:
-        """The owner, with a result that takes over an argument's buffer counted as that argument."""
+        """The owner, with a result that takes over an argument's buffer counted as that
+        argument."""
         return _sums((self._canonical(owner), size) for owner, size in sizes.items())
 
     def _canonical(self, owner: Owner) -> Owner:

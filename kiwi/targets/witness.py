@@ -1,8 +1,8 @@
 """`Witness`: a small program whose compiled module shows that a rule holds.
 
 After an upgrade of jax `pytest -m witness` compiles the witnesses of all rules, and names the rules
-whose modules no longer show what they claim. Each witness has a control beside it: a program for
-which the module must not show it. So a question that any module answers with yes is found out.
+whose modules no longer show the claim. Each witness has a control: a program whose module must not
+show it. So a check that accepts any module is detected.
 """
 
 from collections.abc import Callable, Sequence
