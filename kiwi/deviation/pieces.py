@@ -1,8 +1,9 @@
 """Parts of a traced program that are functions themselves.
 
-A piece is a set of a program's equations. What they read and do not compute is an argument, what
-they compute and do not read is a result. An equation is applied as it was traced, under a name
-scope that tells its phase, so that plans treat it as they did in the whole step.
+A piece is a set of a program's equations. Its arguments are the values that it reads and does not
+compute, its results the values that it computes and others read. An equation is applied as it was
+traced, under a name scope that states its phase, so that plans treat it as they did in the whole
+step.
 """
 
 import functools
@@ -24,16 +25,16 @@ SCOPES: Mapping[Phase, str] = {
     Phase.BACKWARD: "transpose(jvp())",
     Phase.UPDATE: "",
 }
-"""Name scopes by which `kiwi.hlo.phases` knows the phases again."""
+"""Name scopes by which `kiwi.hlo.phases` recognises the phases."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One equation, by itself.
+    """One equation.
 
-    - `inputs`: a value or a literal for each operand; `outputs`: a value for each result, None
-      where nothing in the program reads it.
-    - `params`: those that its primitive is bound with.
+    - `inputs`: a value or a literal for each operand. `outputs`: a value for each result, None if
+      nothing in the program reads it.
+    - `params`: the parameters of its primitive.
     """
 
     primitive: Any
@@ -60,7 +61,7 @@ class Node:
 
     @property
     def in_scope(self) -> AbstractContextManager[Any]:
-        """Inside, equations get its name scope."""
+        """Inside this context manager, equations get its name scope."""
         return jax.named_scope(self.scope) if self.scope else nullcontext()
 
     def apply(self, read: Callable[[int], Any]) -> list[Any]:

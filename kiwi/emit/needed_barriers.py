@@ -194,9 +194,7 @@ class LiveResults:
         return is_of_library(self._graph.graph, unit)
 
     def _may_be_gradient(self, unit: Unit) -> bool:
-        is_kernel = (
-            unit.index not in self._shared
-        )  # Otherwise computed with its operands.
+        is_kernel = unit.index not in self._shared  # Otherwise computed with its operands.
         reduces = "reduce" in self._graph.graph.opcodes[unit.root] and is_kernel
         return unit.phase is Phase.BACKWARD and (reduces or self._is_matmul(unit))
 
