@@ -202,9 +202,8 @@ class _BarrierBuilder:
         return early or self._live.latest(step.position, before)
 
     def _in_time(self, step: ScheduledUnit, barrier: Barrier, before: list[int]) -> Barrier:
-        """The barrier before a step of the backward pass. The step waits for late gradients as well
-        if matmuls depend on it: XLA would leave the gradients for the end, and hold their operands
-        until then."""
+        """The barrier in front of a step of the backward pass, which waits for late gradients as
+        well if matmuls follow from it: XLA would leave them for the end, with what they read."""
         unit = self._units[step.unit]
         is_large = large_units(self._graph)[unit.index] and not reduces_late(self._graph, unit)
         if unit.phase != Phase.BACKWARD or not is_large:

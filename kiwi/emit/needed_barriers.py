@@ -168,9 +168,9 @@ class LiveResults:
     def late_gradients(
         self, position: int, before: Sequence[int], until: int, awaited: set[int]
     ) -> set[int]:
-        """Live results of the matmuls and reductions of the backward pass before `until` on which a
-        step does not depend: the gradients of parameters. Results in `awaited` are left out, and
-        these are added to it."""
+        """Live results that wait for the matmuls and reductions of the backward pass in front of
+        `until` which a step does not wait for: the gradients of parameters. Without those in
+        `awaited`, to which they are added."""
         needed = self._needed_by(position) | awaited
         early = (k for k in before if k < until and k not in needed)
         gradients = [k for k in early if self._may_be_gradient(self._unit(k))]

@@ -201,7 +201,7 @@ _NOTHING = ScheduledWork()
 
 
 def _key(instruction: Instruction) -> str:
-    """A collective's channel; its name if it has none."""
+    """A collective's channel; its name where it has none."""
     found = _CHANNEL.search(instruction.attributes)
     return instruction.name if found is None else f"channel {found[1]}"
 
