@@ -1,4 +1,4 @@
-"""Why there is no plan: the errors for budgets that none meets, and what else may be tried."""
+"""The errors for budgets that no plan meets, and what else may be tried."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from kiwi.solver import SolveResult
 
 
 def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
-    """Limits above the budget under which there may be a plan, which may fit as compiled; none
-    after a plan was compiled."""
+    """Limits above the budget whose plans may fit as compiled. There are none if a plan was
+    compiled already."""
     if isinstance(error, BudgetNotMetError):
         return ()
     least_bytes = getattr(error, "least_peak_bytes", None)
@@ -26,8 +26,9 @@ def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
-    """The error for a budget that the solver has proven no plan to meet by the account of memory,
-    with the smallest one found. A compiled program may need less than the account says."""
+    """The error for a budget that no offered choice meets, as the solver has proven by the account
+    of memory, with the smallest peak found. A compiled program may need less than the account says.
+    """
     bound_bytes = max(result.least_peak_bound_bytes or 0, limit_bytes + 1)
     return _infeasible(limit_bytes, result.least_peak_bytes, bound_bytes)
 
@@ -51,7 +52,7 @@ def _infeasible(
 
 
 def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Refusal:
-    """The error, with a peak that is lower than the one it names."""
+    """The error, with a smaller peak than the one it names."""
     own = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
     if least is None or least <= budget_bytes or (own is not None and own <= least):
         return error
@@ -65,14 +66,14 @@ def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Ref
 def blamed(
     error: InfeasibleBudgetError, pins: Pins, tools: Tools, planned: Callable[[Tools], Plan]
 ) -> InfeasibleBudgetError:
-    """The error, with the pins to blame in its cause: those without which `planned`, which plans
+    """The error with the pins to blame in its cause: those without which `planned`, which plans
     with other tools, finds a plan.
 
-    Without any pin there may be none either: the budget itself is too small. Else pins are dropped
-    one at a time, the others stay; each that lets a plan through is named. If no single one does,
-    they are too much together, and all are named.
+    If there is no plan without any pin either, the budget itself is too small. Otherwise pins are
+    dropped one at a time, and each one is named without which there is a plan. If there is no such
+    pin, they are too much together, and all are named.
     """
-    # A budget that only compiled programs break is only met, or not, by compiled programs.
+    # If only compiled programs break the budget, only compiled programs show whether it is met.
     trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
     trial = trial.with_settings(
         effort=shares.PIN_TRIAL_EFFORT, gap=shares.ANY_PLAN, on_progress=None
