@@ -24,9 +24,9 @@ class EqualNodes:
     """Nodes that decide alike.
 
     - `members`: their numbers in the problem, at least one.
-    - `options`: int64, shape (members, options): what each option of the class means for each
+    - `options`: int64, shape (members, options): the meaning of each option of the class for each
       member; a permutation of the member's options.
-    - `first_layer`: that of the first member; the others are in the layers behind it.
+    - `first_layer`: the layer of the first member. The others are in the layers after it.
     """
 
     members: tuple[int, ...]
