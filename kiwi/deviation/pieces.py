@@ -93,7 +93,7 @@ class Piece:
 
     @property
     def argument_types(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Of the arguments, in order."""
+        """The types of the arguments, in order."""
         return tuple(self.types[value] for value in self.arguments)
 
     def function(self, *arrays: Any) -> list[Any]:
@@ -113,8 +113,8 @@ class Piece:
         return replace(self, nodes=nodes)
 
     def neighbours(self, seeds: Collection[int], distance: int) -> frozenset[int]:
-        """The numbers of nodes that so many values lead to from some, forth or back; of nodes that
-        expand scalars, and so cost nothing, one more."""
+        """The numbers of the nodes within so many values of some nodes, forth or back. Nodes that
+        expand scalars cost nothing, and may be one value further."""
         found = frozenset(seeds)
         for _ in range(distance):
             values = self._touched(found)
