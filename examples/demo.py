@@ -16,6 +16,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from kiwi.quiet import start_jax
+
+MESH_SHAPE = (2, 4)
+
+if __name__ == "__main__":  # Before jax is imported: its plugins complain about missing devices.
+    start_jax(cpu_devices=math.prod(MESH_SHAPE))
+
 import jax
 import numpy as np
 from rich.console import Console
@@ -30,7 +37,6 @@ from kiwi.targets.registry import is_own_compiler
 from kiwi.xla.compilers import AUTO, resolved
 from kiwi.xla.read.compiled_program import CompiledProgram
 
-MESH_SHAPE = (2, 4)
 BUDGETS = {
     "v100-sxm2": ("14GiB", "9GiB", "7GiB"),
     "h100-sxm": ("14GiB", "9GiB", "7GiB"),
@@ -56,7 +62,6 @@ class Row:
 
 def main() -> None:
     """Runs both parts."""
-    _on_cpu()
     console = Console(highlight=False)
     started = time.monotonic()
     show_plans(console)
@@ -71,8 +76,12 @@ def show_plans(console: Console) -> None:
         f"[bold]1. {SIZE} for 8 GPUs or TPUs, mesh {MESH_SHAPE}[/] ({config.layers} layers, width "
         f"{config.width}, batch {config.batch} x {config.sequence}, {config.dtype})"
     )
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_on_cpu) as pool:
+    with ProcessPoolExecutor(
+        PROCESSES,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=start_jax,
+        initargs=(math.prod(MESH_SHAPE),),
+    ) as pool:
         rows = {asked: pool.submit(_row, asked) for asked in sorted(_asked(), key=_comes_late)}
         for profile in BUDGETS:
             console.print(_header(profile))
@@ -115,11 +124,6 @@ def _asked() -> tuple[Asked, ...]:
 def _comes_late(asked: Asked) -> bool:
     """Of the first rows one process makes those that are shown first, the other the longest."""
     return asked not in (_asked()[0], Asked("v5e", budget=BUDGETS["v5e"][-1]))
-
-
-def _on_cpu() -> None:
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
 
 
 def _row(asked: Asked) -> Row:

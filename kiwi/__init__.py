@@ -51,8 +51,11 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what a name stands for on its first use: a compiler's process needs hardly any of it,
-    and is started for every program that is checked."""
+    """Imports the module of a name on its first use.
+
+    The compile check starts a process for every program, and such a process needs hardly any of
+    Kiwi.
+    """
     if name not in _PLACES:
         raise AttributeError(f"module 'kiwi' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"kiwi.{_PLACES[name]}"), name)

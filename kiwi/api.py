@@ -5,18 +5,28 @@ units + mesh ── enumerate and price ──▶ Problem ── solve ──▶
 solution ──▶ Plan ── emit ──▶ jax.jit ── compile ──▶ memory and collectives
 """
 
+import difflib
 import functools
+import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, overload
 
+import jax
 from typing_extensions import Unpack
 
 from kiwi.calls.constraints import Constraints
 from kiwi.calls.host_memory import OnHost, given_memories, host_arguments
-from kiwi.calls.signature import Arguments, Call, JitOptions, bind
+from kiwi.calls.signature import (
+    Arguments,
+    Call,
+    JitOptions,
+    bind,
+    function_name,
+    parameter_names,
+)
 from kiwi.campaign.host_arguments import plan_with_host_arguments
 from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.errors import InvalidArgumentError
@@ -41,6 +51,7 @@ from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan, users_mesh
 from kiwi.plans.plan import Plan
 from kiwi.plans.plan_cache import PlanCache
 from kiwi.problem.step import StepToPlan
+from kiwi.quiet import start_backends
 from kiwi.solver.result import OnProgress
 from kiwi.solver.warm_up import compile_loops
 from kiwi.targets.registry import planned_target
@@ -100,7 +111,9 @@ def plan(
     `CompilerUnavailableError`.
     """
     options = options_among(locals())
-    return PlannedFunction(_unwrapped(fun), Options(**options)).plan(*args, **kwargs)
+    function = _unwrapped(fun)
+    _check_keywords(function, kwargs)
+    return PlannedFunction(function, Options(**options)).plan(*args, **kwargs)
 
 
 @overload
@@ -147,17 +160,17 @@ def jit(
     """`jax.jit` that plans: sharding and recomputation are chosen on the first call.
 
     Usable bare (`@kiwi.jit`), as a factory (`@kiwi.jit(mesh_shape=(2, 4))`) and as a function
-    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh` the mesh is that of the
-    context (`jax.set_mesh`), or else one axis over all attached devices. Results lie on the mesh of
-    the context, or on the `mesh` given, where it has the axes of the plan's, so that the rest of a
-    program takes them.
+    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh` the plan is for the mesh
+    of the context (`jax.set_mesh`), or else for one axis over all attached devices. Results lie on
+    the mesh of the context or on the given `mesh` if it has the plan's axes, so that the rest of
+    the program takes them.
 
-    Plans are cached per abstract signature: shapes, dtypes, pytree structure, static values; and on
-    disk, see `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
+    Plans are cached by shapes, dtypes, pytree structure and static values; and on disk, see
+    `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
 
-    **Raises:** at once the errors about options, on the first call those of `kiwi.plan`, and
-    `NotEnoughDevicesError` if the mesh is larger than what is attached, `PlanMismatchError` if
-    processes that run one program have different plans.
+    **Raises:** errors about options at once; on the first call those of `kiwi.plan`,
+    `NotEnoughDevicesError` if the mesh is larger than what is attached, and `PlanMismatchError` if
+    the processes of one program have different plans.
     """
     options = options_among(locals())
     if fun is None:
@@ -174,8 +187,23 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
     return fun.function if isinstance(fun, PlannedFunction) else fun
 
 
+def _check_keywords(fun: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises `InvalidArgumentError` for a keyword that is neither an option nor an argument of the
+    function. As a rule it is a misspelt option."""
+    known = parameter_names(fun)
+    unknown = [name for name in kwargs if known is not None and name not in known]
+    if unknown:
+        name, options = unknown[0], [option.name for option in fields(Options)]
+        near = difflib.get_close_matches(name, [*options, *(known or ())], 1)
+        raise InvalidArgumentError(
+            f"kiwi.plan has no option {name!r}, and {function_name(fun)} takes no such argument.",
+            topic=topics.NO_SUCH_OPTION_NAME,
+            suggestion=f"{near[0]}=" if near else None,
+        )
+
+
 class PlannedFunction:
-    """What `kiwi.jit` returns: call it as the function it wraps."""
+    """A function under a plan, made by `kiwi.jit`. It is called as the function that it wraps."""
 
     def __init__(self, fun: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fun)
@@ -192,6 +220,10 @@ class PlannedFunction:
         if options.mesh_shape is not None or options.mesh is not None:
             check_settings(self.settings)
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """The function as a method, whose first argument is the instance."""
+        return self if instance is None else types.MethodType(self, instance)
+
     def with_options(self, **changes: Unpack[OptionTypes]) -> "PlannedFunction":
         """The same function under other options; it is not traced again for the same arguments.
 
@@ -204,12 +236,14 @@ class PlannedFunction:
 
     @property
     def settings(self) -> Settings:
-        """What plans are made for: the options, with mesh, budget in bytes, and compiler. Without
-        a mesh among the options that of the context (`jax.set_mesh`) is taken."""
+        """What plans are made for: the options, the mesh, the budget in bytes, and the compiler.
+
+        The mesh is that of the context (`jax.set_mesh`) if the options name none.
+        """
         return self._settings_under(jax_internals.context_mesh())
 
     def _settings_under(self, context: Any) -> Settings:
-        """The settings where the caller has a mesh in mind, or None."""
+        """The settings for a caller who works under the mesh `context`, or under none."""
         key = context if self.options.takes_context_mesh else None
         if key not in self._settings:
             found = self.options.settings(self._table, key)
@@ -221,11 +255,13 @@ class PlannedFunction:
 
     def traced(self, *args: Any, **kwargs: Any) -> StepToPlan:
         """The function traced and lowered for these arguments; cached."""
+        start_backends()
         call = bind(self.function, self._jit_options, args, kwargs)
         return self._trace_of(call, self._on_host(call))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""
+        start_backends()
         return self._plan_of(bind(self.function, self._jit_options, args, kwargs))
 
     @jax_internals.without_mesh()
@@ -250,7 +286,7 @@ class PlannedFunction:
         )
 
     _trace_options: Mapping[str, Any] = MappingProxyType({})
-    """Those of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
+    """The options of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
 
     @jax_internals.without_mesh()
     def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
@@ -284,9 +320,14 @@ class PlannedFunction:
         """Runs the planned function; plans it first for arguments of a new signature.
 
         The plan that ran last is asked first: `jax.jit` knows by itself whether the arguments are
-        its own.
+        its own. Where jax traces, the planned program becomes part of the traced one.
         """
         mesh = jax_internals.context_mesh()
+        if jax_internals.is_tracing():
+            arguments = Arguments.of(self.function, self._jit_options, args, kwargs)
+            with jax.ensure_compile_time_eval():
+                dispatched = self._dispatched_for(arguments, mesh, args, kwargs)
+            return dispatched.trace(arguments)
         if self._latest is not None and self._latest.is_under(mesh):
             try:
                 return self._latest.run(*args, **kwargs)
@@ -310,6 +351,7 @@ class PlannedFunction:
 
     @jax_internals.without_mesh()
     def _newly_dispatched(self, call: Call, context: Any) -> Dispatched:
+        start_backends()
         # Before planning, so that a lack of devices is cheap.
         mesh = users_mesh(self._settings_under(call.mesh).mesh, self.options.mesh, call.mesh)
         plan = self._plan_of(call)

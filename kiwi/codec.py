@@ -1,4 +1,4 @@
-"""Dataclasses as plain data, as JSON has it, and back: by cattrs, read strictly.
+"""Dataclasses as plain data for JSON, and back. cattrs converts and reads strictly.
 
 An object has the fields' names as keys. No text or truth value is read as a number, and no number
 is infinite. An error names the place: `operators[3].seconds is None, not a finite number`.
@@ -21,7 +21,8 @@ _MOST_ERRORS = 3
 
 
 class _Unfit(ValueError):
-    """The message is a predicate of the value's place: "is None, not a finite number"."""
+    """A value that does not fit. The message says it of the value's place: "is None, not a finite
+    number"."""
 
 
 def _checked(fits: Callable[[Any], bool], wanted: str) -> Callable[[Any, Any], Any]:
@@ -64,13 +65,18 @@ _PLAIN = converter(forbid_extra_keys=True)
 
 
 def to_plain(value: Any, by: cattrs.Converter = _PLAIN) -> Any:
-    """A dataclass as a dictionary of JSON's kinds, a tuple as a list."""
+    """A dataclass as a dictionary of JSON's types, and a tuple as a list."""
     return by.unstructure(value)
 
 
 def from_plain(data: Any, kind: type[_T], by: cattrs.Converter = _PLAIN, name: str = "") -> _T:
-    """The inverse of `to_plain`; `name`: what errors call the data; raises `InvalidArgumentError`
-    for what is missing, unknown, of another kind or refused by the dataclass; it says where."""
+    """The inverse of `to_plain`.
+
+    - `name`: what errors call the data.
+
+    **Raises:** `InvalidArgumentError`, with the place, for data that is missing, unknown, of
+    another type, or refused by the dataclass.
+    """
     try:
         return by.structure(data, kind)
     except (cattrs.BaseValidationError, _Unfit, KiwiError) as error:
@@ -91,7 +97,7 @@ def _said(error: BaseException, kind: type | None) -> str:
 
 
 def _sentence(said: str) -> str:
-    """cattrs names the place behind what is said: `... @ .operators[3].seconds`."""
+    """A sentence from cattrs' text, which names the place last: `... @ .operators[3].seconds`."""
     what, _, where = said.rpartition(" @ ")
     where = where.removeprefix(".")
     return what[2:] if what[0] == ":" and not where else f"{where or 'It'}{what}"

@@ -1,9 +1,9 @@
-"""What compiled programs taught of prices: seconds by kind of unit and sharding.
+"""Prices corrected by compiled programs, by kind of unit and sharding.
 
-A price that no rule gets right is corrected by the program that XLA made of a plan: an operand that
-the partitioner gathers although the plan shards it, a kernel that computes more than it should.
-Units of one kind (the same operators on the same shapes) are alike in all layers, so that one
-program corrects all of them.
+XLA's program of a plan may take longer than its price: the partitioner gathers an operand that the
+plan shards, or a kernel computes more than it should. The program's own seconds then replace the
+price. Units of one kind (the same operators on the same shapes) are alike in all layers, so one
+program corrects them all.
 """
 
 import functools
@@ -17,12 +17,13 @@ Layouts = tuple[TensorSharding, ...]
 
 @dataclass(frozen=True)
 class Correction:
-    """Of one kind of unit.
+    """A corrected price of one kind of unit.
 
-    - `kind`: see `kiwi.problem.corrected.kind_of`; `name`: of its operator, for readers.
-    - `reads`, `results`: the layouts of the strategy that is corrected; both empty: of all.
-    - `seconds`: what that strategy takes beside the collectives that are planned, in all iterations
-      of its loops; None where `factor` of its price says it.
+    - `kind`: see `kiwi.problem.corrected.kind_of`. `name`: its operator, for readers.
+    - `reads`, `results`: the layouts of the corrected strategy. Both are empty if all strategies
+      are corrected.
+    - `seconds`: the time of that strategy without the planned collectives, over all iterations of
+      its loops. None if `factor` multiplies the price instead.
     """
 
     kind: str
@@ -34,17 +35,17 @@ class Correction:
 
     @property
     def is_of_all(self) -> bool:
-        """Whether it is of every strategy of the kind."""
+        """Whether every strategy of the kind is corrected."""
         return not self.reads and not self.results
 
     def applies(self, reads: Layouts, results: Layouts) -> bool:
-        """Whether it is of the strategy between such layouts."""
+        """Whether a strategy between these layouts is corrected."""
         return self.is_of_all or (self.reads, self.results) == (reads, results)
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """Those of one mesh; of one kind and sharding the first one counts."""
+    """The corrections on one mesh. If two are of one kind and sharding, the first one counts."""
 
     entries: tuple[Correction, ...] = ()
 
@@ -52,13 +53,14 @@ class Corrections:
         return bool(self.entries)
 
     def and_also(self, others: Iterable[Correction]) -> "Corrections":
-        """With others, which replace those at hand of the same kind and sharding."""
+        """These corrections with others added. A new one replaces an old one of the same kind and
+        sharding."""
         entries = (*others, *self.entries)
         first = {(e.kind, e.reads, e.results): e for e in reversed(entries)}
         return Corrections(tuple(e for e in entries if first[e.kind, e.reads, e.results] is e))
 
     def of(self, kind: str) -> tuple[Correction, ...]:
-        """Those of one kind."""
+        """The corrections of one kind."""
         return self._by_kind.get(kind, ())
 
     @functools.cached_property

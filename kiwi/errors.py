@@ -1,10 +1,10 @@
 """Typed errors. Each says what went wrong, with which value, why, and what to try next.
 
-Every exception that Kiwi raises on purpose derives from `KiwiError`; anything else that
-escapes is a bug in Kiwi. An error is one case of a topic of `kiwi.messages.topics`, whose code it
-shows.
+Every exception that Kiwi raises on purpose derives from `KiwiError`. Anything else that escapes is
+a bug in Kiwi. An error belongs to a topic of `kiwi.messages.topics`, and shows its code.
 """
 
+import difflib
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
@@ -14,10 +14,10 @@ from kiwi.messages import Topic, topics
 class KiwiError(Exception):
     """Base of all errors raised on purpose.
 
-    - `code`: of the topic, `KIWI-M003`; the reference page of errors has a paragraph on it.
+    - `code`: the topic's code, such as `KIWI-M003`. The reference page of errors explains it.
     - `what`: one sentence that names the failure and the offending value.
-    - `cause`: the likely reason; that of the topic, unless the case has its own.
-    - `suggestion`: what to try next; that of the topic, unless the case has its own.
+    - `cause`: the likely reason; the topic's, unless the error has its own.
+    - `suggestion`: what to try next; the topic's, unless the error has its own.
     """
 
     default_topic: ClassVar[Topic] = topics.ARGUMENT
@@ -48,7 +48,7 @@ class KiwiError(Exception):
         return self.topic.code
 
     def changed(self, **changes: Any) -> Self:
-        """The same error, of which some arguments are others."""
+        """The same error with some arguments changed."""
         return type(self)(**{**self._arguments, **changes})
 
     @property
@@ -56,7 +56,7 @@ class KiwiError(Exception):
         return {name: value for name, value in vars(self).items() if not name.startswith("__")}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from their text by default, which is not what the class takes.
+        # By default Python rebuilds an exception from its text, which is no argument of this class.
         return _rebuilt, (type(self), self._arguments)
 
 
@@ -113,8 +113,10 @@ def check_known(
     names = list(known)
     if name not in names:
         topic = topics.UNKNOWN_NAME if error is InvalidArgumentError else error.default_topic
+        near = difflib.get_close_matches(name, names, 1) if isinstance(name, str) else []
         listed = ", ".join(map(repr, names))
-        raise error(f"There is no {what} {name!r}.", topic=topic, suggestion=f"One of {listed}.")
+        suggestion = f"{near[0]!r}. All are {listed}." if near else f"One of {listed}."
+        raise error(f"There is no {what} {name!r}.", topic=topic, suggestion=suggestion)
 
 
 class InvalidFunctionError(KiwiError, TypeError):
@@ -145,7 +147,8 @@ class InfeasibleError(KiwiError):
     """No assignment exists within the limits.
 
     - `least_peak_bytes`: the smallest peak that was found, in bytes, or None.
-    - `least_peak_bound_bytes`: proven: no assignment or schedule peaks lower; or None.
+    - `least_peak_bound_bytes`: a proven lower bound on the peak of every assignment or schedule, or
+      None.
     """
 
     default_topic = topics.BUDGET_TOO_SMALL
@@ -164,15 +167,13 @@ class InfeasibleError(KiwiError):
 
 
 class InfeasibleBudgetError(InfeasibleError):
-    """A memory budget below what any plan is predicted to need, or any plan that was found."""
+    """A memory budget that no plan is predicted to meet, or that no plan was found for."""
 
 
 class BudgetNotMetError(InfeasibleBudgetError):
-    """A memory budget that no plan met in the program that the compiler made of it.
+    """A memory budget that no plan met as compiled; without a compile check, as estimated.
 
-    Without a compile check, one that no plan met by its own estimate.
-
-    - `plan`: the plan that came nearest, with its compiled program if there is one; it meets
+    - `plan`: the nearest plan, with its compiled program if there is one. It meets
       `least_peak_bytes`.
     """
 
@@ -214,9 +215,9 @@ class PlanFileError(KiwiError, ValueError):
 
 
 class PlanMismatchError(KiwiError, ValueError):
-    """A saved plan for another function or other arguments; processes with different plans.
+    """A saved plan is for another function or other arguments, or processes have different plans.
 
-    - `differences`: one sentence each, the first few.
+    - `differences`: the first few differences, one sentence each.
     """
 
     default_topic = topics.OTHER_STEP
@@ -227,12 +228,12 @@ class PlanMismatchError(KiwiError, ValueError):
 
 
 class ClusterError(KiwiError):
-    """A cluster's connections are not known, or not as a file or measurement says."""
+    """A cluster's connections are unknown, or not as a file or a measurement says."""
 
     default_topic = topics.CLUSTER
 
 
 class ProfileFileError(KiwiError, ValueError):
-    """A file of measurements that cannot be read, or has figures that no measurement gives."""
+    """A file of measurements that cannot be read, or with figures that no measurement gives."""
 
     default_topic = topics.PROFILE_FILE

@@ -1,4 +1,6 @@
-"""Intervals of time that hold memory: apart, as the process of a compiler needs no solver."""
+"""Intervals of time that hold memory. The module is separate because a compiler's process needs no
+solver.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""JSON files with a header that says what they are, and which version of it."""
+"""JSON files with a header that names their format and its version."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A kind of file: objects with `"format": name` and `"version"`, the first two keys.
+    """A file format: an object with `"format": name` and `"version"` as its first two keys.
 
-    - `what`: the kind in words; `error`: raised where a file is none of it.
-    - `ending`: of each complete file's text.
+    - `what`: the format in words; `error`: raised for a file that is not of it.
+    - `ending`: the last characters of every complete file.
     - `again`: how a damaged file is replaced.
-    - `oldest`: the first version that is read; older ones were of no release.
+    - `oldest`: the first version that is read. Older ones were never released.
     """
 
     name: str
@@ -31,8 +31,11 @@ class FileFormat:
     oldest: int = 1
 
     def write(self, content: bytes, path: str | Path) -> None:
-        """Writes a file; an existing one is replaced once the new one is complete. What is no
-        regular file, a pipe or `/dev/stdout`, is written to. Raises `error`."""
+        """Writes a file, or raises `error`.
+
+        The new file replaces an old one once it is complete. A pipe or `/dev/stdout` is written to
+        directly.
+        """
         try:
             _write(content, Path(path))
         except OSError as error:
@@ -42,8 +45,8 @@ class FileFormat:
             ) from error
 
     def read(self, path: str | Path) -> dict[str, Any]:
-        """What the file at `path` holds, see `parse`; raises `error`, also if the file cannot be
-        read."""
+        """The content of the file at `path`, see `parse`; raises `error`, also if the file cannot
+        be read."""
         try:
             content = Path(path).read_bytes()
         except OSError as error:
@@ -55,8 +58,11 @@ class FileFormat:
         return self.parse(content, str(path))
 
     def parse(self, content: bytes, name: str) -> dict[str, Any]:
-        """The object in a file called `name`, of the versions that are read; raises `error` if
-        it is of another kind, truncated, no JSON, newer, or older than `oldest`."""
+        """The object in a file called `name`.
+
+        **Raises:** `error` if the file is of another format, truncated, no JSON, newer than this
+        Kiwi, or older than `oldest`.
+        """
         text = content.decode("utf-8", errors="replace")
         try:
             found = json.loads(text)
@@ -119,7 +125,8 @@ def write_text(text: str, path: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises `InvalidArgumentError` where a file cannot be written, before it is worked for."""
+    """Raises `InvalidArgumentError` if a file cannot be written, before work is spent on its
+    content."""
     target = Path(path)
     reason = None
     if target.is_dir():
@@ -135,7 +142,7 @@ def check_writable(path: str | Path) -> None:
 def _write(content: bytes, target: Path) -> None:
     stream = _stream_at(target)
     if stream is not None:
-        # Opened by its path, a file that a shell redirects to would be written from its start.
+        # If the shell redirects to the file, opening it by its path would write from its start.
         with os.fdopen(os.dup(stream), "wb") as file:
             file.write(content)
     elif target.exists() and not target.is_file():
@@ -145,21 +152,24 @@ def _write(content: bytes, target: Path) -> None:
 
 
 def _stream_at(target: Path) -> int | None:
-    """The descriptor of standard output or standard error, if a path leads to it."""
+    """The file descriptor of standard output or standard error, if a path leads to one of them."""
     for stream in (sys.stdout, sys.stderr):
         try:
             descriptor = stream.fileno()
             if target.is_symlink() and os.path.samestat(target.stat(), os.fstat(descriptor)):
                 stream.flush()
                 return descriptor
-        except (OSError, ValueError):  # No such file; a stream without a descriptor, or closed.
+        except (
+            OSError,
+            ValueError,
+        ):  # There is no such file, or the stream has no descriptor or is closed.
             continue
     return None
 
 
 def _replace(content: bytes, target: Path) -> None:
     """Replaces a file once the new one is complete."""
-    # Two threads or processes that write one file have a draft each.
+    # Two threads or processes that write one file each have a draft of their own.
     own = f"{os.getpid()}-{threading.get_ident()}"
     draft = target.with_name(f"{target.name}.{own}.part")
     draft.write_bytes(content)

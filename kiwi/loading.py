@@ -22,7 +22,8 @@ from kiwi.quiet import start_jax
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
-    """What `FILE.py:FUNCTION` names: the function, its arguments, options it came with."""
+    """The target `FILE.py:FUNCTION`: the function, its arguments, and the options that it came
+    with."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -31,15 +32,16 @@ class UserFunction:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Plans need no accelerator; virtual CPU devices save the compile check a process."""
+    """Starts virtual CPU devices. Planning needs no accelerator, and they save the compile check a
+    process."""
     start_jax(count)
 
 
 def use_attached_devices() -> None:
-    """Starts the backends of jax; raises `NotEnoughDevicesError` where they do not."""
+    """Starts jax's backends; raises `NotEnoughDevicesError` if they do not start."""
     try:
         start_jax()
-    except (RuntimeError, AssertionError) as error:  # Of an unknown platform jax asserts.
+    except (RuntimeError, AssertionError) as error:  # jax asserts that the platform is known.
         said = str(error).rstrip(".") or f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
         raise NotEnoughDevicesError(
             f"jax finds no devices: {said}.", topic=topics.NO_BACKEND
@@ -47,8 +49,11 @@ def use_attached_devices() -> None:
 
 
 def load(spec: str, args_name: str) -> UserFunction:
-    """Imports the file and calls its `make_args`; raises `InvalidArgumentError` if file, function
-    or arguments are not there, `InvalidFunctionError` if the function does not take these."""
+    """Imports the file and calls its `make_args`.
+
+    **Raises:** `InvalidArgumentError` if file, function or arguments are missing;
+    `InvalidFunctionError` if the function does not take the arguments.
+    """
     module, path, found = _found(spec)
     user = with_arguments(found, _arguments(module, path, args_name))
     _check_taken(user, args_name)
@@ -58,7 +63,7 @@ def load(spec: str, args_name: str) -> UserFunction:
 def _check_taken(user: UserFunction, args_name: str) -> None:
     try:
         signature = inspect.signature(user.function)
-    except (TypeError, ValueError):  # Functions of C have none.
+    except (TypeError, ValueError):  # Functions written in C have no signature.
         return
     try:
         signature.bind(*user.args, **user.kwargs)
@@ -78,8 +83,8 @@ def load_function(spec: str) -> Callable[..., Any]:
 
 
 def with_arguments(function: Callable[..., Any], arguments: Any) -> UserFunction:
-    """A tuple or list is positional arguments, a dictionary keyword arguments, anything else one
-    argument."""
+    """The function with its arguments: a tuple or list is positional arguments, a dictionary
+    keyword arguments, anything else one argument."""
     # A NamedTuple is one argument: a training state often is one.
     is_several = type(arguments) in (tuple, list)
     args = () if isinstance(arguments, dict) else (arguments,)
@@ -112,11 +117,12 @@ def _module(path: Path) -> Any:
         raise InvalidArgumentError(f"{path} is no Python file.", topic=topics.NOT_PYTHON)
     module = importlib.util.module_from_spec(spec)
     if path.stem not in sys.modules or path.stem in _OWN_NAMES:
-        # A file called types.py must not stand for a module that others import.
+        # The module gets another name: a file called types.py must not replace a module that others
+        # import.
         sys.modules[path.stem] = module
         _OWN_NAMES.add(path.stem)
     _FILES.add(str(path.resolve()))
-    # As `python FILE.py` would: modules beside the file can be imported.
+    # Modules beside the file can be imported, as with `python FILE.py`.
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
@@ -178,7 +184,7 @@ def _arguments(module: Any, path: str, name: str) -> Any:
         ) from error
 
 
-# Faults of the user's own code, told apart from those of Kiwi.
+# Below, faults of the user's own code are told apart from those of Kiwi.
 
 _FILES: set[str] = set()
 """Paths of the files that were loaded."""
@@ -189,8 +195,8 @@ _OWN_NAMES: set[str] = set()
 
 @contextlib.contextmanager
 def faults_explained() -> Iterator[None]:
-    """Raises what the user's function raises while it is traced as an `InvalidFunctionError` that
-    names the line; anything else as it is."""
+    """Turns an error of the user's function, raised while jax traces it, into an
+    `InvalidFunctionError` that names the line. Other errors pass."""
     try:
         yield
     except (KiwiError, KeyboardInterrupt):

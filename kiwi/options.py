@@ -31,7 +31,7 @@ Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh
 
 @dataclass(frozen=True)
 class Flag:
-    """How the command line takes an option; `parse` turns its text into the option's value."""
+    """The command line's flag of an option. `parse` turns its text into the option's value."""
 
     name: str
     help: str | None = None
@@ -57,7 +57,7 @@ def integers_of_text(text: str, complaint: str) -> tuple[int, ...]:
 
 
 def _trips_of_text(text: str) -> WhileTrips:
-    """A number, or numbers by a part of a name scope or of a source line."""
+    """A number of iterations, or several by a part of a name scope or source line."""
     complaint = f"{text!r} is no trip count; for example 25, or solve=40,train.py:12=7"
     named = [part.rpartition("=") for part in text.split(",")]
     if len(named) == 1 and not named[0][1]:
@@ -74,7 +74,7 @@ def _is_yes(text: str) -> bool:
 
 
 def _option(default: Any, name: str, help: str | None = None, **more: Any) -> Any:
-    """A field for an option that the command line has as well; the arguments are `Flag`'s."""
+    """A field of an option with a flag on the command line. The arguments are those of `Flag`."""
     return field(default=default, metadata={"flag": Flag(name, help, **more)})
 
 
@@ -83,29 +83,32 @@ class PlannerObject(Protocol):
 
     @property
     def name(self) -> str:
-        """By which plans, their files and errors call it."""
+        """The name in plans, their files and errors."""
         ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TargetOptions:
-    """What to plan for.
+    """The goal of a plan.
 
-    - `mesh_shape`, `axis_names`: the mesh, by default named "x", "y", "z". Instead, `mesh`: a
-      `jax.sharding.Mesh` or `AbstractMesh`, or a `kiwi.mesh.DeviceMesh`, whose links and hardware
-      are then priced instead of those of `profile`. With none of them, or with a `mesh_shape` that
-      is its shape, the mesh of the context (`jax.set_mesh`) or else of the arguments' shardings.
-    - `memory_budget`: per device, in bytes or as "16GiB" or "40GB"; by default the profile's
-      device memory.
-    - `host_memory_budget`: of each host, in bytes or as text, shared by its devices: values of the
-      forward pass may be copied to the host and fetched back (docs/guides/host_memory.md). By
-      default none is, beyond the arguments of `constraints`.
-    - `profile`: the hardware to price for, a name of the catalogue (`kiwi.mesh.CATALOGUE`) or
-      a `kiwi.mesh.Hardware`; or a `kiwi.mesh.ProfileTable` of measurements, the path of a
-      saved one (any text that ends with ".json"), or the name of one that comes with Kiwi.
-    - `topology`: of TPUs, the chips of a slice along each of its dimensions, "2x4" or "4x4x4"; by
-      default the most compact one of as many devices as the mesh has. `num_slices`: how many such
-      slices there are, connected by a network; by default as few as will do.
+    - `mesh_shape`, `axis_names`: the mesh. Axes are named "x", "y", "z" by default.
+    - `mesh`: an existing mesh instead: a `jax.sharding.Mesh` or `AbstractMesh`, or a
+      `kiwi.mesh.DeviceMesh`, whose links and hardware then replace those of `profile`. Without
+      `mesh`, `mesh_shape` and `axis_names`, or with a `mesh_shape` equal to its shape, the plan is
+      for the mesh of the context (`jax.set_mesh`), or else of the arguments' shardings.
+    - `memory_budget`: the memory of one device, in bytes or as "16GiB" or "40GB"; by default the
+      profile's device memory.
+    - `host_memory_budget`: the memory of one host, shared by its devices, in bytes or as text.
+      Values of the forward pass may then be copied to the host and fetched back
+      (docs/guides/host_memory.md). By default nothing is copied, except arguments that
+      `constraints` put on the host.
+    - `profile`: the hardware to price for: a name of the catalogue (`kiwi.mesh.CATALOGUE`), a
+      `kiwi.mesh.Hardware`, or measurements: a `kiwi.mesh.ProfileTable`, the path of a saved one
+      (any text that ends with ".json"), or the name of one that comes with Kiwi.
+    - `topology`: for TPUs, the chips of a slice along each of its dimensions, "2x4" or "4x4x4"; by
+      default the most compact slice with as many devices as the mesh.
+    - `num_slices`: for TPUs, the number of slices, connected by a network; by default as few as
+      possible.
     """
 
     mesh_shape: Sequence[int] | None = _option(
@@ -135,8 +138,10 @@ class TargetOptions:
     )
 
     def table(self) -> ProfileTable:
-        """The profile, as a table without measurements where there are none; raises
-        `UnknownProfileError`, `ProfileFileError`."""
+        """The profile as a table, which is empty for a profile without measurements.
+
+        **Raises:** `UnknownProfileError`, `ProfileFileError`.
+        """
         if isinstance(self.mesh, DeviceMesh):
             return self.mesh.table or ProfileTable(self.mesh.hardware)
         if isinstance(self.profile, ProfileTable):
@@ -155,11 +160,12 @@ class TargetOptions:
         table: ProfileTable,
         context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
     ) -> DeviceMesh:
-        """The mesh, with the links and the measurements of `table`; raises `InvalidMeshError`;
-        `InvalidArgumentError` if two meshes are given.
+        """The mesh, with the links and the measurements of `table`.
 
-        - `context`: the mesh that the caller works under, which is taken where none is given, or
-          only its shape.
+        - `context`: the mesh that the caller works under. It is used if no mesh is given, or only
+          its shape.
+
+        **Raises:** `InvalidMeshError`; `InvalidArgumentError` if two meshes are given.
         """
         chips = self.topology, self.num_slices
         if self.takes_context_mesh and context is not None and self._is_shape_of(context):
@@ -195,47 +201,48 @@ class TargetOptions:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SearchOptions:
-    """How to plan.
+    """The search for a plan.
 
-    - `planner`: "joint" decides sharding and recomputation together, "alpa" sharding alone;
-      "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule and decide sharding then;
-      "two-stage" decides sharding first, and then recomputation of the sharded values;
-      "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps;
-      "xla" decides nothing: values are sharded as XLA does by itself from the shardings given. On
-      a mesh of one device also those that recompute, as "rotor", or copy values to the host, as
-      "pofo". In place of a name a planner with parameters of its own:
-      `kiwi.literature.planners.Rotor(slots=200)`.
+    - `planner`: "joint" decides sharding and recomputation together. "alpa" decides sharding alone.
+      "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule first and decide sharding
+      then. "two-stage" decides sharding first, then recomputation of the sharded values.
+      "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps. "xla" decides nothing:
+      XLA propagates the shardings that are given. On a mesh of one device there are also planners
+      that recompute, such as "rotor", or copy values to the host, such as "pofo". An object gives a
+      planner its own parameters: `kiwi.literature.planners.Rotor(slots=200)`.
     - `solver`: a backend of `kiwi.solver.solve`.
-    - `effort`: how much work the search does, "quick", "normal" or "thorough": the same on every
-      machine, so that the plan is, too. On one as fast as the documentation's they end after 10, 60
-      and 240 s if not before; a plan that has to be tightened may take up to three times as long.
-    - `time_limit_seconds`: ends the search whatever it has done by then. The best plan so far is
-      returned, with its gap and a note: another run may find another one.
-    - `gap`: the search may end once the plan is proven to be this close to the best one,
-      relative to its step time.
-    - `seed`: same arguments, same seed, same plan, unless the time limit ended the search.
-    - `verify`: who compiles the planned step. "auto" takes the compiler of the profile's hardware,
-      which needs none of that hardware; it fills `Plan.compiled`, and Kiwi plans again while
-      the compiled peak is over the budget. Another compiler than the hardware's, "cpu" for virtual
-      CPU devices, say, compiles the plan once, fills `Plan.cross_check` and changes no decision;
-      "auto" falls back to that where the hardware's own is not installed. "device" compiles for
-      the attached devices. None compiles nothing.
-    - `respect_user_checkpoint`: by default, the recomputation that `jax.checkpoint` in `fun` asks
-      for is planned anew; True keeps it as it is.
-    - `respect_user_shardings`: whether what the function and its arguments say of shardings
-      (`with_sharding_constraint`, `reshard`, `out_sharding`, sharded `jax.ShapeDtypeStruct`s) binds
-      the plan. False leaves it out, and with it each `shard_map` around nothing but kernels with a
-      sharding rule. `in_shardings`, `out_shardings`, `constraints` and hints always bind.
-    - `while_trips`: how often the body of a `while` is taken to run where its condition does not
-      tell: a number, or numbers by a part of the name scope or of the source line of the loop.
-    - `equal_layers`: repeated layers of an unrolled program are planned alike where that costs less
-      than 0.5 % of the step time. False lets each differ.
-    - `corrections`: of another plan of the same model (`Plan.corrections`), on a mesh of the same
-      shape: what its compiled programs taught of prices is used from the beginning.
-    - `on_progress`: called with a `kiwi.solver.Progress` as the solver improves its solution or
+    - `effort`: the work of the search, "quick", "normal" or "thorough". Work is counted, so that
+      the plan is the same on every machine. On a machine as fast as the documentation's, a search
+      ends after at most 10, 60 and 240 s. A plan that has to be tightened may take up to three
+      times as long.
+    - `time_limit_seconds`: ends the search by the clock. The best plan so far is returned with its
+      gap and a note: another run may find another plan.
+    - `gap`: the search may end once the plan's step time is proven to be this close to the best,
+      relative to it.
+    - `seed`: equal arguments and an equal seed give equal plans, unless the time limit ended the
+      search.
+    - `verify`: the compiler of the planned step. "auto" is the compiler of the profile's hardware,
+      which works without the hardware. It fills `Plan.compiled`, and Kiwi plans again while the
+      compiled peak is over the budget. Another compiler, such as "cpu" for virtual CPU devices,
+      compiles the plan once, fills `Plan.cross_check` and changes no decision. "auto" falls back to
+      that if the hardware's own compiler is not installed. "device" compiles for the attached
+      devices. None compiles nothing.
+    - `respect_user_checkpoint`: True keeps the recomputation that `jax.checkpoint` in `fun` asks
+      for. By default it is planned anew.
+    - `respect_user_shardings`: True makes shardings of the function and its arguments bind the plan
+      (`with_sharding_constraint`, `reshard`, `out_sharding`, sharded `jax.ShapeDtypeStruct`s).
+      False ignores them, and each `shard_map` around nothing but kernels with a sharding rule.
+      `in_shardings`, `out_shardings`, `constraints` and hints always bind.
+    - `while_trips`: the assumed number of iterations of a `while` whose condition does not tell:
+      one number, or numbers by a part of the loop's name scope or source line.
+    - `equal_layers`: True plans repeated layers of an unrolled program alike, if that costs less
+      than 0.5 % of the step time. False lets each layer differ.
+    - `corrections`: prices learnt from the compiled programs of another plan of the same model
+      (`Plan.corrections`), on a mesh of the same shape.
+    - `on_progress`: called with a `kiwi.solver.Progress` when the solver improves its solution or
       its bound.
-    - `any_time`: the first Ctrl-C ends the search, and the best plan so far is returned, where
-      there is one, instead of raising `KeyboardInterrupt`. The command `kiwi plan` sets it.
+    - `any_time`: True lets the first Ctrl-C end the search and return the best plan so far. Without
+      a plan it raises `KeyboardInterrupt`. The command `kiwi plan` sets it.
     """
 
     planner: str | PlannerObject = _option(  # noqa: RUF009
@@ -291,24 +298,22 @@ class SearchOptions:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Options(SearchOptions, TargetOptions):
-    """Further options.
+    """All options.
 
-    - `open_loops`: plans the body of a `scan` or a `while`, once for all its iterations, and the
-      branches of a `cond` or `switch` operator by operator. False plans each of them as one
-      operator that is not sharded. Planners of schedules ("two-pass", "two-stage", the paper's
-      models, those of one device) need False where there is one.
-    - `offload_arguments`: within `host_memory_budget`, arguments that results replace in the next
-      step (moments, master weights, parameters) may lie in the host's memory, where that makes the
-      step faster or lets it fit. It plans the step several times.
-    - `plan_cache`: an equal request (function, arguments, options, hardware, versions) that was
-      planned before is answered from the user's cache folder, without a search. False neither
-      reads nor writes there. The environment variable `KIWI_PLAN_CACHE` names another folder, or
-      is "off".
-    - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and which arguments are
-      not replicated. `kiwi.hint` pins values inside of `fun`.
+    - `open_loops`: True plans the body of a `scan` or a `while` operator by operator, once for all
+      its iterations, and so the branches of a `cond` or `switch`. False plans each loop or branch
+      as one replicated operator. Planners of schedules ("two-pass", "two-stage", the paper's
+      models, those of one device) need False for a step with loops or branches.
+    - `offload_arguments`: True lets arguments that results replace in the next step (moments,
+      master weights, parameters) lie in host memory, within `host_memory_budget`, if that makes the
+      step faster or lets it fit. The step is then planned several times.
+    - `plan_cache`: True answers a request that was planned before (same function, arguments,
+      options, hardware and versions) from the user's cache folder. False neither reads nor writes
+      there. The environment variable `KIWI_PLAN_CACHE` names another folder, or is "off".
+    - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and arguments that are
+      not replicated. `kiwi.hint` pins values inside `fun`.
     - `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`, `in_shardings`,
-      `out_shardings`: as of `jax.jit`. Shardings that are given are respected; None leaves one
-      open.
+      `out_shardings`: as in `jax.jit`. A given sharding is respected; None leaves it open.
     """
 
     open_loops: bool = True
@@ -342,9 +347,11 @@ class Options(SearchOptions, TargetOptions):
         table: ProfileTable,
         context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
     ) -> "Settings":
-        """What a plan is made for, with the profile's table and the mesh of the context; raises
-        `InvalidMeshError`, `InvalidSizeError`; `InvalidArgumentError` if two meshes are given, or
-        arguments may be offloaded without a budget of the host."""
+        """The settings of a plan, with the profile's table and the mesh of the context.
+
+        **Raises:** `InvalidMeshError`, `InvalidSizeError`; `InvalidArgumentError` if two meshes are
+        given, or if arguments may be offloaded without a host budget.
+        """
         if self.offload_arguments and self.host_memory_budget is None:
             raise InvalidArgumentError(
                 "offload_arguments=True, and no host_memory_budget.",
@@ -361,12 +368,12 @@ class Options(SearchOptions, TargetOptions):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Settings(SearchOptions):
-    """What a plan is made for: the search's options, and the mesh and the budget of one device.
+    """The settings of a plan: the options of the search, the mesh, and the budget of one device.
 
-    - `constraints`: what the caller pins of arguments; `dropped_pins`: labels of pins, of these
-      and of hints, that are not heeded.
-    - `notes`: what the reader of a plan should know of its settings.
-    - `host_budget_bytes`: of one host; None offloads nothing.
+    - `constraints`: the caller's pins of arguments. `dropped_pins`: labels of pins, of arguments or
+      hints, that are ignored.
+    - `notes`: notes about the settings for the reader of a plan.
+    - `host_budget_bytes`: the budget of one host. None offloads nothing.
     """
 
     mesh: DeviceMesh
@@ -378,7 +385,7 @@ class Settings(SearchOptions):
 
     @property
     def host_limit_bytes(self) -> int | None:
-        """What one device may take of its host's memory."""
+        """The share of the host's memory that one device may use."""
         if self.host_budget_bytes is None:
             return None
         devices = self.mesh.hardware.devices_per_host or self.mesh.hardware.devices_per_node
@@ -434,7 +441,7 @@ IN_FILES = tuple(f.name for f in fields(SearchOptions) if f.metadata.get("in_fil
 
 
 def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some names and values that are options."""
+    """The options among some names and values."""
     names = {option.name for option in fields(Options)}
     return {name: value for name, value in given.items() if name in names}
 
@@ -447,8 +454,8 @@ def documents_options(function: _Function) -> _Function:
 
 
 def shows_options(function: _Function) -> _Function:
-    """Names and documents all options where `function` has `**options`, for `help` and
-    `inspect.signature`."""
+    """Gives a function with `**options` the names and the documentation of all options, for `help`
+    and `inspect.signature`."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     parameters = [*own, *inspect.signature(Options).parameters.values()]

@@ -1,18 +1,19 @@
 """`kiwi.layers`: the layers of a model as a scan, or as a pipeline of stages.
 
-The pipeline is a program of whole arrays: all stages compute at once, under `jax.vmap`, each on
-another microbatch, and what they yield moves on by one stage every tick. A plan that cuts the
-dimension of the stages along a mesh axis has one stage, or several, on each device, and the move
-becomes a collective-permute. A plan that does not cut it computes the same.
+The pipeline is a program of whole arrays. All stages compute at once, under `jax.vmap`, each on
+another microbatch. Every tick, each stage hands its result to the next one. If a plan cuts the
+dimension of the stages along a mesh axis, each device has one stage or several, and the handing
+over becomes a collective-permute. A plan that does not cut it computes the same.
 
 Two schedules:
 
-- GPipe (Huang et al., *GPipe*, 2019): every microbatch passes through the stages once. Of
-  `microbatches + stages - 1` ticks the first and the last ones compute what nobody reads: the
-  bubble.
+- GPipe (Huang et al., *GPipe*, 2019): every microbatch passes through the stages once. There are
+  `microbatches + stages - 1` ticks. In the first and last ones some stages compute results that
+  nobody reads: the bubble.
 - Circular (Narayanan et al., *Efficient large-scale language model training on GPU clusters*, 2021;
-  their interleaved schedule): it passes `rounds` times, each time through the next layers of each
-  stage. A tick is as much shorter, and the bubble with it; what moves grows by as much.
+  their interleaved schedule): every microbatch passes `rounds` times, each time through the next
+  layers of each stage. Ticks and the bubble are `rounds` times shorter, and `rounds` times as many
+  bytes move.
 """
 
 from collections.abc import Callable
@@ -31,18 +32,19 @@ Body = Callable[[Any, Any], tuple[Any, Any]]
 def layers(
     body: Body, x: Any, params: Any, *, stages: int = 1, microbatches: int = 1, rounds: int = 1
 ) -> tuple[Any, Any]:
-    """Stands where `jax.lax.scan(body, x, params)` stands, and computes the same numbers.
+    """Replaces `jax.lax.scan(body, x, params)` and computes the same numbers.
 
-    - `body`: from what goes through the layers, and one layer's parameters, to the next of the
-      first and a result of the layer, as of `jax.lax.scan`. It treats each sample alone.
+    - `body`: takes the carry and one layer's parameters, returns the next carry and a result of the
+      layer, as in `jax.lax.scan`. It treats each sample by itself.
     - `x`: arrays of [samples, ...]; `params`: arrays of [layers, ...].
-    - `stages`: of the pipeline; 1 is the scan. Layers have to be a multiple of stages times rounds.
-    - `microbatches`: equal parts into which the samples are cut where there are stages.
-    - `rounds`: how often a microbatch passes through the stages; more than once is the circular
-      schedule, with as many microbatches as stages at least.
+    - `stages`: the number of pipeline stages; 1 is the scan. The number of layers is a multiple of
+      stages times rounds.
+    - `microbatches`: the number of equal parts of the samples, if there are stages.
+    - `rounds`: how often a microbatch passes through the stages. More than once is the circular
+      schedule, which needs at least as many microbatches as stages.
 
-    Returns what comes out of the last layer, and the stacked results of layers, which a pipeline
-    of several stages does not have: its `body` returns None for them.
+    Returns the last carry and the stacked results of the layers. A pipeline of several stages has
+    no such results: its `body` returns None for them.
 
     **Raises:** `InvalidArgumentError` if the numbers do not fit.
     """
@@ -82,10 +84,10 @@ def _stage_of(body: Body, per_stage: int) -> Callable[[Any, Any], Any]:
 
 
 def _gpipe(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int) -> Any:
-    """Every microbatch through the stages once. `x`: [microbatches, samples, ...]."""
+    """Runs every microbatch through the stages once. `x`: [microbatches, samples, ...]."""
 
-    # What fills the pipeline and what empties it are real samples: a body may not be defined on
-    # zeros, and a derivative that is not a number would reach the parameters.
+    # The pipeline is filled and emptied with real samples. A body may be undefined on zeros, and a
+    # derivative that is no number would reach the parameters.
     def padded(a: Any) -> Any:
         behind = jnp.broadcast_to(a[-1:], (stages - 1, *a.shape[1:]))
         return jnp.concatenate([a, behind])
@@ -99,10 +101,11 @@ def _gpipe(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int) -> 
 
 
 def _circular(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int, rounds: int) -> Any:
-    """Every microbatch through the stages so often. `params`: [stages, rounds, layers, ...].
+    """Runs every microbatch through the stages `rounds` times. `params`: [stages, rounds, layers,
+    ...].
 
-    Stage s computes at tick t for microbatch (t - s) % M in round (t - s) // M. What comes out of
-    the last stage waits in the place of its microbatch for the next round.
+    At tick t, stage s computes for microbatch (t - s) % M in round (t - s) // M. A result of the
+    last stage waits in the place of its microbatch for the next round.
     """
     microbatches = jax.tree.leaves(x)[0].shape[0]
     stage = jnp.arange(stages)
@@ -128,7 +131,7 @@ def _circular(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int, 
 
 
 def _moved_on(state: Any, fed: Any) -> Any:
-    """What each stage computes on next: what the one before it has yielded, the first one `fed`."""
+    """The next input of each stage: the result of the stage before it; `fed` for the first one."""
 
     def moved(a: Any, new: Any) -> Any:
         is_real = jnp.issubdtype(a.dtype, jnp.inexact)  # what is not has no gradient
@@ -139,8 +142,8 @@ def _moved_on(state: Any, fed: Any) -> Any:
 
 
 def _last(a: Any) -> Any:
-    """What the last stage yields: a sum over stages, of which partial sums are scattered; a slice
-    of one stage would be gathered."""
+    """The result of the last stage. It is taken by a sum over stages, whose partial sums can be
+    scattered; a slice of one stage would be gathered."""
     return jnp.sum(jnp.where(_is_stage(a.shape[0] - 1, a), a, jnp.zeros_like(a)), axis=0)
 
 
@@ -158,8 +161,8 @@ def _filled(x: Any, stages: int) -> Any:
 
 
 def _cut(a: Any, microbatches: int) -> Any:
-    """[samples, ...] as [microbatches, samples, ...]. Neighbours go to different microbatches, so
-    that the samples of each device are cut, and none move."""
+    """Reshapes [samples, ...] to [microbatches, samples, ...]. Neighbours go to different
+    microbatches, so that each device's samples are cut and none move."""
     return a.reshape(-1, microbatches, *a.shape[1:]).swapaxes(0, 1)
 
 
@@ -190,7 +193,7 @@ _shifted.defvjp(lambda a: (_shift(a, 1), None), lambda _, g: (_shift(g, -1),))
 
 
 def _shift_on_device(a: Any, by: int, axes: tuple[str, ...]) -> Any:
-    """The stages of one device; the mesh axes are those that cut them."""
+    """`_shifted` for the stages of one device. `axes` are the mesh axes that cut the stages."""
     if not axes:
         return jnp.roll(a, by, axis=0)
     devices = jax.lax.axis_size(axes)
@@ -201,7 +204,7 @@ def _shift_on_device(a: Any, by: int, axes: tuple[str, ...]) -> Any:
 
 
 def _checked(x: Any, params: Any, stages: int, microbatches: int, rounds: int) -> int:
-    """How many layers there are."""
+    """The number of layers; raises if the numbers do not fit together."""
     counts = {p.shape[0] if p.ndim else 0 for p in jax.tree.leaves(params)}
     samples = {a.shape[0] if a.ndim else 0 for a in jax.tree.leaves(x)}
     if min(stages, microbatches, rounds) < 1 or len(counts) != 1 or len(samples) != 1:

@@ -1,11 +1,12 @@
-"""Standard error while jax starts: what its plugins say of devices that are not there is left out.
+"""Keeps jax's complaints about absent GPUs and TPUs off standard error while jax starts.
 
-A plugin for GPUs or TPUs may be installed where there is none, as for the compile check. Its C++
-code then complains on standard error, whatever the levels of logging are. This module imports
-nothing of jax, so that the import itself may be inside of the block.
+The compile check needs plugins for GPUs or TPUs on machines without them. Their C++ code then
+writes to standard error, whatever the log levels are. This module imports jax only inside of its
+functions, so that a caller can hold back what the import says, too.
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -31,7 +32,7 @@ _OF_TPU = (
 
 
 def essential(text: str, *, has_gpu: bool, has_tpu: bool) -> str:
-    """What jax printed as it started, without complaints about devices that are not there."""
+    """jax's output at its start, without complaints about absent devices."""
     rules = (*(() if has_gpu else _OF_CUDA), *(() if has_tpu else _OF_TPU))
     found = text
     for rule in rules:
@@ -41,7 +42,7 @@ def essential(text: str, *, has_gpu: bool, has_tpu: bool) -> str:
 
 @contextlib.contextmanager
 def without_complaints() -> Iterator[None]:
-    """Holds back standard error, and passes on at the end what is essential of it."""
+    """Holds back standard error, and passes the essential part on at the end."""
     sys.stderr.flush()
     try:
         kept = os.dup(2)
@@ -58,15 +59,25 @@ def without_complaints() -> Iterator[None]:
             os.close(kept)
             held.seek(0)
             text = held.read().decode(errors="replace")
-            has_tpu = any(path.exists() for path in _TPU_DEVICES)
-            said = essential(text, has_gpu=_NVIDIA_DEVICE.exists(), has_tpu=has_tpu)
+            said = essential(text, has_gpu=_has_gpu(), has_tpu=_has_tpu())
             sys.stderr.write(said)
             sys.stderr.flush()
 
 
+def _has_gpu() -> bool:
+    return _NVIDIA_DEVICE.exists()
+
+
+def _has_tpu() -> bool:
+    return any(path.exists() for path in _TPU_DEVICES)
+
+
 def start_jax(cpu_devices: int | None = None) -> None:
-    """Imports jax and starts its backends, so many virtual CPU devices alone if that is given;
-    where they have started already, they stay as they are."""
+    """Imports jax and starts its backends.
+
+    - `cpu_devices`: starts only this many virtual CPU devices. Backends that run already stay as
+      they are.
+    """
     with without_complaints():
         import jax
 
@@ -75,3 +86,15 @@ def start_jax(cpu_devices: int | None = None) -> None:
                 jax.config.update("jax_platforms", "cpu")
                 jax.config.update("jax_num_cpu_devices", cpu_devices)
         jax.devices()
+
+
+@functools.cache
+def start_backends() -> None:
+    """Starts jax's backends, once in a process. Any planning does.
+
+    If the machine has devices, nothing is held back: their start may take long and say much. A
+    backend that does not start raises where it is used.
+    """
+    if not (_has_gpu() or _has_tpu()):
+        with contextlib.suppress(RuntimeError):
+            start_jax()

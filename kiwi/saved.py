@@ -9,8 +9,10 @@ from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.campaign.known_peaks import note_peak
+from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.trips import DEFAULT_TRIPS
+from kiwi.messages import topics
 from kiwi.options import Options
 from kiwi.planners.planner import Planner
 from kiwi.planners.registry import planner_named
@@ -38,11 +40,11 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 
 
 class SavedPlan:
-    """A plan read from a file: what was decided, without the function that it is for.
+    """A plan read from a file: its decisions, without the function that it is for.
 
-    - `document`: everything in the file, see `kiwi.plans.document`.
-    - `mesh`, `estimate`, `compiled`, `cross_check`, `decisions`, `history`,
-      `memory_budget_bytes`: as of `kiwi.Plan`.
+    - `document`: the whole file, see `kiwi.plans.document`.
+    - `mesh`, `estimate`, `compiled`, `cross_check`, `decisions`, `history`, `memory_budget_bytes`:
+      as in `kiwi.Plan`.
     """
 
     def __init__(self, content: Document, name: str = "plan") -> None:
@@ -60,14 +62,14 @@ class SavedPlan:
             raise malformed(error, name) from error
 
     def apply(self, fun: Callable[..., Any], *, strict: bool = True) -> "AppliedPlan":
-        """`fun` under this plan: call it like `fun`, as what `kiwi.jit` returns.
+        """`fun` under this plan. The result is called like `fun`, as a function from `kiwi.jit` is.
 
-        Nothing is solved. On the first call, or `.plan(*args)`, the function is traced and
-        compared with the one that the plan was made for.
+        Nothing is solved. On the first call, or `.plan(*args)`, the function is traced and compared
+        with the one that the plan was made for.
 
-        `strict`: False accepts other values of literals and captured constants.
+        - `strict`: False accepts other values of literals and captured constants.
 
-        **Raises:** on that first call, `PlanMismatchError` with what differs.
+        **Raises:** on the first call, `PlanMismatchError` with the differences.
         """
         function = fun.function if isinstance(fun, PlannedFunction) else fun
         return AppliedPlan(function, self, strict=strict)
@@ -121,20 +123,35 @@ class AppliedPlan(PlannedFunction):
 
 
 def _planner_of(options: Document) -> Planner:
-    """The planner that made a saved plan, with the parameters that it had."""
+    """The planner that made a saved plan, with its parameters."""
     planner = planner_named(options["planner"])
     return replace(planner, **options.get("planner_parameters", {}))
 
 
 def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:
-    """What two plans do differently, and what each difference costs; print it to read it."""
-    documents = [
-        plan.document if isinstance(plan, SavedPlan) else document(plan) for plan in (first, second)
-    ]
-    return compare(*documents)
+    """The differences between two plans, with the cost of each. Print it to read it.
+
+    **Raises:** `InvalidArgumentError` for anything else than a plan or a loaded plan.
+    """
+    return compare(_document_of(first), _document_of(second))
+
+
+def _document_of(plan: Any) -> Document:
+    if isinstance(plan, SavedPlan):
+        return plan.document
+    if isinstance(plan, Plan):
+        return document(plan)
+    raise InvalidArgumentError(
+        f"kiwi.diff compares plans, not {type(plan).__name__}.",
+        topic=topics.ARGUMENT,
+        suggestion="kiwi.load_plan(path) reads a plan from a file.",
+    )
 
 
 def load_plan(path: str | Path) -> SavedPlan:
-    """Reads what `plan.save(path)` wrote. Nothing in the file is executed; raises `PlanFileError`
-    if the file is missing, truncated, altered, of another kind, or newer than this Kiwi."""
+    """Reads a file that `plan.save(path)` wrote. Nothing in the file is executed.
+
+    **Raises:** `PlanFileError` if the file is missing, truncated, altered, of another kind, or
+    newer than this Kiwi.
+    """
     return SavedPlan(read(path), str(path))

@@ -60,8 +60,21 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B"
 
 
+def size_above(size_bytes: int) -> str:
+    """A rounder size than this one and at most 1.6 % above it, as an option takes it: '"102MiB"'.
+
+    A peak that one search has found is rarely met exactly by the next one.
+    """
+    step_bytes = 1 << max(0, size_bytes.bit_length() - 7)
+    rounded_bytes = -(-size_bytes // step_bytes) * step_bytes
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if rounded_bytes % factor == 0:
+            return f'"{rounded_bytes // factor}{unit}"'
+    return str(rounded_bytes)
+
+
 def format_seconds(seconds: float) -> str:
-    """A duration for people: "83.3 ms". Less than a nanosecond is nothing that anyone measures."""
+    """A duration for people: "83.3 ms". Durations below a nanosecond are shown as 0."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"

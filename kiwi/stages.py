@@ -30,7 +30,9 @@ from kiwi.options import Options, Settings
 from kiwi.planners.planner import Planner
 from kiwi.planners.planning import Lowered, grouped, lowered_call
 from kiwi.planners.registry import planner_named
+from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.plan import Plan
+from kiwi.plans.record import Origin
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved
 from kiwi.problem.step import StepToPlan
@@ -68,8 +70,10 @@ class Traced:
         return self.lowered.graph
 
     def kernels(self, profile: str | Path | Hardware | ProfileTable = "h100-sxm") -> "Kernels":
-        """What the compiler of such devices will run; raises `UnknownProfileError`,
-        `CompilerUnavailableError` for devices without rules."""
+        """The kernels that the compiler of such devices will run.
+
+        **Raises:** `UnknownProfileError`; `CompilerUnavailableError` for devices without rules.
+        """
         table = Options(profile=profile).table()
         target = target_of(table.hardware)
         step = grouped(self.lowered, target.facts(table.hardware).fusion)
@@ -90,7 +94,7 @@ class Traced:
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """What the compiler will run for the units of a step.
+    """The kernels that the compiler will run for the units of a step.
 
     - `step`: the traced step with its units.
     - `graph`: the kernels, with the facts that the target's rules state.
@@ -102,12 +106,12 @@ class Kernels:
     table: ProfileTable
 
     def problem(self, **options: Any) -> "Problem":
-        """The options of all units on a mesh, priced.
+        """The options of all units on a mesh, with prices.
 
-        - `options`: those of `kiwi.plan` that say what to plan for and how, such as `mesh_shape`,
+        - `options`: options of `kiwi.plan` about the goal and the search, such as `mesh_shape`,
           `mesh`, `memory_budget`, `planner`, `gap`, `effort`. The profile is this stage's.
 
-        **Raises:** as `kiwi.plan`, before it searches.
+        **Raises:** the errors that `kiwi.plan` raises before it searches.
         """
         table = self.table
         given = Options(**{"verify": None, **options, "profile": table})
@@ -126,9 +130,9 @@ class Kernels:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What there is to decide, with its prices.
+    """The decisions to make, with their prices.
 
-    - `settings`: mesh, budget and how to search.
+    - `settings`: mesh, budget and search.
     - `planning`: nodes (arguments, units, copies) with their options, and edges between them.
     """
 
@@ -138,10 +142,10 @@ class Problem:
     planning: PlanningProblem
 
     def solve(self) -> "Solution":
-        """The fastest options that are predicted to fit, by the solver of the settings.
+        """The fastest options that are predicted to fit, found by the solver of the settings.
 
-        **Raises:** `InfeasibleBudgetError` where no options fit, `NoPlanFoundError` where the
-        search ended without any.
+        **Raises:** `InfeasibleBudgetError` if no options fit; `NoPlanFoundError` if the search
+        ended without any.
         """
         tools = Tools.of(replace(self.settings, verify=None))
         result = tools.solve(self.planning.problem, tools.allowance)
@@ -188,12 +192,15 @@ class Solution:
     result: SolveResult
 
     def plan(self) -> Plan:
-        """The plan of the solution, estimated and not compiled."""
+        """The plan of the solution, with an estimate and without a compiled program."""
         assert self.result.solution is not None
         problem = self.problem
         solved = Solved(problem.planning, self.result.solution)
         budget_bytes = problem.settings.memory_budget_bytes
-        return problem.planner.plan_of(problem.step, solved, self.result, budget_bytes)
+        plan = problem.planner.plan_of(problem.step, solved, self.result, budget_bytes)
+        offered = problem.planning.fixed.offered
+        origin = Origin(problem.step, problem.settings, problem.planner, offered)
+        return replace(plan, origin=origin, breakdown=build_breakdown(solved))
 
     def __str__(self) -> str:
         result = self.result

@@ -1,14 +1,14 @@
-"""One function, several meshes and budgets: which plans are worth having.
+"""Plans of one function for several meshes and budgets.
 
-Meshes are planned in parallel processes, the budgets of a mesh one after the other in one
-process, on one formulated problem:
+Meshes are planned in parallel processes. The budgets of one mesh are planned one after the other in
+one process, on one formulated problem:
 
-1. the largest budget first: its plan serves every budget that it fits, with its bound, because
-   what no plan under a loose budget beats, none under a tighter one does;
-2. then from the smallest budget up: a plan for a tighter budget is a solution for a looser one,
-   and the search starts from it, or ends there where it is within the gap of the bound of 1;
-3. at last every budget takes the fastest plan of all that fit it, since a search stops within its
-   gap. So a larger budget is never slower, nor does it need less memory than a smaller one.
+1. The largest budget comes first. Its plan and its bound serve every budget that the plan fits: a
+   bound under a loose budget holds under a tighter one.
+2. The others follow from the smallest budget up. A plan for a tighter budget is a solution for a
+   looser one. The search starts from it, or ends at once if it is within the gap of the bound of 1.
+3. In the end every budget takes the fastest of all plans that fit it, since a search stops within
+   its gap. So a larger budget is never slower, and a smaller one never needs more memory.
 """
 
 import functools
@@ -40,9 +40,9 @@ from kiwi.xla.compilers import prepared
 DEFAULT_EFFORT = "quick"
 
 HEADROOM = 0.985
-"""The part of a budget that is planned for: copies of operands too small to be modelled one by
-one count in a plan's estimate, up to half a per cent of `gpt-13b-4l`'s budgets. Bounds and gaps
-are those under this limit."""
+"""The part of a budget that is planned for. The rest is for copies of operands that are too small
+to be modelled one by one, but count in a plan's estimate. Bounds and gaps are those under this
+limit."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All points, by mesh and budget, and the wall time of the whole."""
+    """All points, by mesh and budget, and the wall time of the sweep."""
 
     points: tuple[SweepPoint, ...]
     seconds: float
 
     @property
     def pareto(self) -> tuple[SweepPoint, ...]:
-        """The points that no other beats in devices, peak and step time at once."""
+        """The points that no other point beats in devices, peak and step time together."""
         planned = [p for p in self.points if p.document is not None]
         return tuple(p for p in planned if not any(_beats(q, p) for q in planned))
 
@@ -107,7 +107,8 @@ class Sweep:
 
 
 def _beats(one: SweepPoint, other: SweepPoint) -> bool:
-    """Better in devices, peak or time and worse in none; of equal points the first counts."""
+    """Whether a point is better in devices, peak or time, and worse in none. Of equal points the
+    first counts."""
     mine, theirs = ((p.device_count, p.peak_bytes, p.step_seconds) for p in (one, other))
     if mine == theirs:
         return _order(one) < _order(other)
@@ -130,10 +131,10 @@ def sweep(
 ) -> Sweep:
     """Plans `FILE.py:FUNCTION` for all meshes and budgets, in `jobs` processes.
 
-    Takes the options of `kiwi.jit` as well; plans are compiled only with `verify`.
+    Takes the options of `kiwi.jit` as well. Plans are compiled only with `verify`.
 
-    **Raises:** `InvalidArgumentError`, `InvalidSizeError`; what goes wrong for one mesh and
-    budget is said in its point.
+    **Raises:** `InvalidArgumentError`, `InvalidSizeError`. An error for one mesh and budget is
+    stated in its point.
     """
     if jobs < 1:
         raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
@@ -204,7 +205,7 @@ def sweep_budgets(
 
 
 class _Chain:
-    """The budgets of one mesh, one after the other; remembers what may be used again."""
+    """The budgets of one mesh in their order, with all that the next budget can use again."""
 
     def __init__(self, step: StepToPlan, start: Start | None, settings: Settings) -> None:
         self._step, self._start, self._settings = step, start, settings
@@ -213,7 +214,7 @@ class _Chain:
         self._plans: list[Plan] = []
 
     def plan(self, budget: int) -> SweepPoint:
-        """The point for one budget, the largest first, then upwards."""
+        """The point for one budget. The largest budget comes first, then the others upwards."""
         started = time.monotonic()
         shape = self._settings.mesh.shape
         try:
@@ -231,7 +232,8 @@ class _Chain:
         return SweepPoint(shape, budget, seconds, how, document=document(found))
 
     def fastest(self, point: SweepPoint) -> SweepPoint:
-        """The point with the fastest plan of all budgets that fits it; of equals the smallest."""
+        """The point with the fastest of all plans that fit it. Of equally fast plans the smallest
+        counts."""
         budget = point.memory_budget_bytes
         fits = [p for p in self._plans if p.peak_bytes <= budget]
         if not fits:
@@ -271,7 +273,7 @@ class _Chain:
 
 
 def _proven(plan: Plan, budget: int, bound: float) -> Plan:
-    """The plan as one for another budget, with what is proven of that."""
+    """The plan as a plan for another budget, with the bound that is proven for that budget."""
     result = replace(plan.solve_result, bound=bound)
     return replace(plan, memory_budget_bytes=budget, solve_result=result)
 

@@ -1,8 +1,8 @@
-"""Where the time of planning goes: stages, by the processor's clock and by the wall's.
+"""Where the time of planning goes: stages, by processor time and by wall time.
 
-While a `Stopwatch` runs (`measured`), `stage` names what is worked on. A stage within another one
-stops the outer one: each moment belongs to one stage, so that all stages sum to the whole. What no
-stage names is `OTHER`. Nothing reads a stopwatch to decide anything.
+While a `Stopwatch` runs (`measured`), `stage` names the current work. An inner stage stops the
+outer one. Each moment belongs to one stage, so the stages add up to the whole. Time without a named
+stage is `OTHER`. Nothing reads a stopwatch to decide anything.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class StageTime:
-    """What one stage of planning took, all its visits together.
+    """The time of one stage of planning, over all its visits.
 
-    - `cpu_seconds`: of the processor, in all threads of this process, and in processes that were
-      waited for in this stage.
-    - `seconds`: by the wall's clock.
+    - `cpu_seconds`: processor time of all threads of this process, and of processes that this stage
+      waited for.
+    - `seconds`: wall time.
     """
 
     stage: str
@@ -37,7 +37,7 @@ class StageTime:
 class Stopwatch:
     """Adds up the time of stages.
 
-    - `stage`: the one that is worked on; `round`: how many programs the closed loop has begun.
+    - `stage`: the current one; `round`: how many programs the closed loop has begun.
     - `on_change`: called when either changes.
     """
 
@@ -55,7 +55,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def working_on(self, stage: str) -> Iterator[None]:
-        """Inside, time belongs to this stage."""
+        """Inside this context, time belongs to the stage."""
         self._take()
         self._open.append(stage)
         self._tell()
@@ -71,7 +71,7 @@ class Stopwatch:
         self._tell()
 
     def timings(self) -> tuple[StageTime, ...]:
-        """The stages so far, the one of most processor time first."""
+        """The stages so far, by processor time, the largest first."""
         self._take()
         found = (StageTime(stage, *spent) for stage, spent in self._spent.items())
         return tuple(sorted(found, key=lambda each: (-each.cpu_seconds, each.stage)))
@@ -93,7 +93,7 @@ _CURRENT: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
 
 @contextlib.contextmanager
 def measured() -> Iterator[Stopwatch]:
-    """Inside, a stopwatch runs: the one that runs already, or else a new one."""
+    """Inside this context a stopwatch runs: the one that runs already, or else a new one."""
     running = _CURRENT.get()
     if running is not None:
         yield running
@@ -108,13 +108,13 @@ def measured() -> Iterator[Stopwatch]:
 
 
 def stage(name: str) -> contextlib.AbstractContextManager[None]:
-    """Inside, time belongs to this stage of the stopwatch, if one runs."""
+    """Inside this context, time belongs to this stage of the stopwatch, if one runs."""
     running = _CURRENT.get()
     return contextlib.nullcontext() if running is None else running.working_on(name)
 
 
 def timed(name: str) -> Callable[[_Function], _Function]:
-    """A function whose time belongs to this stage."""
+    """Wraps a function so that its time belongs to a stage."""
 
     def decorated(function: _Function) -> _Function:
         @functools.wraps(function)

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import kiwi
 from examples import mlp
 from kiwi import errors
+from kiwi.sizes import size_above
 from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array
 
@@ -316,7 +317,7 @@ def test_a_budget_below_any_plan_names_the_smallest_found():
     error = check_error(errors.InfeasibleBudgetError, call, "1.00 KiB")
     assert isinstance(error, errors.InfeasibleBudgetError)
     least = error.least_peak_bytes
-    assert least is not None and least > 1024 and str(least) in error.suggestion
+    assert least is not None and least > 1024 and size_above(least) in error.suggestion
     found = plan_step(memory_budget=int(1.2 * least), time_limit_seconds=10)
     assert found.estimate.peak_bytes <= 1.2 * least
 
@@ -364,6 +365,40 @@ def test_a_function_without_array_argument_is_refused():
 
 def test_something_else_than_a_function_is_refused():
     check_error(errors.InvalidArgumentError, lambda: kiwi.jit((2, 4)), "tuple")
+
+
+def test_a_misspelt_option_is_no_argument_of_the_function():
+    with pytest.raises(errors.InvalidArgumentError, match="no option 'memory_buget'") as caught:
+        kiwi.plan(lambda x: x * 2, array(8, 8), mesh_shape=(2, 4), memory_buget="1GiB")
+    assert caught.value.suggestion == "memory_budget="
+    with pytest.raises(errors.InvalidArgumentError, match="no option 'colour'"):
+        kiwi.plan(lambda x: x * 2, array(8, 8), mesh_shape=(2, 4), colour="red")
+
+
+def test_a_method_can_be_planned():
+    class Model:
+        scale = 3.0
+
+        @kiwi.jit(mesh_shape=(2, 4), profile="cpu", verify=None, static_argnums=0)
+        def __call__(self, x):
+            return self.scale * x
+
+    np.testing.assert_allclose(Model()(np.ones((8, 8))), 3 * np.ones((8, 8)))
+
+
+def test_diff_says_how_a_file_is_read():
+    with pytest.raises(errors.InvalidArgumentError, match="not str") as caught:
+        kiwi.diff("a.json", "b.json")  # type: ignore[arg-type]
+    assert "load_plan" in str(caught.value)
+
+
+def test_an_error_of_jax_while_tracing_names_the_users_function():
+    def chooses(x):
+        return x if x.sum() > 0 else -x
+
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="function chooses at") as caught:
+        kiwi.plan(chooses, array(8, 8), mesh_shape=(2, 4), verify=None)
+    assert "test_api.py" in str(caught.value)
 
 
 def test_mesh_and_mesh_shape_together_are_refused(make_mesh):

@@ -110,3 +110,21 @@ def test_devices_that_do_not_start_are_an_error_with_a_code(tmp_path):
             check=False,
         )
         assert done.returncode == 4 and done.stderr.startswith("kiwi: error: KIWI-D013: ")
+
+
+PROGRAM = """
+import jax
+import kiwi
+x = jax.ShapeDtypeStruct((64, 64), "float32")
+kiwi.plan(lambda w, x: (x @ w).sum(), x, x, mesh_shape=(2,), profile="cpu", verify=None)
+"""
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU")
+def test_planning_in_a_program_is_silent_too():
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+    environment |= {"PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""

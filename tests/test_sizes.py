@@ -1,9 +1,11 @@
 """Memory sizes: what is read, what is refused."""
 
+import ast
+
 import pytest
 
 from kiwi.errors import InvalidSizeError
-from kiwi.sizes import format_bytes, format_seconds, parse_size
+from kiwi.sizes import format_bytes, format_seconds, parse_size, size_above
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,11 @@ def test_bytes_are_written_in_binary_units(size, text: str):
 )
 def test_seconds_are_written_in_a_fitting_unit(seconds, text: str):
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize("size_bytes", [1, 127, 45_060, 106_676_264, 5_767_172, 2**30, 2**40 - 1])
+def test_a_suggested_size_is_readable_and_hardly_larger(size_bytes):
+    text = size_above(size_bytes)
+    found = parse_size(ast.literal_eval(text))
+    assert size_bytes <= found <= 1.016 * size_bytes
+    assert len(text) <= 10

@@ -75,3 +75,14 @@ def test_a_budget_that_nothing_meets_is_refused_when_it_is_solved(kernels):
     problem = kernels.problem(mesh_shape=(2, 4), memory_budget="1KiB")
     with pytest.raises(InfeasibleBudgetError):
         problem.solve()
+
+
+def test_a_plan_of_the_stages_explains_saves_and_prints_itself(kernels, tmp_path):
+    plan = kernels.problem(mesh_shape=(2, 4)).solve().plan()
+    explanation = plan.explain("dot_general", forced=1)
+    assert "Nearest of" in str(explanation) and "If forced" in str(explanation)
+    assert plan.what_if(explanation.entry.unit, residency="keep").decisions
+    plan.save(tmp_path / "plan.json")
+    saved = kiwi.load_plan(tmp_path / "plan.json")
+    assert [d.sharding for d in saved.decisions] == [d.sharding for d in plan.decisions]
+    assert "Step time, estimated" in str(plan)

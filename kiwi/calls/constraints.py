@@ -24,15 +24,16 @@ _PARTS = re.compile(r"\[['\"]?(.*?)['\"]?\]|([^.\[\]]+)")
 class Constraints:
     """Restrictions on the layouts of arguments.
 
-    - `shardings`: pattern → sharding of the arguments that it matches. The first pattern that
-      matches counts; None leaves an argument open, `PartitionSpec.UNCONSTRAINED` one dimension.
-    - `forbid_replicated`: patterns of arguments that must not be replicated. Arguments that no
-      mesh axis divides are exempt, unless a pattern matches nothing else.
-    - `memory_kinds`: pattern → "pinned_host" for arguments that lie in host memory, and with them
-      the results that replace them, or "device". The first pattern that matches counts. The plan
-      copies them to the device where they are read (`kiwi.calls.host_memory`).
+    - `shardings`: pattern → sharding of the arguments that it matches. The first matching pattern
+      counts. None leaves an argument open, `PartitionSpec.UNCONSTRAINED` one dimension.
+    - `forbid_replicated`: patterns of arguments that must not be replicated. Arguments that no mesh
+      axis divides are exempt, unless a pattern matches nothing else.
+    - `memory_kinds`: pattern → "pinned_host" or "device", the memory of the arguments that it
+      matches. The first matching pattern counts. A result that replaces an argument lies in the
+      same memory. The plan copies arguments on the host to the device before they are read
+      (`kiwi.calls.host_memory`).
 
-    **Raises:** `InvalidArgumentError` for a sharding or a memory kind that is none.
+    **Raises:** `InvalidArgumentError` for an invalid sharding or memory kind.
     """
 
     shardings: Mapping[str, PartitionSpec | NamedSharding | None] = field(default_factory=dict)
@@ -79,8 +80,8 @@ def _match(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
-    """The positions of the paths that a pattern matches; raises `InvalidArgumentError` if there is
-    none."""
+    """The positions of the paths that a pattern matches; raises `InvalidArgumentError` if it
+    matches none."""
     found = [k for k, path in enumerate(paths) if matches(pattern, path)]
     if not found:
         shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
@@ -114,9 +115,11 @@ def specs_of_text(text: str) -> tuple[PartitionSpec | None, ...]:
 def constraints_of_text(
     pins: Iterable[str], forbidden: Iterable[str], on_host: Iterable[str] = ()
 ) -> Constraints:
-    """Constraints of the command line: `PATTERN=SHARDING` each, and patterns of what is not
-    replicated, and of what lies in host memory; raises `InvalidArgumentError` for a pin without
-    "="."""
+    """Constraints from the command line: pins as `PATTERN=SHARDING`, patterns of arguments that are
+    not replicated, and patterns of arguments in host memory.
+
+    **Raises:** `InvalidArgumentError` for a pin without "=".
+    """
     shardings: dict[str, PartitionSpec | NamedSharding | None] = {}
     for text in pins:
         pattern, sign, spec = text.partition("=")

@@ -6,6 +6,7 @@ there if `out_shardings` says so, or if it replaces such an argument in the next
 (`kiwi.calls.replaced_arguments`).
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ from kiwi.messages import topics
 class OnHost:
     """Positions of flat arguments and results in host memory.
 
-    `results` None: those that `host_results` finds.
+    `results` is None if `host_results` has to find them.
     """
 
     arguments: frozenset[int] = frozenset()
@@ -35,7 +36,7 @@ class OnHost:
 
 
 def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
-    """Positions among the leaves of a call; raises as `given_memories`."""
+    """Positions of the leaves of a call in host memory; raises as `given_memories`."""
     return on_host(given_memories(call, constraints))
 
 
@@ -45,9 +46,11 @@ def on_host(kinds: Mapping[int, str]) -> frozenset[int]:
 
 
 def given_memories(call: Call, constraints: Constraints) -> dict[int, str]:
-    """The memory kind of each leaf of a call of which the caller says it; raises
-    `InvalidArgumentError` if a pattern matches nothing, or one on the host has no bytes of its own
-    that could be copied (a key)."""
+    """The memory kind of each leaf for which the caller gives one.
+
+    **Raises:** `InvalidArgumentError` if a pattern matches nothing, or if a leaf on the host has no
+    bytes that can be copied (a key).
+    """
     paths = [slash_path(path) for path in call.paths]
     kinds: dict[int, str] = {}
     for pattern, kind in constraints.memory_kinds.items():
@@ -76,7 +79,7 @@ def can_be_copied(dtype: Any) -> bool:
 def host_results(
     call: Call, arguments: frozenset[int], out_tree: Any, units: UnitGraph
 ) -> frozenset[int]:
-    """Positions among the results of a call's program."""
+    """Positions of a program's results in host memory."""
     program = units.graph.program
     values = {program.arguments[k] for k in arguments}
     found = {p for p, a in replaced_arguments(call, out_tree, units).items() if a in values}
@@ -90,6 +93,7 @@ def moving(
 ) -> Callable[..., list[Any]]:
     """A function of flat leaves that fetches these arguments and stores these results."""
 
+    @functools.wraps(function)
     def moved(*leaves: Any) -> list[Any]:
         inside = [fetch(leaf) if k in arguments else leaf for k, leaf in enumerate(leaves)]
         return [store(r) if k in results else r for k, r in enumerate(function(*inside))]

@@ -17,7 +17,8 @@ from kiwi.calls.signature import Call
 from kiwi.hlo.units import UnitGraph
 
 LEAST_LEAVES = 2
-"""A lone array of equal shape is taken for a coincidence."""
+"""A pytree with fewer leaves replaces no argument: one array of equal shape may be a coincidence.
+"""
 
 
 def replaced_arguments(call: Call, out_tree: Any, units: UnitGraph) -> dict[int, int]:

@@ -29,13 +29,21 @@ class JitOptions:
 
     @classmethod
     def of(cls, fun: Callable[..., Any], given: Mapping[str, Any]) -> "JitOptions":
-        """Completes numbers by names and the other way round, from the signature of `fun`.
+        """Completes positions by names and names by positions, from the signature of `fun`.
 
-        `given`: as `jax.jit` takes them.
+        - `given`: the options as `jax.jit` takes them.
 
         **Raises:** `InvalidArgumentError`.
         """
-        parameters = _positional_parameters(fun)
+        parameters, known = _positional_parameters(fun), parameter_names(fun)
+        for kind in ("static_argnames", "donate_argnames"):
+            unknown = [name for name in _tuple(given[kind]) if known and name not in known]
+            if unknown:
+                raise InvalidArgumentError(
+                    f"{kind} names {unknown[0]!r}; {function_name(fun)} takes "
+                    f"{', '.join(map(repr, known or ()))}.",
+                    topic=topics.NO_SUCH_PARAMETER,
+                )
         static, donate = (
             _complete(
                 parameters, _tuple(given[f"{kind}_argnums"]), _tuple(given[f"{kind}_argnames"])
@@ -57,6 +65,18 @@ def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
+
+
+def parameter_names(fun: Callable[..., Any]) -> list[str] | None:
+    """The names by which arguments can be given; None where any name can."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [p.name for p in parameters if p.kind in kinds]
 
 
@@ -84,15 +104,16 @@ def _complete(
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """A call's arguments as `jax.jit` takes them apart.
+    """A call's arguments, taken apart as `jax.jit` does.
 
-    - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name) in which static
-      positional ones are None; `shapes`: the types of the leaves, without shardings.
-    - `typed`: for each leaf the sharding over Explicit axes that its type has, None without any;
-      `asked`: the sharding that the caller asks for by it: that of a `jax.ShapeDtypeStruct`, and
-      one over Explicit axes that cuts the array.
+    - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name). Static positional
+      arguments are None in it.
+    - `shapes`: the types of the leaves, without shardings.
+    - `typed`: for each leaf the sharding over Explicit axes in its type, or None.
+    - `asked`: for each leaf the sharding that the caller asks for: that of a
+      `jax.ShapeDtypeStruct`, or one over Explicit axes that cuts the array.
     - `static`, `static_kwargs`: the static arguments, by position and by name.
-    - `key`: what plans are cached by.
+    - `key`: the key under which plans are cached.
     """
 
     leaves: Sequence[Any]
@@ -135,7 +156,7 @@ class Arguments:
 
 
 def _key(*parts: Any) -> Hashable:
-    """Raises `InvalidArgumentError` if a part, a static argument, cannot be hashed."""
+    """A hashable key; raises `InvalidArgumentError` if a static argument cannot be hashed."""
     try:
         hash(parts)
     except TypeError as error:
@@ -152,11 +173,11 @@ class Call(Arguments):
     """One call, with its arguments.
 
     - `paths`: the names of the leaves, such as `state.params['w']`.
-    - `donated`: positions among the leaves whose buffers the caller gives away.
-    - `given_shardings`: positions that the caller fixes.
-    - `function`: `fun` of the flat leaves; returns its result. `context`: the meshes that the
-      caller has set, under which it is traced.
-    - `name`: the function's name; `options`: how it was bound.
+    - `donated`: positions of the leaves whose buffers the caller gives away.
+    - `given_shardings`: the shardings that the caller fixes, by position.
+    - `function`: `fun` as a function of the flat leaves.
+    - `context`: the meshes that the caller has set, under which `fun` is traced.
+    - `name`: the function's name. `options`: how it was bound.
     """
 
     paths: tuple[str, ...]
@@ -177,7 +198,7 @@ class Call(Arguments):
 
     @property
     def traced_key(self) -> Hashable:
-        """What tells traces apart: `key`, the context of meshes, and the shardings given."""
+        """The key of a trace: `key`, the context of meshes, and the given shardings."""
         return self.key, self.context, self.typed, self.asked
 
     @property
@@ -190,13 +211,15 @@ class Call(Arguments):
 def bind(
     fun: Callable[..., Any], options: JitOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Call:
-    """Flattens a call's arguments; raises `InvalidFunctionError` if there is no array among them,
-    `InvalidArgumentError` for a leaf that is no array or a static argument that cannot be
-    hashed."""
+    """Flattens a call's arguments.
+
+    **Raises:** `InvalidFunctionError` if none is an array; `InvalidArgumentError` for a leaf that
+    is no array, or a static argument that cannot be hashed.
+    """
     arguments = Arguments.of(fun, options, args, kwargs)
     if not arguments.leaves:
         raise InvalidFunctionError(
-            f"The call of {_name(fun)} has no array argument.",
+            f"The call of {function_name(fun)} has no array argument.",
             topic=topics.NO_ARRAY,
         )
 
@@ -204,6 +227,9 @@ def bind(
         positional, keywords = arguments.put_together(flat)
         return fun(*positional, **keywords)
 
+    # jax's errors while it traces then name the user's function and file.
+    flat_function.__signature__ = inspect.signature(flat_function)  # type: ignore[attr-defined]
+    flat_function.__wrapped__ = fun  # type: ignore[attr-defined]
     paths, parameters = _leaf_paths(arguments.tree), _positional_parameters(fun)
     dynamic, _ = jax.tree.unflatten(arguments.tree, arguments.leaves)
     given = flatten_prefix(options.in_shardings, dynamic, "in_shardings")
@@ -214,7 +240,7 @@ def bind(
         given_shardings={k: s for k, s in enumerate(given) if s is not None},
         function=flat_function,
         context=MeshContext.current(),
-        name=_name(fun),
+        name=function_name(fun),
         options=options,
     )
 
@@ -225,7 +251,8 @@ def _leaf_paths(tree: Any) -> list[Any]:
     return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
 
 
-def _name(fun: Callable[..., Any]) -> str:
+def function_name(fun: Callable[..., Any]) -> str:
+    """The name of a function in messages."""
     return getattr(fun, "__name__", repr(fun))
 
 
@@ -281,13 +308,14 @@ def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:
 
 
 def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
-    """One sharding, or None, per leaf of `full`, from a pytree prefix of shardings; raises
+    """One sharding, or None, for each leaf of `full`, from a pytree prefix of shardings; raises
     `ShardingConflictError` if it is no prefix."""
     try:
         spread = jax.tree_util.tree_broadcast(prefix, full, is_leaf=_is_sharding_leaf)
     except ValueError as error:
+        said = str(error).replace("broadcast_prefix prefix_tree", what)
         raise ShardingConflictError(
-            f"{what} does not fit the pytree that it is for: {error}",
+            f"{what} does not fit the pytree that it is for: {said}",
             topic=topics.NOT_A_PREFIX,
             suggestion=f"{what} must be a pytree prefix, as in jax.jit.",
         ) from error
@@ -295,7 +323,7 @@ def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
 
 
 def result_shardings(options: JitOptions, out_tree: Any) -> list[Any]:
-    """What `out_shardings` gives each flat result, or None; raises as `flatten_prefix`."""
+    """The sharding in `out_shardings` for each flat result, or None; raises as `flatten_prefix`."""
     shell = jax.tree.unflatten(out_tree, range(out_tree.num_leaves))
     return flatten_prefix(options.out_shardings, shell, "out_shardings")
 
@@ -335,8 +363,8 @@ def to_tensor_sharding(
 
 
 def on_plan_mesh(given: Any, mesh: DeviceMesh) -> Any:
-    """A sharding on another mesh of as many devices as a `PartitionSpec` over the plan's axes, see
-    `kiwi.mesh.axes_of_mesh`; as given if it names no such mesh."""
+    """A `PartitionSpec` over the plan's axes for a sharding on another mesh with as many devices,
+    see `kiwi.mesh.axes_of_mesh`. A sharding that names no such mesh is returned unchanged."""
     if not isinstance(given, NamedSharding):
         return given
     axes = axes_of_mesh(mesh, given.mesh)
@@ -353,7 +381,7 @@ def on_plan_mesh(given: Any, mesh: DeviceMesh) -> Any:
 
 
 def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
-    """Arguments and results lie in the devices' own memory, or in the host's pinned one."""
+    """Raises unless an argument or result lies in device memory or in the host's pinned memory."""
     kinds = {None, "device", HOST_MEMORY}
     if isinstance(given.mesh, jax.sharding.Mesh):
         kinds.add(given.mesh.devices.flat[0].default_memory().kind)

@@ -1,4 +1,4 @@
-"""What an attempt is: a named thing that the search may try, and what it may spend."""
+"""`Attempt`: a named thing that the search may try, and what it may spend."""
 
 import enum
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Kind(enum.Enum):
     """What an attempt changes.
 
-    - `REQUEST`: what is planned: the arguments on the host, whether values are offloaded.
-    - `SEARCH`: from where a search of the problem begins, and under which limit.
+    - `REQUEST`: the request: the arguments on the host, or whether values are offloaded.
+    - `SEARCH`: the start of a search of the problem, and its limit.
     - `SOLUTION`: how one problem is solved under one limit.
     - `PROGRAM`: how one plan is compiled.
     """
@@ -23,7 +23,7 @@ class Kind(enum.Enum):
 class Attempt:
     """A named attempt.
 
-    - `name`: how `plan.history` calls it.
+    - `name`: its name in `plan.history`.
     - `when`: the trigger, in words.
     - `tries`: what it tries, in words.
     - `spends`: the entries of `kiwi.campaign.shares` that bound it.

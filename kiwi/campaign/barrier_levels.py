@@ -1,19 +1,19 @@
-"""From few barriers to one at every step: what the closed loop compiles of one plan.
+"""From few barriers to one at every step: the programs that the closed loop compiles of one plan.
 
-1. A plan begins with the barriers that it needs (`kiwi.emit.needed_barriers`), where the compiler's
-   own scheduler keeps memory low (`Compiler.schedules_for_memory`).
-2. Where it is over the budget, the compiler's other schedulers order it, if it has any
-   (`Compiler.schedulers`): that forbids no fusion. Where the heap wastes as much as it is over the
-   budget, buffers are placed otherwise (`Compiler.heaps`).
-3. Of some units the compiled program holds more at its peak than the plan does at that time: it
-   computed them early, reads them late, or computes beside them what backward readers need of
-   their operands. One step is tied for each, those of the largest difference first, until what is
-   over the budget is covered, and where that does not help, all that could;
-   `shares.MOST_TIED_TRIALS` times, or until that made the program larger.
+1. A plan begins with only the barriers that it needs (`kiwi.emit.needed_barriers`), if the
+   compiler's own scheduler keeps memory low (`Compiler.schedules_for_memory`).
+2. If it is over the budget, the compiler's other schedulers order it, if there are any
+   (`Compiler.schedulers`). That forbids no fusion. If the heap wastes as much as the excess,
+   buffers are placed otherwise (`Compiler.heaps`).
+3. For some units the compiled program holds more at its peak than the plan does at that time: it
+   computes them early, reads them late, or computes beside them what backward readers need of their
+   operands. One step is tied for each such unit, those with the largest difference first, until the
+   excess is covered. If that does not help, all steps that could help are tied. This is done
+   `shares.MOST_TIED_TRIALS` times at most, or until it makes the program larger.
 
-Where no plan fits so, the loop ties every step (`kiwi.campaign.closed_loop`).
+If no plan fits so, the loop ties every step (`kiwi.campaign.closed_loop`).
 
-A program whose collectives overlap with computation may have its barriers earlier: copies that
+A program whose collectives overlap with computation may have its barriers earlier. Copies that
 begin ahead of their readers are hidden, and held longer.
 """
 
@@ -34,15 +34,16 @@ from kiwi.xla.step import Arrangement
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
-    """The plan with the barriers that it needs; None where its compiler needs one at every step."""
+    """The plan with only the barriers that it needs; None if its compiler needs one at
+    every step."""
     if not plan.execution.facts.schedules_for_memory:
         return None
     return with_tied_steps(plan, frozenset())
 
 
 def other_heaps(plan: Plan) -> Iterator[Plan]:
-    """A compiled plan with buffers that the compiler places otherwise, where the heap wastes as
-    much as it is over the budget."""
+    """A compiled plan with other placements of its buffers, if the heap wastes as much as the plan
+    is over the budget."""
     execution, memory = plan.execution, None if plan.compiled is None else plan.compiled.memory
     missing_bytes = plan.peak_bytes - plan.memory_budget_bytes
     if memory is not None and 0 < missing_bytes <= memory.fragmentation_bytes:
@@ -51,7 +52,7 @@ def other_heaps(plan: Plan) -> Iterator[Plan]:
 
 
 def arranged(plan: Plan, how: Arrangement) -> Plan:
-    """The plan arranged otherwise, not yet compiled."""
+    """The plan in another arrangement, not yet compiled."""
     return replace(plan, execution=replace(plan.execution, arrangement=how))
 
 
@@ -87,11 +88,13 @@ def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
 def with_more_tied_steps(
     first: Plan, over_bytes: Callable[[Plan], int], compiled: Callable[[Plan], Plan | None]
 ) -> Iterator[Plan]:
-    """A compiled plan with more and more tied steps, until it fits or none helps: one step for what
-    the program holds as long as that makes it smaller, then, from `first` on, all that could help.
+    """A compiled plan with more and more tied steps, until it fits or nothing helps. At first one
+    step is tied for each unit that the program holds too long, as long as that makes it smaller.
+    From the trial `first` on, all steps that could help are tied.
 
-    `over_bytes`: by how much a plan is over the budget; `compiled`: compiles it, None where XLA
-    cannot."""
+    - `over_bytes`: by how much a plan is over the budget.
+    - `compiled`: compiles a plan; None if XLA cannot.
+    """
     for ties in (first_tie, all_ties):
         tried, before = first, over_bytes(first)
         while before > 0 and (tied_steps := more_tied_steps(tried, before, ties)):
@@ -108,7 +111,7 @@ def with_more_tied_steps(
 def more_tied_steps(
     tried: Plan, over_bytes: int, ties: Callable[[Execution, int, int], Iterator[int]]
 ) -> frozenset[int] | None:
-    """The tied steps of a compiled plan whose program is over the budget by so much, and more; None
+    """The tied steps of a compiled plan that is over the budget by so much, with further ones; None
     if none helps."""
     memory = None if tried.compiled is None else tried.compiled.memory
     tied = tried.execution.tied_steps
@@ -124,8 +127,8 @@ def more_tied_steps(
 
 
 def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, int, int]]:
-    """By how many bytes the program holds more of a unit at its peak than the plan, most first, the
-    unit and the step at that time."""
+    """The units of which the program holds more at its peak than the plan, by bytes, the largest
+    first, with the unit and the step at that time."""
     more: Counter[int] = Counter()
     for buffer in memory.at_peak:
         if buffer.scope is not None and buffer.kind == "temporary":
@@ -143,8 +146,8 @@ def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, int, 
 
 
 def first_tie(execution: Execution, unit: int, now: int) -> Iterator[int]:
-    """The step to tie first: that of a unit that the program computes early, or else the one that
-    waits for the latest reader until `now`, or for the unit's own result."""
+    """The step to tie first: that of a unit that the program computes early. For other units it is
+    the step that waits for the latest reader until `now`, or for the unit's own result."""
     steps, units = execution.schedule.steps, execution.units
     last = max(k for k, each in enumerate(steps) if each == unit)
     awaited = {unit}.union(*(units.readers.get(v, ()) for v in units.units[unit].outputs))
@@ -153,8 +156,8 @@ def first_tie(execution: Execution, unit: int, now: int) -> Iterator[int]:
 
 
 def all_ties(execution: Execution, unit: int, now: int) -> Iterator[int]:
-    """Steps to tie, so that a unit's result, or what XLA computes with it, is not live when the
-    step at `now` runs."""
+    """The steps to tie so that a unit's result, or a value that XLA computes with it, is not live
+    when the step at `now` runs."""
     steps, units = execution.schedule.steps, execution.units
     last = max(k for k, each in enumerate(steps) if each == unit)
     if last > now:

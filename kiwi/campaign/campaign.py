@@ -1,8 +1,8 @@
-"""The state of one planning, and the searches that are made until one of them finds a plan.
+"""The state of one planning, and its searches, until one of them finds a plan.
 
 1. The problem is searched under the budget.
-2. Where that finds no plan, other searches follow in their order (`kiwi.campaign.searches`), each
-   if it applies. They change the state: the plan, or why there is none.
+2. If that finds no plan, other searches follow in their order (`kiwi.campaign.searches`), each if
+   it applies. They change the state: the plan, or why there is none.
 3. The first plan is the answer. Without one, the last refusal is raised.
 """
 
@@ -25,22 +25,22 @@ from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
 
 OtherStart = Callable[[Refusal, Tools], Start | None]
-"""From a refusal, and tools with the budget that the start has to meet: what to begin another
-search with."""
+"""The start of another search, from a refusal, and tools with the budget that the start has to
+meet."""
 
 
 @dataclass(eq=False)
 class Campaign:
     """The state of one planning.
 
-    - `planner`: who leads it; `step`: what is planned; `tools`: the settings, the compiler, what
-      searches may take, and the history.
-    - `problem`: the problem of the step, as its planner formulates it for settings (`formulate`),
-      or as it was given.
-    - `is_given`: whether a caller gave the problem, and perhaps a solution to begin with: then no
-      other start is looked for.
+    - `planner`: the planner. `step`: the step.
+    - `tools`: the settings, the compiler, the allowance of searches, and the history.
+    - `problem`: the problem of the step, given by the caller or formulated by the planner for
+      settings (`formulate`).
+    - `is_given`: whether a caller gave the problem, and perhaps a first solution. No other start is
+      looked for then.
     - `other_start`: a start from other planners' plans.
-    - `plan`: the answer, once there is one; `solves`: the problem that it is a solution of.
+    - `plan`: the answer, once there is one. `solves`: the problem that it is a solution of.
     - `refusal`: why there is no plan so far.
     """
 
@@ -81,7 +81,7 @@ class Campaign:
         return searched(self.planner, self.step, tools, start, limit_bytes, most_rounds)
 
     def begin_again(self, start: Start) -> None:
-        """Searches from another start; raises if there is no plan either."""
+        """Searches from another start; raises if that finds no plan either."""
         limit_bytes = None
         if self.refusal is not None:
             limit_bytes = limit_below(self.refusal, self.budget_bytes)
@@ -101,18 +101,18 @@ class Search(Protocol):
         ...
 
     def applies(self, campaign: Campaign) -> bool:
-        """Whether it is worth its work, where no plan was found so far."""
+        """Whether it is worth its work, if no plan was found so far."""
         ...
 
     def run(self, campaign: Campaign) -> None:
-        """Searches, and changes the state; raises where no other search is to follow."""
+        """Searches, and changes the state; raises if no other search may follow."""
         ...
 
 
 def run(campaign: Campaign, searches: Sequence[Search]) -> tuple[PlanningProblem, Plan]:
     """The plan that the first successful search finds, and the problem that it solves.
 
-    **Raises:** the last refusal where there is none.
+    **Raises:** the last refusal if there is none.
     """
     for search in searches:
         if search.applies(campaign):

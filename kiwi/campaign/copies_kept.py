@@ -1,8 +1,8 @@
-"""Solutions with the copies of operands that they keep: which of several is fastest then.
+"""Comparison of solutions with the copies of operands that each keeps.
 
-A search makes every copy anew for each reader, and finds parameters that are whole on every device
-faster than such as are gathered twice. Where memory is left, the second gather need not be. So what
-a search found is compared with solutions for arguments sharded as anyone would try first
+The search charges each reader for its own resharded copy, and so prefers replicated parameters to
+parameters it would have to gather twice. If memory is left, the second gather is unnecessary. So
+the search's solution is compared with solutions for arguments sharded in the obvious ways
 (`kiwi.campaign.obvious_starts`), once each keeps its copies.
 """
 
@@ -29,7 +29,7 @@ Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
 
 @dataclass(frozen=True, eq=False)
 class Keeping:
-    """A solution and the copies that it keeps; what finding these took."""
+    """A solution and the copies that it keeps, with the work of finding these."""
 
     solution: tuple[int, ...]
     kept: KeptCopies
@@ -46,11 +46,11 @@ def fastest_keeping(
     solve: Solve,
     allowed: Allowance,
 ) -> Keeping:
-    """The fastest of a solution and others within the limit, each with the copies it keeps.
+    """The fastest of a solution and others within the limit, each with the copies that it keeps.
 
-    - `planning`, `corrected`, `allowed`: as of `kiwi.problem.kept_copies`; each solution and its
-      copies may take the share `KEPT_SHARE` to be found.
-    - `starts`: of `planning`, for other shardings of the arguments.
+    - `planning`, `corrected`, `allowed`: as in `kiwi.problem.kept_copies`. Each solution with its
+      copies may take the share `KEPT_SHARE`.
+    - `starts`: solutions of `planning` for other shardings of the arguments.
     """
     share, limit_bytes = allowed.part(KEPT_SHARE), corrected.problem.limit_bytes
     best = _keeping(planning, corrected, tuple(found), share)
@@ -80,8 +80,8 @@ def _others(
     starts: Sequence[tuple[int, ...]],
     found: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """The starts within the limit that make copies again, for arguments sharded otherwise; first
-    those that would be fastest if they made none again."""
+    """The starts within the limit that make copies again, for other shardings of the arguments.
+    Those that would be fastest if they made none again come first."""
     count = len(planning.sources)
     tried = {tuple(found[:count])}
     limited = replace(planning.problem, limit_bytes=limit_bytes)
@@ -93,8 +93,8 @@ def _others(
 
 
 def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequence[int]) -> Problem:
-    """The problem in which the same mesh axes shard arguments and constants as in a solution, but
-    perhaps other dimensions."""
+    """The problem in which arguments and constants are sharded over the same mesh axes as in a
+    solution, possibly along other dimensions."""
     nodes = list(problem.nodes)
     for number, source in enumerate(planning.sources):
         axes = [set(sharding.axes_used) for sharding in source.shardings]
@@ -105,7 +105,7 @@ def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequenc
 
 
 def _again_seconds(planning: PlanningProblem, solution: tuple[int, ...]) -> float:
-    """What a solution takes less if it makes no copy again."""
+    """The time that a solution saves if it makes no copy again."""
     again = copies_again(planning, copies_made(Solved(planning, solution)))
     return sum(seconds for seconds, _ in again)
 

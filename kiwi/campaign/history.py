@@ -11,7 +11,7 @@ from kiwi.solver import SolveResult
 
 
 class History:
-    """Attempts of one planning. Attempts that are made for another one are logged within it."""
+    """Attempts of one planning. Attempts made for another attempt are logged within it."""
 
     def __init__(self) -> None:
         self._trials: list[Trial] = []
@@ -19,7 +19,7 @@ class History:
 
     @contextmanager
     def within(self, attempt: Attempt) -> Iterator[None]:
-        """All that is logged meanwhile is part of an attempt."""
+        """Inside this context manager, everything logged is part of an attempt."""
         before = self._within
         self._within = (*before, attempt.name)
         try:
@@ -35,7 +35,7 @@ class History:
         *,
         is_better: bool = True,
     ) -> int:
-        """Logs what the solver found; returns the record's number."""
+        """Logs the solver's result; returns the record's number."""
         outcome = Outcome.FOUND if is_better else Outcome.SLOWER
         return self._add(
             Trial(
@@ -79,7 +79,7 @@ class History:
         return replace(plan, made_by=(*plan.made_by[:1], number))
 
     def concluded(self, made_by: Collection[int]) -> tuple[Trial, ...]:
-        """All records, those of the answer marked."""
+        """All records, with those of the answer marked."""
         return tuple(
             replace(trial, outcome=Outcome.ANSWER) if number in made_by else trial
             for number, trial in enumerate(self._trials)

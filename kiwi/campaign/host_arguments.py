@@ -1,11 +1,11 @@
-"""Which arguments lie in the host's memory, where Kiwi decides that (`offload_arguments`).
+"""The choice of arguments that lie in host memory, if Kiwi decides that (`offload_arguments`).
 
-Candidates and the order in which sets of them grow (`host_sets`): docs/guides/host_memory.md,
-"Arguments". The smallest set with which the step fits is sought by halves, then
-larger ones until one is slower; for each the step is planned as a whole, without a compiler and
-with little effort. The set of the fastest plan is planned with all effort and compiled; where none
-of its plans fits, the next larger one. Where the step fits without, the faster plan is the answer,
-by estimate and as compiled.
+The candidates, and the order in which sets of them grow (`host_sets`), are described in
+docs/guides/host_memory.md, "Arguments". The smallest set with which the step fits is sought by
+halves. Then larger sets are tried until one is slower. For each set the step is planned as a whole,
+without a compiler and with little effort. The set of the fastest plan is planned with all effort
+and compiled. If none of its plans fits, the next larger set follows. If the step fits without any
+set, the faster plan is the answer, by estimate and as compiled.
 """
 
 import bisect
@@ -32,7 +32,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 
 _SHOWN = 3
-"""Of the arguments in a note."""
+"""The number of arguments that a note lists."""
 
 _REFUSALS = (BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError)
 
@@ -42,8 +42,8 @@ Make = Callable[[StepToPlan, Settings], Plan]
 
 
 def host_sets(step: StepToPlan, given: Mapping[int, str]) -> list[frozenset[int]]:
-    """Sets of flat arguments, each with more than the one before; those with a memory kind `given`
-    lie there in each."""
+    """Sets of flat arguments, each with more than the one before. Arguments with a `given` memory
+    kind are in each."""
     late, early = _candidates(step, given.keys())
     found = [on_host(given)]
     for group, parts in (
@@ -59,8 +59,8 @@ def host_sets(step: StepToPlan, given: Mapping[int, str]) -> list[frozenset[int]
 def plan_with_host_arguments(
     trace: Trace, given: Mapping[int, str], settings: Settings, make: Make
 ) -> Plan:
-    """The fastest plan found over the sets of arguments on the host, `given` as of `host_sets`;
-    raises what `make` raises of the largest set where none has a plan."""
+    """The fastest plan found over the sets of arguments on the host. `given`: as in `host_sets`. If
+    no set has a plan, the error of `make` for the largest set is raised."""
     there = on_host(given)
     sets = host_sets(trace(OnHost(there)), given)
     return _Search(trace, there, settings, make).run(sets)
@@ -76,7 +76,7 @@ class _Search:
     def run(self, sets: Sequence[frozenset[int]]) -> Plan:
         predicted = self._predicted_seconds(sets)
         best = min(predicted, key=predicted.__getitem__, default=len(sets) - 1)
-        # Behind the fastest, the larger ones: they need less, should it not fit as compiled.
+        # Larger sets follow the fastest: they need less memory, should it not fit as compiled.
         plans = functools.partial(self._first_plan, sets[best:])
         plain = self._plan_or_none(sets[0], self.settings) if best and 0 in predicted else None
         if plain is None:
@@ -88,7 +88,8 @@ class _Search:
         return _with_sets(found if gains(found, plain) else plain, predicted)
 
     def _predicted_seconds(self, sets: Sequence[frozenset[int]]) -> dict[int, float]:
-        """Of a step by the number of the set, of those that were planned and have a plan."""
+        """Predicted seconds of a step by the number of the set, for the planned sets that have a
+        plan."""
         quick = replace(self.settings, verify=None, effort="quick", on_progress=None)
         found: dict[int, float] = {}
 
@@ -106,7 +107,7 @@ class _Search:
         return {number: seconds for number, seconds in found.items() if seconds < math.inf}
 
     def _first_plan(self, sets: Sequence[frozenset[int]]) -> Plan:
-        """Of the first set that has one; raises the last refusal if none has."""
+        """The plan of the first set that has one; raises the last refusal if none has."""
         *others, last = sets
         found = (self._plan_or_none(arguments, self.settings) for arguments in others)
         plan = next((plan for plan in found if plan is not None), None)
@@ -135,8 +136,8 @@ def _with_sets(plan: Plan, predicted: Mapping[int, float]) -> Plan:
 
 
 def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], list[int]]:
-    """Flat arguments that results replace, the largest first: those that only the update reads,
-    and the others."""
+    """Flat arguments that results replace, the largest first: those that only the update reads, and
+    the others."""
     program = step.program
     replaced = set(replaced_arguments(step.call, step.out_tree, step.units).values())
     sizes = {
@@ -153,7 +154,7 @@ def _candidates(step: StepToPlan, given: Collection[int]) -> tuple[list[int], li
 
 
 def _first(step: StepToPlan, ordered: Sequence[int], share: float) -> frozenset[int]:
-    """The first ones, of a share of the bytes of all."""
+    """The first members that make up a share of all bytes."""
     values, arguments = step.program.values, step.program.arguments
     sizes = [values[arguments[k]].size_bytes for k in ordered]
     count = bisect.bisect_left(list(itertools.accumulate(sizes)), share * sum(sizes)) + 1

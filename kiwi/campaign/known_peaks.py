@@ -1,8 +1,8 @@
-"""The peaks of plans that are at hand, so that no error names a larger one as the least.
+"""Known peaks of plans, so that no error names a larger peak as the smallest.
 
-For each step, mesh and compiler the least peak of a plan that this process made or restored. Steps
-are the same if their programs have the same operators and types, in this order, and the caller
-fixes the same.
+For each step, mesh and compiler, this is the least peak of a plan that this process made or
+restored. Two steps are the same if their programs have the same operators and types in the same
+order, and if the caller fixes the same.
 """
 
 from collections.abc import Hashable
@@ -13,22 +13,23 @@ from kiwi.problem.step import StepToPlan
 from kiwi.sizes import format_bytes
 
 ANY = "joint"
-"""The planner that can do what all others do on a mesh: any plan tells what it may need."""
+"""The planner that can make any plan of the others on a mesh: the peak of any plan is one that it
+may reach."""
 
 _least_bytes: dict[Hashable, dict[str, int]] = {}
 """By step the least peak of each planner's plans."""
 
 
 def note_peak(step: StepToPlan, settings: Settings, peak_bytes: int) -> None:
-    """Takes note of what a plan needs on a device."""
+    """Records the peak of a plan on a device."""
     own = _least_bytes.setdefault(_key(step, settings), {})
     name = settings.planner_name
     own[name] = min(peak_bytes, own.get(name, peak_bytes))
 
 
 def known_peak_bytes(step: StepToPlan, settings: Settings) -> int | None:
-    """The least peak of the plans for a step that the settings' planner may make; None where there
-    are none."""
+    """The least peak of the plans for a step that the settings' planner may make; None if there are
+    none."""
     own = _least_bytes.get(_key(step, settings), {})
     name = settings.planner_name
     return min(own.values(), default=None) if name == ANY else own.get(name)
@@ -37,7 +38,7 @@ def known_peak_bytes(step: StepToPlan, settings: Settings) -> int | None:
 def at_most_known(
     error: InfeasibleBudgetError, step: StepToPlan, settings: Settings
 ) -> InfeasibleBudgetError:
-    """The error, with a known plan's peak where that is less than the one it names."""
+    """The error, with a known plan's peak if that is smaller than the one it names."""
     known, named = known_peak_bytes(step, settings), error.least_peak_bytes
     if known is None or (named is not None and named <= known):
         return error

@@ -1,14 +1,15 @@
-"""What the compiled program of a plan teaches of seconds, kernel by kernel.
+"""Corrections of prices from a plan's compiled program, kernel by kernel.
 
 The schedule of a program is attributed to the plan's units by their scopes
-(`kiwi.xla.simulated.seconds_by_unit`). Where the program takes longer than the plan, units that
-take much longer than their price are corrected (`kiwi.corrections`):
+(`kiwi.xla.simulated.seconds_by_unit`). If the program takes longer than the plan, units that take
+much longer than their price are corrected (`kiwi.corrections`):
 
-- Transfers that nobody planned, and what the unit then computes more, belong to the sharding that
-  caused them: XLA's partitioner gathers an operand that the plan shards.
-- What is only computed more is a factor of the kind's price in every sharding.
+- Unplanned transfers, with the unit's additional computation, belong to the sharding that caused
+  them: XLA's partitioner gathers an operand that the plan shards.
+- Additional computation alone is a factor of the kind's price in every sharding.
 
-A fused kernel names the unit of its root alone: what neighbours no longer take is set against it.
+A fused kernel names only the unit of its root. The time that its neighbours no longer take is
+subtracted.
 """
 
 from collections import defaultdict
@@ -27,11 +28,12 @@ _NOTHING = UnitSeconds()
 
 @dataclass(frozen=True)
 class Took:
-    """What a program takes for a unit, and what it was priced at, in seconds of a step.
+    """A program's time for a unit, and its price, in seconds of a step.
 
-    - `computing`: of kernels, less what neighbours no longer take; `priced`: as planned.
-    - `unplanned`: of transfers beyond those that are planned.
-    - `runs`: how often it is computed in a step, iterations of loops aside.
+    - `computing`: the time of kernels, less the time that neighbours no longer take. `priced`: the
+      planned time.
+    - `unplanned`: the time of transfers beyond the planned ones.
+    - `runs`: how often it is computed in a step, not counting iterations of loops.
     """
 
     unit: int
@@ -42,19 +44,19 @@ class Took:
 
     @property
     def excess(self) -> float:
-        """By how much it takes longer than its price; negative where it takes less."""
+        """The time beyond its price; negative if it takes less."""
         return self.computing + self.unplanned - self.priced
 
     @property
     def seconds_of_run(self) -> float:
-        """Of one computation."""
+        """Seconds of one computation."""
         return (self.computing + self.unplanned) / self.runs
 
 
 def learnt(plan: PlanRecord) -> tuple[Correction, ...]:
-    """The corrections that the program of a plan teaches; none where it agrees with the plan, or
-    where what it takes longer is nobody's in particular. A kind that was corrected before, and
-    takes less than that, is corrected for the sharding at hand."""
+    """The corrections from a plan's program. There are none if it agrees with the plan, or if no
+    unit in particular causes the difference. A kind that was corrected before and takes less than
+    that is corrected for its present sharding."""
     compiled = plan.compiled
     if compiled is None or compiled.time is None:
         return ()
@@ -105,8 +107,8 @@ def _took(plan: PlanRecord) -> Iterator[Took]:
 
 
 def _shared_out(units: UnitGraph, spared: Mapping[int, float]) -> Mapping[int, float]:
-    """By unit the seconds of neighbours that have no kernel: XLA fused each with some of its
-    readers or producers, which ones is not told, so that it is set against all."""
+    """By unit, the seconds of neighbours without a kernel. XLA fused each with some of its readers
+    or producers. It is not known with which, so the seconds are subtracted from all."""
     found: dict[int, float] = defaultdict(float)
     for index, seconds in spared.items():
         unit = units.units[index]
@@ -122,8 +124,8 @@ def _worst(members: list[Took]) -> Took:
 
 
 def _correction(plan: PlanRecord, kind: str, members: list[Took]) -> Correction:
-    """Where equal units move what nobody planned, or were corrected before, that is of the sharding
-    at hand alone."""
+    """The correction of a kind. It is for the present sharding alone if equal units have unplanned
+    transfers, or were corrected before."""
     worst, excess = _worst(members), sum(member.excess for member in members)
     unplanned = sum(member.unplanned for member in members)
     priced = sum(member.priced for member in members)

@@ -1,9 +1,9 @@
-"""Schedules that are sought under other limits until a compiled program is well within the budget.
+"""Schedules under changing limits, until a compiled program is well within the budget.
 
-What the planners of schedules supply to the closed loop (`kiwi.campaign.closed_loop`): "two-stage",
-the paper's models and the planners of one device. They know no memory but what a schedule asks for,
-so that what a compiled program needs beyond the budget is taken off the limit. ("joint" corrects
-its problem instead: `kiwi.planners.problem_planner`.)
+This is the proposer that planners of schedules give to the closed loop
+(`kiwi.campaign.closed_loop`): "two-stage", the paper's models and the planners of one device. They
+know only the memory of a schedule. So the bytes that a compiled program needs beyond the budget are
+subtracted from the limit. ("joint" corrects its problem instead: `kiwi.planners.problem_planner`.)
 """
 
 import math
@@ -17,19 +17,19 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 
 Reordered = Callable[[Plan, int, int], Plan | None]
-"""From a plan that is over the budget as compiled, its limit and the excess in bytes: the same
-computations in another order, None if there is none."""
+"""Takes a plan that is over the budget as compiled, its limit and the excess in bytes; returns the
+same computations in another order, or None if there is none."""
 
 
 @dataclass(eq=False)
 class LimitSearch:
-    """Moves the limit by what the last program was over the budget or below it, so that a
+    """Moves the limit by the bytes that the last program was over or below the budget. So a
     correction that was too large is taken back.
 
     - `find`: finds a plan for a limit in bytes, not yet compiled.
-    - `varies`: whether `find` finds another plan when asked for the same limit again. That is done
-      where a lower limit is refused; then a limit between the two follows. And it is done where the
-      budget itself is refused, but hardly less than the smallest peak that is known.
+    - `varies`: whether `find` is randomised. If so, a refused limit is answered by repeating the
+      last accepted one, then by one in between. A refused budget is tried again if it is hardly
+      less than the smallest known peak.
     """
 
     find: Callable[[int], Plan]
@@ -57,7 +57,7 @@ class LimitSearch:
         return self._proposal(plan, plan.solve_result.seconds)
 
     def reordered(self, proposal: Proposal, number: int) -> Proposal | None:
-        """The same schedule in another order, which is to need less by the excess."""
+        """The same schedule in another order, which should need less by the excess."""
         if self.other_order is None:
             return None
         over_bytes = proposal.plan.peak_bytes - self.budget_bytes
@@ -69,12 +69,12 @@ class LimitSearch:
         return iter(())
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The limit rises by the room that is left, or falls by the excess."""
+        """The next limit: higher by the free bytes, or lower by the excess."""
         last = Measured(rounds[-1].limit_bytes, plan.estimate.peak_bytes, plan.peak_bytes)
         return self._limits.after_program(last, rounds)
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """A limit between the smallest peak known and the last one, if that may help."""
+        """A limit between the smallest known peak and the last limit, if that may help."""
         if not rounds:
             return self._limit_bytes if self._may_vary(error) else None
         if self._limits.has_best:
@@ -83,7 +83,7 @@ class LimitSearch:
         return self._limits.after_refusal(self._limit_bytes, least_bytes, rounds)
 
     def _may_vary(self, error: Refusal) -> bool:
-        """Whether another search may find what the first one did not: just a smaller peak."""
+        """Whether another search may find a slightly smaller peak than the first one did."""
         least_bytes = getattr(error, "least_peak_bytes", None) or math.inf
         bound_bytes = getattr(error, "least_peak_bound_bytes", None) or 0
         is_close = (

@@ -1,4 +1,4 @@
-"""What the reader of a plan should know."""
+"""The notes of a plan for its reader."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,18 +22,18 @@ from kiwi.problem.user_pins import asked_pins, constraint_pin
 from kiwi.sizes import format_bytes, format_seconds
 
 NOTED_DIFFERENCE = 0.25
-"""Relative distance of estimate and compiled peak from which a plan says so."""
+"""From this relative distance between estimated and compiled peak on, a note says so."""
 
 LONG_DIMENSION = 32
-"""Elements on each device from which a dimension is long: padding is little of it."""
+"""A dimension with at least this many elements on each device is long: padding is little of it."""
 
 
 COSTLY_KERNEL = 0.1
-"""Part of the step from which a kernel without a sharding rule is warned of."""
+"""From this part of the step on, a kernel without a sharding rule gets a warning."""
 
 
 def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[Note, ...]:
-    """What the reader of a plan for these settings should know."""
+    """The notes of a plan for these settings."""
     return (
         *_undivided(plan),
         *_uneven(plan),
@@ -68,8 +68,8 @@ def _undivided(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _uneven(plan: PlanRecord) -> Iterator[Note]:
-    """Long dimensions of parameters that no mesh axis divides, where another dimension is divided:
-    that of a vocabulary, most often."""
+    """Long dimensions of parameters that no mesh axis divides although it divides another
+    dimension. Most often it is that of a vocabulary."""
     sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
     found: dict[int, list[str]] = {}
     for path, shape in zip(plan.traced.call.paths, plan.traced.call.shapes, strict=True):
@@ -93,7 +93,7 @@ def _uneven(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _kept_copies(plan: PlanRecord) -> Iterator[Note]:
-    """What keeping gathered operands saves; the solver's gap knows nothing of it."""
+    """The saving by kept copies of operands, which the solver's gap does not include."""
     count = len(plan.execution.kept_copies)
     if count:
         before, plural = plan.solve_result.objective, count > 1
@@ -111,7 +111,7 @@ def _kept_copies(plan: PlanRecord) -> Iterator[Note]:
 
 def _unmeasured(plan: PlanRecord) -> Iterator[Note]:
     """Axes whose collectives the profile table does not know, and matmuls and convolutions that it
-    does not know in any shape."""
+    knows in no shape."""
     table, units = plan.mesh.table, plan.execution.units
     if table is None:
         return
@@ -135,7 +135,8 @@ def _unmeasured(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _regions(plan: PlanRecord) -> Iterator[Note]:
-    """What is not looked into: regions, and calls of what has no sharding rule."""
+    """Parts of the program that Kiwi does not look into: regions, and calls without a sharding
+    rule."""
     units = plan.execution.units
     whole, given, opaque = (
         (topics.WHOLE, "Planned whole and replicated: {}."),
@@ -160,7 +161,7 @@ def _regions(plan: PlanRecord) -> Iterator[Note]:
 
 
 def costly_kernels(plan: PlanRecord) -> tuple[Note, ...]:
-    """Kernels without a sharding rule that take long, whole on every device."""
+    """Slow kernels without a sharding rule, which are whole on every device."""
     units, step_seconds = plan.execution.units, plan.estimate.step_seconds
     if plan.mesh.size == 1:
         return ()
@@ -185,7 +186,7 @@ def costly_kernels(plan: PlanRecord) -> tuple[Note, ...]:
 
 
 def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[Note]:
-    """Hints that the planner does not heed, or that are inside of what is planned whole."""
+    """Hints that the planner does not heed, or that are inside a region planned whole."""
     graph = plan.execution.units.graph
     placed = [p for hints in graph.program.hints.values() for p in hints if p.hint.pins]
     if placed and not planner.heeds_hints:
@@ -214,13 +215,14 @@ def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[Note]:
 
 
 def _hints_inside(eqn: Any) -> int:
-    """How many hints the regions of a traced equation have."""
+    """The number of hints in the regions of a traced equation."""
     inner = [e for region in inner_jaxprs(eqn) for e in region.eqns]
     return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
 
 
 def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]]:
-    """What the function and its arguments ask of shardings, and whether the plan follows it."""
+    """The shardings that the function and its arguments ask for, and whether the plan
+    follows them."""
     program, layouts = plan.execution.units.graph.program, plan.execution.layouts
     if plan.mesh.size == 1 or not settings.respect_user_shardings:
         return
@@ -231,7 +233,8 @@ def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]
 
 
 def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
-    """How many values lie as the function asks, and how many of these whole on every device."""
+    """How many values have the sharding that the function asks for, and how many of these are whole
+    on every device."""
     followed = [pin for pin, is_followed in _own_pins(plan, settings) if is_followed]
     whole = [pin for pin in followed if not any(pin.layout or ((),))]
     if followed:
@@ -252,7 +255,7 @@ def _labels(pins: Sequence[Pin]) -> str:
 
 
 def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
-    """What the function or its arguments ask of shardings and the plan lays out otherwise."""
+    """The values that the plan lays out otherwise than the function or its arguments ask."""
     missed = [pin for pin, is_followed in _own_pins(plan, settings) if not is_followed]
     if missed:
         yield Note.of(
@@ -274,7 +277,7 @@ def _solver(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _compiled(plan: PlanRecord) -> Iterator[Note]:
-    """How far the compiled peak is from the estimate and the budget."""
+    """The distance of the compiled peak from the estimate and from the budget."""
     if plan.compiled is None:
         return
     peak = format_bytes(plan.compiled.peak_bytes)

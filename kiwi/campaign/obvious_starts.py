@@ -1,19 +1,19 @@
-"""Solutions that anyone would try first, which no search may end behind.
+"""Obvious solutions, such as data parallelism, behind which no search may end.
 
-Each axis of the mesh divides either the batch or the work on each part of it; what a step hands on
-to the next one (parameters, moments) is whole along the former axes, or divided along them, too;
-and everything is kept, or all that may be is computed again, in a program with loops the bodies of
-these (`kiwi.memory.residency.rematerialised_bodies`). That is data parallelism, FSDP,
-Megatron's sharding and mixtures of them, in any program: no name is looked at. Nodes are chosen one
-after the other in the order of the step, each at its least cost beside those before it, which makes
-a weight that the batch's axes leave alone be cut by columns and the next one by rows.
+Each axis of the mesh divides either the batch or the work on each part of it. Values handed on to
+the next step (parameters, moments) are whole along the former axes, or divided along them, too.
+Everything is kept, or everything that may be is recomputed; in a program with loops these are their
+bodies (`kiwi.memory.residency.rematerialised_bodies`). That gives data parallelism, FSDP,
+Megatron's sharding and mixtures of them, for any program, without regard to names. Options are
+chosen node by node in the order of the step, each at its least cost beside those before it. So of
+the weights that the batch's axes leave alone, one is cut by columns and the next one by rows.
 
-**The least memory of the fastest shardings**, for budgets that no plan was found to meet. The
-search for the least peak follows prices of memory through all options at once. What is worth most
-to know is simpler: how far recomputation brings the peak of the plan without a limit down. So its
-shardings are fixed, and the residencies are searched alone; where layers repeat they are tied
-(`kiwi.campaign.equal_layers`). It never ends behind full rematerialisation layer by layer under
-these shardings, or under those that anyone would try first.
+**The least memory of the fastest shardings** answers budgets for which no plan was found. The
+solver's search for the least peak follows prices of memory through all options at once. The useful
+question is simpler: how far recomputation lowers the peak of the plan without a limit. So its
+shardings are fixed, and only the residencies are searched; repeated layers are tied
+(`kiwi.campaign.equal_layers`). The result is never worse than full rematerialisation layer by layer
+under these shardings, or under the obvious ones.
 """
 
 import functools
@@ -41,9 +41,9 @@ from kiwi.timings import timed
 class Pattern:
     """How a step is divided.
 
-    - `data_axes`: the axes that divide the batch; all others divide the work on it.
-    - `shards_state`: whether they divide what is handed on to the next step as well.
-    - `recomputes`: whether all is computed again that may be.
+    - `data_axes`: the axes that divide the batch. All others divide the work on it.
+    - `shards_state`: whether these axes also divide the values handed on to the next step.
+    - `recomputes`: whether everything that may be is recomputed.
     """
 
     data_axes: tuple[int, ...]
@@ -53,7 +53,7 @@ class Pattern:
 
 @timed("starts")
 def obvious_starts(planning: PlanningProblem) -> tuple[tuple[int, ...], ...]:
-    """A solution for each pattern, without regard to memory; the different ones."""
+    """The distinct solutions of all patterns, without regard to memory."""
     greedy, batch = _Greedy(planning), _batch(planning)
     found: dict[tuple[int, ...], None] = {}
     for pattern in _patterns(planning.mesh.nontrivial_axes, recomputes=planning.fixed.recompute):
@@ -67,9 +67,9 @@ def obvious_starts(planning: PlanningProblem) -> tuple[tuple[int, ...], ...]:
 def better_start(
     starts: Callable[[], Sequence[tuple[int, ...]]], problem: Problem, found: SolveResult
 ) -> tuple[int, ...] | None:
-    """The fastest of some starts within the limit, where it is faster than what was found.
+    """The fastest start within the limit, if it is faster than the found solution.
 
-    `problem`: the one that they solve, perhaps with further nodes of one option each.
+    - `problem`: the problem that the starts solve, perhaps with further nodes of one option each.
     """
     if found.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return None
@@ -89,7 +89,7 @@ def _patterns(axes: Sequence[int], *, recomputes: bool) -> Iterator[Pattern]:
 
 def _batch(planning: PlanningProblem) -> frozenset[int]:
     """The arguments that are divided along the batch: those that no result replaces in the next
-    step; where none is replaced, those with the most rows."""
+    step. If none is replaced, they are those with the most rows."""
     program = planning.units.graph.program
     state = set(planning.fixed.carried.values())
     arrays = [value for value in program.arguments if program.values[value].shape]
@@ -114,9 +114,9 @@ def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray
 
 
 class _Greedy:
-    """Chooses units one after the other, and each source with the first unit that reads it; then
-    all once more, from the last one on, beside what was chosen around them: a sum that was
-    scattered for less is whole again where its readers would gather it."""
+    """Chooses units one after the other, and each source with the first unit that reads it. Then
+    all are chosen once more, from the last one on, beside the choices around them: a sum that was
+    scattered to save time is whole again if its readers would gather it."""
 
     def __init__(self, planning: PlanningProblem) -> None:
         self._first = len(planning.sources)
@@ -131,7 +131,7 @@ class _Greedy:
                 self._near[edge.head].append((edge.tail, _End(edge.costs, tail, head)))
 
     def chosen(self, allowed: Sequence[np.ndarray], *, recomputes: bool) -> list[int] | None:
-        """The options of sources and units; None where what was chosen leaves a unit none."""
+        """The options of sources and units; None if earlier choices leave a unit without any."""
         found: dict[int, int] = {}
         unwanted = [*allowed, *self._unwanted[recomputes]]
         for i in range(self._first, len(self._near)):
@@ -161,7 +161,8 @@ class _Greedy:
 def _unwanted(
     planning: PlanningProblem, bodies: Sequence[UnitResidency], again: bool
 ) -> list[np.ndarray]:
-    """Infinite for the options of units that do not suit best what keeps all, or computes again."""
+    """Infinite for the options of units that are not the best for keeping, or recomputing,
+    everything."""
     name, found = "recompute" if again else "keep", []
     for node in planning.unit_nodes:
         wanted = bodies[node.unit].options if again and bodies else ()
@@ -173,7 +174,7 @@ def _unwanted(
 class _End:
     """An edge as one of its nodes sees it. `costs`: [lines of the other node, own lines].
 
-    Patterns often choose alike: what an option of the other node costs is looked up once.
+    Patterns often choose alike, so costs by option of the other node are kept.
     """
 
     def __init__(self, costs: np.ndarray, other_class: np.ndarray, own_class: np.ndarray) -> None:
@@ -195,15 +196,19 @@ class _End:
 
 @dataclass(frozen=True)
 class LeastPeak:
-    """- `peak_bytes`: of the solution of least memory that is known; None where there is none.
-    - `start`: one within the limit with the problem that offers it, if there is one."""
+    """The smallest peak that is known.
+
+    - `peak_bytes`: the peak of the known solution with least memory; None if there is none.
+    - `start`: a solution within the limit with the problem that offers it, if there is one.
+    """
 
     peak_bytes: int | None
     start: Start | None = None
 
 
 def least_peak(planning: PlanningProblem, limit_bytes: int, tools: Tools) -> LeastPeak:
-    """The least peak of the fastest shardings; `limit_bytes` is the least that is of interest."""
+    """The least peak of the fastest shardings. A peak below `limit_bytes` is of no further
+    interest."""
     allowed = tools.allowance.part(shares.LEAST_PEAK_SHARE)
     quick = tools.with_settings(gap=shares.ANY_PLAN, on_progress=None)
     layers = rematerialised_layers(planning.units)
@@ -225,8 +230,8 @@ def least_peak(planning: PlanningProblem, limit_bytes: int, tools: Tools) -> Lea
 
 
 def _offering(planning: PlanningProblem, layers: Sequence[UnitResidency]) -> PlanningProblem:
-    """The problem with the residencies of full rematerialisation among the others; the same where
-    all are there, or something else rules what is recomputed."""
+    """The problem with the residencies of full rematerialisation among the others. It is unchanged
+    if it has all of them, or if a rule decides recomputation."""
     fixed = planning.fixed
     is_ruled = not fixed.recompute or fixed.rewrite is not None
     pairs = zip(planning.unit_nodes, layers, strict=True)
@@ -241,7 +246,8 @@ def _offering(planning: PlanningProblem, layers: Sequence[UnitResidency]) -> Pla
 def _recomputed(
     planning: PlanningProblem, solution: Sequence[int], layers: Sequence[UnitResidency]
 ) -> tuple[int, ...] | None:
-    """A solution with the residencies of full rematerialisation; None where one is not offered."""
+    """A solution with the residencies of full rematerialisation; None if one of them is not
+    offered."""
     found = Choices.of(planning, solution)
     pairs = zip(found.units, layers, strict=True)
     units = tuple(replace(choice, residency=own.options[0]) for choice, own in pairs)

@@ -5,7 +5,7 @@ from kiwi.plans.plan import Plan
 
 
 def gains(found: Plan, plain: Plan) -> bool:
-    """Whether a plan that offloads is faster than one that does not, and as compiled no slower: no
-    plan says which copies stand in each other's way."""
+    """Whether a plan that offloads is faster than one that does not, and no slower as compiled:
+    estimates do not know which copies delay each other."""
     is_faster = found.estimate.step_seconds < plain.estimate.step_seconds
     return is_faster and compiled_seconds(found) <= compiled_seconds(plain)

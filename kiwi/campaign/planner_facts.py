@@ -1,4 +1,4 @@
-"""What a campaign knows of the planner that leads it."""
+"""`PlannerFacts`: what a campaign knows about its planner."""
 
 from typing import ClassVar, Protocol
 

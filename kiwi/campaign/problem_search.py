@@ -53,23 +53,24 @@ from kiwi.solver.problem import Node, Problem
 from kiwi.xla.read.buffer_assignment import as_intervals, excess
 
 ORDERS = Orders(shares.PROBLEM_ORDERS, of_all=shares.MOST_PROBLEM_ORDERS)
-"""Other orders of plans that are compiled."""
+"""The other orders of plans that are compiled."""
 
 PREDICTED_ORDERS = Orders(shares.PREDICTED_ORDERS, at_once=True)
-"""Other orders of plans that are not compiled."""
+"""The other orders of plans that are not compiled."""
 
 
 def late_part(total: Allowance) -> Allowance:
-    """What a late round may take."""
+    """The share of a late round."""
     late, seconds = total.part(shares.LATE_SHARE), min(total.seconds / 2, shares.LATE_SECONDS)
     return late.at_least(Allowance(0.0, seconds))
 
 
 @dataclass
 class _Model:
-    """What compiled programs taught so far: bytes by unit, and bytes at every time.
+    """The corrections from compiled programs so far: bytes by unit, and bytes at every time.
 
-    `solved_excess_bytes`, `solved_waste_bytes`: those under which the last plan was found.
+    `solved_excess_bytes`, `solved_waste_bytes`: the corrections under which the last plan was
+    found.
     """
 
     excess_bytes: np.ndarray
@@ -78,9 +79,9 @@ class _Model:
     solved_waste_bytes: int = 0
 
     def learn(self, plan: Plan) -> None:
-        """Takes over what the plan's compiled program holds beyond its prediction.
+        """Adds the bytes that the plan's compiled program holds beyond its prediction.
 
-        Where it is far below the budget it stays out: that would only narrow the search.
+        A program far below the budget teaches nothing: corrections would only narrow the search.
         """
         assert plan.compiled is not None
         memory = plan.compiled.memory
@@ -98,13 +99,13 @@ class _Model:
             self.waste_bytes += plan.compiled.peak_bytes - plan.memory_budget_bytes
 
     def relax(self, budget_bytes: int) -> bool:
-        """Halves by how much the limit was lowered last; whether it still is."""
+        """Halves the last lowering of the limit; returns whether the limit is still lowered."""
         lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
         self.waste_bytes = self.solved_waste_bytes + lowered
         return lowered > shares.LEAST_LOWERING * budget_bytes
 
     def forget_excess(self) -> bool:
-        """Forgets what the last program held beyond its prediction; whether that was anything."""
+        """Drops the last program's excess over its prediction; returns whether there was any."""
         learnt, self.excess_bytes = self.excess_bytes, self.solved_excess_bytes
         return bool(np.any(learnt > self.excess_bytes))
 
@@ -117,8 +118,8 @@ class _InOrder(Proposal):
 
 
 class ProblemSearch:
-    """What the closed loop asks of one problem; by default `first_limit_bytes` is the budget, or
-    just below it where a check takes long."""
+    """The proposer of one problem. `first_limit_bytes` is the budget by default, or just below it
+    if a check takes long."""
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ class ProblemSearch:
         """The problem's solution, from the last one."""
         self._limit_bytes = limit_bytes
         before, total = self._spent, self._tools.allowance
-        # All rounds share what is allowed, but a late one gets a part of its own.
+        # All rounds share one allowance, but a late round gets a part of its own.
         allowed = total.less(before).at_least(late_part(total))
         result = self._beside_crowds(limit_bytes, allowed)
         own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
@@ -182,9 +183,9 @@ class ProblemSearch:
         return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
 
     def _beside_crowds(self, limit_bytes: int, allowed: Allowance) -> SolveResult:
-        """The solution from the last one, what was learnt left out. Where its copies crowd is known
-        from it alone: solved again with that, as long as it gets faster. Without cuts copies hide
-        behind more, so that the first bound is one for all."""
+        """The solution that follows the last one, without corrections. It alone shows where its
+        copies crowd. The problem is solved again with that, as long as the solution gets faster.
+        Without such cuts copies hide behind more computation, so the first bound holds for all."""
         self._cut(self._uncut)
         before = self._spent
         best = self._own(limit_bytes, allowed, self._latest)
@@ -228,7 +229,8 @@ class ProblemSearch:
         return self._obvious_starts if self._missed < shares.MOST_MISSED else ()
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The limit falls by what the heap wastes; what is held beyond that is the problem's."""
+        """The next limit, lower by the heap's waste. Memory beyond that becomes part of the
+        problem."""
         self._missed += not plan.fits
         if plan.execution.tied_steps is not None or self._limit_alone_moves:
             self._latest = self._found
@@ -242,8 +244,8 @@ class ProblemSearch:
         return self._limits.after_excess(self._measured(plan, rounds))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """A limit that is lowered by less, if it was lowered, or by the excess of the last program;
-        the budget after a little room."""
+        """The next limit after a refusal: lowered by less if it was lowered, otherwise by the
+        excess of the last program, and the budget if a little room was left."""
         if not rounds:
             return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
         if self.is_checked and rounds[-1].is_tied:
@@ -251,9 +253,9 @@ class ProblemSearch:
         return self._limits.after_refusal(self._limit_bytes, rounds)
 
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
-        """The units in another order, where the heap wastes what the plan is over the budget.
+        """The units in another order, if the heap wastes as much as the plan is over the budget.
 
-        Its heap is predicted to need no more than the budget, or at least less than now.
+        The new heap is predicted to need no more than the budget, or at least less than now.
         """
         plan = proposal.plan
         if plan.peak_bytes - self._budget_bytes > _wasted_bytes(plan):
@@ -269,7 +271,7 @@ class ProblemSearch:
         return replace(proposal, plan=other, solve_seconds=0.0)
 
     def known(self, most_seconds: float) -> Iterator[_InOrder]:
-        """Solutions known from the beginning: what was learnt may have left them out."""
+        """Solutions known from the beginning, which corrections may have excluded."""
         if self._answer is None:
             return
         known = () if self._given is None else (self._given,)
@@ -288,7 +290,7 @@ class ProblemSearch:
                 yield found
 
     def _relaxed_limit(self, last: Round) -> int | None:
-        """The limit after less of what the last program taught, or lowered by what it was over."""
+        """The limit with a smaller correction from the last program, or lowered by its excess."""
         if self._model.relax(self._budget_bytes):
             return self._next_limit()
         self._limit_alone_moves = self._model.forget_excess()
@@ -297,7 +299,7 @@ class ProblemSearch:
         return self._limits.after_excess(Measured.of(last))
 
     def _measured(self, plan: Plan, rounds: Sequence[Round]) -> Measured:
-        """The last plan, by what it holds without the waste of a heap."""
+        """The last plan, by its bytes without the waste of a heap."""
         return Measured(rounds[-1].limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
 
     def _next_limit(self) -> int:
@@ -322,7 +324,7 @@ class ProblemSearch:
         return replace(plan, solve_result=answer)
 
     def _corrected(self, limit_bytes: int) -> PlanningProblem:
-        """The problem with what was learnt as one more node, whose only option holds it."""
+        """The problem with the corrections as one more node, whose only option holds them."""
         problem = replace(self._problem.problem, limit_bytes=limit_bytes)
         usage = as_intervals(self._model.excess_bytes)
         if usage:
@@ -333,7 +335,7 @@ class ProblemSearch:
     def _solved(
         self, planning: PlanningProblem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """Solves; raises where there is no solution."""
+        """Solves the problem; raises if there is no solution."""
         problem = planning.problem
         result = self._layers.solve(problem, allowed, warm_start)
         self._made_by = self._layers.made_by
@@ -345,7 +347,7 @@ class ProblemSearch:
             self._spent = self._spent.and_also(spent(result))
             history = self._tools.history
             self._made_by = history.solution(OBVIOUS_START, problem.limit_bytes, result)
-        # Where the clock ended one search, another run may go on from another solution.
+        # If the clock ended one search, another run may continue from another solution.
         self._is_repeatable = self._is_repeatable and result.deterministic
         limit = problem.limit_bytes or 0
         if result.status is SolveStatus.INFEASIBLE:
@@ -371,7 +373,7 @@ def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...
 
 
 def _wasted_bytes(plan: Plan) -> int:
-    """What the heap wastes, of the compiled program or as predicted."""
+    """The bytes that the heap wastes, in the compiled program or as predicted."""
     if plan.compiled is None:
         return plan.estimate.peak_bytes - max(plan.estimate.memory_bytes)
     memory = plan.compiled.memory

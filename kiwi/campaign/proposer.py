@@ -1,7 +1,7 @@
-"""What a planner supplies to the closed loop, and what it answers.
+"""`Proposer`: the interface between a planner and the closed loop.
 
-A `Proposer` *proposes* a plan under a memory limit, *learns* from what a plan needs as compiled,
-and may put the same computations *in another order*.
+A `Proposer` *proposes* a plan under a memory limit, *learns* from the memory of the compiled
+program, and may put the same computations *in another order*.
 """
 
 import math
@@ -18,11 +18,12 @@ Refusal = InfeasibleBudgetError | NoPlanFoundError
 
 @dataclass(frozen=True)
 class Orders:
-    """In how many other orders plans are compiled while they are over the budget.
+    """The other orders in which plans are compiled while they are over the budget.
 
     - `numbers`: one for each order of a plan, from which the proposer derives its seed.
-    - `of_all`: how many orders of all plans together.
-    - `at_once`: before the next plan is proposed; otherwise where that is slower.
+    - `of_all`: the number of orders of all plans together.
+    - `at_once`: orders are compiled before the next plan is proposed; otherwise only if that plan
+      is slower.
     """
 
     numbers: range
@@ -32,10 +33,10 @@ class Orders:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A plan, the limit under which it was found, and how long that took.
+    """A plan, its limit, and the time of finding it.
 
-    - `correction_bytes`: the most that earlier programs added to the prediction or took off the
-      limit.
+    - `correction_bytes`: the most that earlier programs added to the prediction or subtracted from
+      the limit.
     """
 
     plan: Plan
@@ -48,10 +49,10 @@ P = TypeVar("P", bound=Proposal)
 
 
 class Proposer(Protocol[P]):
-    """What a planner supplies to the loop.
+    """The part of a planner that the loop calls.
 
-    - `most_rounds`: how many plans are proposed at most; `orders`: in how many orders.
-    - `cause`, `instead`: of the error, should no plan fit: why, and what else to try.
+    - `most_rounds`: the largest number of plans. `orders`: the other orders of each.
+    - `cause`, `instead`: the cause and the suggestion of the error if no plan fits.
     """
 
     most_rounds: int
@@ -61,15 +62,15 @@ class Proposer(Protocol[P]):
 
     @property
     def first_limit_bytes(self) -> int:
-        """Under which limit the first plan is proposed."""
+        """The limit of the first plan."""
         ...
 
     def propose(self, limit_bytes: int) -> P:
-        """A plan under a limit, not yet compiled; raises `Refusal` where there is none."""
+        """A plan under a limit, not yet compiled; raises `Refusal` if there is none."""
         ...
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The next limit after a plan was compiled, None to end; `rounds` are all until then."""
+        """The next limit after a plan was compiled, None to end. `rounds` are all rounds so far."""
         ...
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
@@ -77,11 +78,11 @@ class Proposer(Protocol[P]):
         ...
 
     def reordered(self, proposal: P, number: int) -> P | None:
-        """The same computations in another order, None where none may help; `proposal` has its
+        """The same computations in another order; None if no order may help. `proposal` has its
         compiled program."""
         ...
 
     def known(self, most_seconds: float) -> Iterator[P]:
-        """Plans known before that are predicted to fit, and to take less than so many seconds, the
-        fastest first; asked at the end."""
+        """Plans known before that are predicted to fit and to be fast enough, the fastest first.
+        The loop asks for them at the end."""
         ...

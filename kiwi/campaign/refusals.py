@@ -1,4 +1,4 @@
-"""Why there is no plan: the errors for budgets that none meets, and what else may be tried."""
+"""The errors for budgets that no plan meets, and what else may be tried."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from kiwi.campaign.tools import Tools
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
 from kiwi.plans.plan import Plan
 from kiwi.problem.pins import Pins
-from kiwi.sizes import format_bytes
+from kiwi.sizes import format_bytes, size_above
 from kiwi.solver import SolveResult
 
 
 def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
-    """Limits above the budget under which there may be a plan, which may fit as compiled; none
-    after a plan was compiled."""
+    """Limits above the budget whose plans may fit as compiled. There are none if a plan was
+    compiled already."""
     if isinstance(error, BudgetNotMetError):
         return ()
     least_bytes = getattr(error, "least_peak_bytes", None)
@@ -26,8 +26,9 @@ def raised_limits(error: Refusal, budget_bytes: int) -> tuple[int, ...]:
 
 
 def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudgetError:
-    """The error for a budget that the solver has proven no plan to meet by the account of memory,
-    with the smallest one found. A compiled program may need less than the account says."""
+    """The error for a budget that no offered choice meets, as the solver has proven by the account
+    of memory, with the smallest peak found. A compiled program may need less than the account says.
+    """
     bound_bytes = max(result.least_peak_bound_bytes or 0, limit_bytes + 1)
     return _infeasible(limit_bytes, result.least_peak_bytes, bound_bytes)
 
@@ -42,7 +43,7 @@ def _infeasible(
         f"{no_plan} predicted to need as little as {format_bytes(limit_bytes)} per device. "
         f"{known}".strip(),
         cause="Arguments, results and the largest operator's operands need more than that.",
-        suggestion=f"memory_budget={least}, or a larger mesh, or a smaller batch."
+        suggestion=f"memory_budget={size_above(least)}, or a larger mesh, or a smaller batch."
         if least
         else "A larger memory_budget or mesh, or a smaller batch.",
         least_peak_bytes=least,
@@ -51,27 +52,28 @@ def _infeasible(
 
 
 def with_least_peak(error: Refusal, budget_bytes: int, least: int | None) -> Refusal:
-    """The error, with a peak that is lower than the one it names."""
+    """The error, with a smaller peak than the one it names."""
     own = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
     if least is None or least <= budget_bytes or (own is not None and own <= least):
         return error
     if isinstance(error, NoPlanFoundError):
         what = f"{error.what} The smallest peak known is {format_bytes(least)}."
-        return error.changed(what=what, suggestion=f"memory_budget={least}. {error.suggestion}")
+        suggestion = f"memory_budget={size_above(least)}. {error.suggestion}"
+        return error.changed(what=what, suggestion=suggestion)
     return _infeasible(budget_bytes, least, error.least_peak_bound_bytes)
 
 
 def blamed(
     error: InfeasibleBudgetError, pins: Pins, tools: Tools, planned: Callable[[Tools], Plan]
 ) -> InfeasibleBudgetError:
-    """The error, with the pins to blame in its cause: those without which `planned`, which plans
+    """The error with the pins to blame in its cause: those without which `planned`, which plans
     with other tools, finds a plan.
 
-    Without any pin there may be none either: the budget itself is too small. Else pins are dropped
-    one at a time, the others stay; each that lets a plan through is named. If no single one does,
-    they are too much together, and all are named.
+    If there is no plan without any pin either, the budget itself is too small. Otherwise pins are
+    dropped one at a time, and each one is named without which there is a plan. If there is no such
+    pin, they are too much together, and all are named.
     """
-    # A budget that only compiled programs break is only met, or not, by compiled programs.
+    # If only compiled programs break the budget, only compiled programs show whether it is met.
     trial = tools if isinstance(error, BudgetNotMetError) else tools.unchecked
     trial = trial.with_settings(
         effort=shares.PIN_TRIAL_EFFORT, gap=shares.ANY_PLAN, on_progress=None

@@ -1,16 +1,16 @@
-"""The units of a plan in another order, in which XLA's heap wastes less.
+"""Orders of a plan's units in which XLA's heap wastes less.
 
-XLA's heap wastes memory, differently for each order of the same units (`kiwi.memory.order_search`).
-Another order of a plan's units takes no time of the step, a lower limit does.
+The waste of XLA's heap depends on the order of the units (`kiwi.memory.order_search`). Unlike a
+lower limit, another order costs no time of the step.
 
-1. Each buffer of the plan is there from the unit that yields it to the last unit that reads it.
-   Units move with what is computed again before them. An opened loop moves as a whole, and a unit
-   with the one before it that XLA may fuse into it or that it may write over
+1. Each buffer of the plan lives from the unit that yields it to the last unit that reads it. Units
+   move together with the recomputations before them. An opened loop moves as a whole. A unit moves
+   with the unit before it if XLA may fuse that into it, or if it may write over that one's result
    (`kiwi.memory.live_ranges`).
-2. Units come behind what they read, readers of a first computation before the second one, readers
-   of a donated argument before its update, effects and readers of kept copies in their order.
-3. The best order becomes the order of the units themselves. The plan is then estimated as any; its
-   heap is the one that was sought.
+2. Units follow their operands. Readers of a first computation precede the second one. Readers of a
+   donated argument precede its update. Effects, and readers of kept copies, stay in their order.
+3. The best order becomes the order of the units themselves. The plan is then estimated like any
+   other, and has the heap that was found.
 """
 
 import functools
@@ -34,9 +34,9 @@ from kiwi.targets.registry import regrouped
 
 @dataclass(frozen=True, eq=False)
 class Ordered:
-    """A solution of one option each, and its order.
+    """A solution with one option for each node, and its order.
 
-    - `planning`: the problem in which nothing is left to choose, of units in this order.
+    - `planning`: the problem with units in this order, in which nothing is left to choose.
     - `kept`: the copies that are kept.
     """
 
@@ -60,13 +60,12 @@ class Ordered:
 
     @property
     def needed_bytes(self) -> int:
-        """What XLA's heap needs in this order."""
+        """The bytes of XLA's heap in this order."""
         return needed_bytes(self.steps)
 
     def another(self, limit_bytes: int, aim_bytes: int, seed: int) -> "Ordered | None":
-        """Another order that is alive within a limit, and needs less than this one or no more than
-        `aim_bytes`; None if there is none.
-        """
+        """Another order whose live bytes are within a limit, and which needs less than this order
+        or no more than `aim_bytes`; None if there is none."""
         anew = self.needed_bytes <= aim_bytes
         runs = better_order(self.steps, limit_bytes, aim_bytes, seed, anew=anew)
         if runs == tuple(range(len(self.steps.runs))):
@@ -75,7 +74,7 @@ class Ordered:
         return self.ordered([t for run in runs for t in range(starts[run], starts[run + 1])])
 
     def ordered(self, order: Sequence[int]) -> "Ordered":
-        """With the units at hand in another order; `order[k]` is the unit that comes k-th."""
+        """The same with the units in another order. `order[k]` is the unit at position k."""
         place = {unit: k for k, unit in enumerate(order)}
         before = self.planning.units
         units = tuple(replace(before.units[u], index=k) for k, u in enumerate(order))
@@ -108,7 +107,7 @@ def reformulated(
 ) -> tuple[PlanningProblem, tuple[int, ...]]:
     """The problem of a plan whose units are in another order, and the plan's solution of it.
 
-    - `planning`, `solution`: in the order that was given; `units` in the plan's.
+    - `planning`, `solution`: in the given order. `units`: in the plan's.
     - `formulate`: the problem in the plan's order, with residencies offered for each unit.
     """
     number = {unit.root: unit.index for unit in planning.units.units}
@@ -116,18 +115,18 @@ def reformulated(
     chosen = Ordered.given(Solved(planning, solution)).ordered(order).solved
     found = formulate(tuple(node.residency.options for node in chosen.problem.unit_nodes))
     same = Choices.of(chosen.problem, chosen.solution).solution_of(found)
-    # Behind other units another strategy may beat the plan's.
+    # In another order another strategy may dominate the plan's.
     return (chosen.problem, tuple(chosen.solution)) if same is None else (found, same)
 
 
 def _recomputed_at(planning: PlanningProblem) -> dict[int, int]:
-    """The unit before which each unit is computed again, if it is."""
+    """The unit before which each unit is recomputed, if it is."""
     found = {node.unit: node.residency.options[0].recompute_at for node in planning.unit_nodes}
     return {unit: at for unit, at in found.items() if at is not None}
 
 
 def _readings(units: UnitGraph, again: Mapping[int, int]) -> list[list[int]]:
-    """For each unit the times at which its result is used, also by what is computed again."""
+    """For each unit the times at which its result is read, also by recomputations."""
     found = []
     for unit, uses in enumerate(units.uses):
         readers = (use.reader for use in uses if use.reader is not None)
@@ -137,7 +136,7 @@ def _readings(units: UnitGraph, again: Mapping[int, int]) -> list[list[int]]:
 
 
 class _Moving:
-    """Which units are tied to each other, and what they hold."""
+    """The buffers of units, and which units are tied to each other."""
 
     def __init__(self, planning: PlanningProblem, kept: KeptCopies) -> None:
         self._planning, self._kept = planning, kept
@@ -190,8 +189,8 @@ class _Moving:
             yield from pairwise(sorted({*readers[value], *again}))
 
     def _moving(self, buffer: Buffer) -> list[MovingBuffer]:
-        """A result, workspace or a copy; or, of what is held from the start, as many buffers of a
-        result's size as that is (`Kernel.held_early`)."""
+        """A result, workspace or copy. A buffer held from the start counts as several buffers of a
+        result's size (`Kernel.held_early`)."""
         unit, end, size = buffer.index, buffer.end, buffer.bytes
         if buffer.kind == "copy":
             return [self._copy(buffer)]
@@ -214,7 +213,7 @@ class _Moving:
         start, end, over = buffer.start, buffer.end, buffer.overwritten_by
         loop, times = self._units[buffer.index].loop, self._readings[buffer.index]
         own = (time for time in times if start < time < end or time == over)
-        # What reads from outside of a loop holds it until the last iteration ends.
+        # A reader inside a loop holds a value from outside until the last iteration ends.
         readers = {self._ranges.until(loop, time) for time in own}
         if over < 0 and end - 1 > start:
             readers.add(end - 1)

@@ -1,4 +1,4 @@
-"""The searches of a campaign, in the order in which they are made."""
+"""The searches of a campaign, in their order."""
 
 import math
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
 
 UNLIMITED_BYTES = 2**50
-"""More than any device has."""
+"""More memory than any device has."""
 
 
 @dataclass(frozen=True)
 class FirstSearch:
-    """The problem under the budget."""
+    """Searches the problem under the budget."""
 
     attempt: Attempt = FIRST_SEARCH
 
@@ -37,7 +37,7 @@ class FirstSearch:
         return True
 
     def run(self, campaign: Campaign) -> None:
-        """Takes the plan, or notes why there is none."""
+        """Takes the plan, or records why there is none."""
         try:
             campaign.answered(campaign.search(campaign.start, campaign.tools), campaign.problem)
         except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
@@ -46,16 +46,16 @@ class FirstSearch:
 
 @dataclass(frozen=True)
 class LeastPeakSearch:
-    """From the least peak of the fastest shardings, if that is within the budget."""
+    """Searches from the least peak of the fastest shardings, if that is within the budget."""
 
     attempt: Attempt = LEAST_PEAK
 
     def applies(self, campaign: Campaign) -> bool:
-        """Where the solver found no plan: one that was compiled says more."""
+        """If the solver found no plan. A refusal with a compiled plan says more."""
         return not campaign.is_given and not isinstance(campaign.refusal, BudgetNotMetError)
 
     def run(self, campaign: Campaign) -> None:
-        """Begins again from a solution within the budget, or notes its peak."""
+        """Begins again from a solution within the budget, or records its peak."""
         assert campaign.refusal is not None
         budget_bytes = campaign.budget_bytes
         least = least_peak(campaign.problem, budget_bytes, campaign.tools)
@@ -66,7 +66,7 @@ class LeastPeakSearch:
 
 @dataclass(frozen=True)
 class BaselineSearch:
-    """From another planner's plan."""
+    """Searches from another planner's plan."""
 
     attempt: Attempt = BASELINES
 
@@ -87,16 +87,16 @@ class BaselineSearch:
 
 @dataclass(frozen=True)
 class AboveBudgetSearch:
-    """Under limits above the budget: the compiler has the last word."""
+    """Searches under limits above the budget, since the compiler has the last word."""
 
     attempt: Attempt = ABOVE_BUDGET
 
     def applies(self, campaign: Campaign) -> bool:
-        """Where there is a compiler."""
+        """If there is a compiler."""
         return campaign.tools.compile is not None
 
     def run(self, campaign: Campaign) -> None:
-        """Takes a plan that compiles to less than it is predicted to need."""
+        """Takes a plan whose compiled program needs less than predicted."""
         assert campaign.refusal is not None
         for limit_bytes in raised_limits(campaign.refusal, campaign.budget_bytes):
             try:
@@ -112,12 +112,13 @@ class AboveBudgetSearch:
 
 @dataclass(frozen=True)
 class FreeProgramSearch:
-    """The plan without a limit, as compiled: whoever plans without a budget sees what it needs."""
+    """Compiles the plan without a limit. A user who plans without a budget would see that its
+    program fits."""
 
     attempt: Attempt = FREE_PROGRAM
 
     def applies(self, campaign: Campaign) -> bool:
-        """Where there is a compiler, and estimates alone have refused the budget by no more than
+        """If there is a compiler, and if estimates alone have refused the budget by no more than
         they may be wrong."""
         refusal = campaign.refusal
         if campaign.tools.compile is None or isinstance(refusal, BudgetNotMetError):
@@ -136,12 +137,12 @@ class FreeProgramSearch:
 
 @dataclass(frozen=True)
 class SearchWithoutPins:
-    """Without pins, for the error: it finds no plan that may be used."""
+    """Searches without pins, only for the cause in the error."""
 
     attempt: Attempt = WITHOUT_PINS
 
     def applies(self, campaign: Campaign) -> bool:
-        """Where something is pinned, and the budget was refused."""
+        """If something is pinned, and the budget was refused."""
         is_refused = isinstance(campaign.refusal, InfeasibleBudgetError)
         return is_refused and bool(campaign.problem.fixed.pins.labels)
 
@@ -164,4 +165,4 @@ SEARCHES: tuple[Search, ...] = (
     FreeProgramSearch(),
     SearchWithoutPins(),
 )
-"""All of them, in their order."""
+"""All searches, in their order."""

@@ -1,5 +1,6 @@
-"""What planners share: the settings of a search, the compiler of the check, the solver, and what it
-said while it worked."""
+"""The tools that planners share: the settings of a search, the compiler of the check, the solver,
+and its progress.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ INTERRUPTED_PLAN = Note.of(
 )
 
 MOST_ENTRIES = 2000
-"""From here on only improvements of the solution are kept."""
+"""Beyond this number, only improvements of the solution are kept."""
 
 
 class Interruption:
@@ -39,16 +40,16 @@ class Interruption:
 
 @dataclass(frozen=True, eq=False)
 class Tools:
-    """Settings of a search, whose budget planners take as an argument instead, and the compiler
-    that checks plans; without one they are not checked.
+    """The settings of a search, and the compiler that checks plans. Planners take the budget as an
+    argument instead of from the settings. Without a compiler plans are not checked.
 
-    - `compile`: begins to compile; what it returns waits for the program.
+    - `compile`: begins to compile. Calling the result waits for the program.
     - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
-      the ways in which that may take more memory, the best one first.
-    - `share`: of what the settings allow searches to take.
-    - `history`: the log of all attempts of one planning; tools made from others share it.
-    - `interruption`: shared by all tools made of these. Once it has come, searches end after their
-      first rounds, so that what is at hand becomes a plan.
+      the ways that may take more memory, the best one first.
+    - `share`: the share of the settings' allowance that searches may spend.
+    - `history`: the log of all attempts of one planning, shared by tools made from others.
+    - `interruption`: shared by all tools made from these. After Ctrl-C, searches end after their
+      first rounds, so that what was found becomes a plan.
     """
 
     settings: Settings
@@ -60,7 +61,8 @@ class Tools:
 
     @staticmethod
     def of(settings: Settings) -> "Tools":
-        """With the compiler that `settings.verify` names, if it is the plan's own."""
+        """The tools of settings, with the compiler that `settings.verify` names, if it is the
+        plan's own."""
         target = settings.verify
         if target is None or not is_own_compiler(target, settings.mesh.hardware):
             return Tools(settings)
@@ -68,21 +70,21 @@ class Tools:
         return Tools(settings, compile, overlapping_compiles(target))
 
     def with_settings(self, **changes: Any) -> "Tools":
-        """The same with other settings."""
+        """The tools with other settings."""
         return replace(self, settings=replace(self.settings, **changes))
 
     @property
     def unchecked(self) -> "Tools":
-        """The same without a compiler."""
+        """The tools without a compiler."""
         return replace(self, compile=None, compiles_overlapping=())
 
     def part(self, share: float) -> "Tools":
-        """The same with a share of what searches may take."""
+        """The tools with a share of the allowance."""
         return replace(self, share=share * self.share)
 
     @property
     def allowance(self) -> Allowance:
-        """What the searches for a plan may take together."""
+        """The allowance of all searches for a plan together."""
         work = EFFORTS[self.settings.effort] * WORK_PER_SECOND
         return Allowance(work, self.settings.time_limit_seconds).part(self.share)
 
@@ -120,13 +122,13 @@ class Tools:
 
 
 def spent(result: SolveResult) -> Allowance:
-    """What a search took."""
+    """The work and the time of a search."""
     return Allowance(result.work, result.seconds)
 
 
 class ProgressLog:
     """Collects the solver's states and passes them on. A plan that is tightened is solved several
-    times; `seconds` then run on from solve to solve."""
+    times; `seconds` then continue from solve to solve."""
 
     def __init__(self, pass_on: OnProgress | None) -> None:
         self._pass_on = pass_on
@@ -135,7 +137,7 @@ class ProgressLog:
 
     @property
     def entries(self) -> tuple[Progress, ...]:
-        """The states, in time."""
+        """The states, ordered by time."""
         return tuple(self._entries)
 
     def __call__(self, progress: Progress) -> None:

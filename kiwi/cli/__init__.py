@@ -4,7 +4,7 @@ from kiwi.quiet import without_complaints
 
 
 def main() -> int:
-    """The command `kiwi`; what plugins of jax complain of as it is imported is left out."""
+    """The command `kiwi`. Complaints of jax's plugins at import are left out."""
     with without_complaints():
         from kiwi.cli.main import main as run
     return run()

@@ -1,9 +1,10 @@
-"""What each command does. Each returns whether the answer is yes (exit code 0)."""
+"""The commands. Each returns whether the answer is yes (exit code 0)."""
 
 import argparse
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ from kiwi.xla.compilers import compile_for, named, resolved
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 MOST_DEVIATION = 0.2
-"""A compiled step that differs more from the plan is warned of."""
+"""A compiled step that differs from the plan by more than this gets a warning."""
 
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
@@ -104,7 +105,7 @@ def deviation(arguments: argparse.Namespace, output: Output) -> bool:
         try:
             found = planned.plan(*user.args, **user.kwargs)
         except BudgetNotMetError as error:
-            found = error.plan  # What it holds and sends is as good to compare.
+            found = error.plan  # Its memory and its collectives can still be compared.
         show(description="compiling for its schedule")
         told = deviation_of(found)
     if not arguments.reduce:
@@ -128,10 +129,10 @@ def deviation(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 class _Reporter:
-    """Shows the stage, the round, the best step time and the gap; the seconds stand beside them.
+    """Shows the stage, the round, the best step time and the gap. The seconds stand beside them.
 
-    A search tells of its own best solution. Each further search begins anew with what it finds: the
-    best step is that of the last one that told.
+    A search reports its own best solution only, and each further search begins anew. So the best
+    step time is that of the last search that reported.
     """
 
     def __init__(self, show: Show, watch: Stopwatch) -> None:
@@ -146,7 +147,7 @@ class _Reporter:
         self.show()
 
     def show(self) -> None:
-        """Shows where planning is."""
+        """Shows the current stage of planning."""
         round = f", round {self._watch.round}" if self._watch.round else ""
         self._show(description=f"{self._watch.stage}{round}{self._found}")
 
@@ -157,6 +158,12 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
     if topic is not None:
         output.result(vars(topic) | {"level": topic.level.value}, paragraph(topic))
         return True
+    if re.fullmatch(r"KIWI-\w+", arguments.plan.upper()) and not Path(arguments.plan).exists():
+        raise InvalidArgumentError(
+            f"There is no message {arguments.plan}.",
+            topic=topics.UNKNOWN_NAME,
+            suggestion="A code as it stands in an error or a note, such as KIWI-M003.",
+        )
     saved = kiwi.saved.load_plan(arguments.plan)
     if arguments.subject == SEARCH:
         data = {"history": saved.document.get("history", [])}
@@ -242,7 +249,7 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def _recorded(saved: kiwi.saved.SavedPlan, target: str) -> int | None:
-    """The peak that the plan's file has of a compiler's program."""
+    """The peak that the plan's file records for a compiler's program."""
     programs = (saved.compiled, saved.cross_check and saved.cross_check.program)
     return next((p.peak_bytes for p in programs if p is not None and p.target == target), None)
 
@@ -442,7 +449,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> bool:
         "mesh_shape": list(assignment.shape),
         "device_order": list(assignment.order),
         "uniform": assignment.is_uniform,
-        # JSON knows no infinity: along a single device nothing is sent.
+        # JSON has no infinity, which is the bandwidth along an axis of one device.
         "axes": [dataclasses.asdict(a) if a.size > 1 else {"size": 1} for a in assignment.axes],
     }
     output.result(data, _cluster_text(found, assignment))
@@ -476,7 +483,7 @@ def _cluster_text(found: Cluster, assignment: Assignment) -> str:
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi profile`."""
-    if not arguments.out.endswith(".json"):  # `--profile` takes other texts for names.
+    if not arguments.out.endswith(".json"):  # Other commands take a name as `--profile`.
         raise InvalidArgumentError(
             f"--out {arguments.out} does not end with .json, as --profile wants it.",
             topic=topics.TABLE_NAME,

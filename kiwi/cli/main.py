@@ -1,4 +1,4 @@
-"""Arguments of the `kiwi` command, and what becomes of errors.
+"""Arguments of the `kiwi` command, and how it reports errors.
 
 Exit codes: 0 done; 1 done, and the answer is no (`diff` found differences, `verify` or `plan` a
 peak over the budget); 2 wrong usage; 3 no plan fits the budget; 4 any other error that Kiwi
@@ -28,7 +28,7 @@ DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 
 
 WRITTEN = ("out", "report", "table")
-"""Options that name files to write: where that is not possible, planning does not begin."""
+"""Options that name files to write. If a file cannot be written, planning does not begin."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,8 +135,10 @@ def _add_options(
     several_of: Sequence[str] = (),
     **several: Any,
 ) -> None:
-    """The options of `kiwi.plan`; those not given are left to the function's own. Options of
-    `several_of` take `several` settings of argparse, where there are several of them."""
+    """Adds the options of `kiwi.plan`. An option that is not given is left to the function's own.
+
+    Options in `several_of` can be given several times, with the settings `several` of argparse.
+    """
     for option, flag in flags():
         default = verify if option.name == "verify" else option.default
         text = None if flag.help is None else flag.help.format(default=default)

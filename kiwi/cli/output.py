@@ -1,4 +1,4 @@
-"""What the command prints: tables and progress for people, JSON for machines."""
+"""The command's output: tables and progress for people, JSON for machines."""
 
 import contextlib
 import functools
@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Show = Callable[..., None]
-"""Takes what a progress bar shows by keyword, as `rich.progress.Progress.update`: `description`,
-`advance`, `completed`, `total`."""
+"""Updates a progress bar by keyword, as `rich.progress.Progress.update`: `description`, `advance`,
+`completed`, `total`."""
 
 
 class Output:

@@ -1,12 +1,12 @@
-"""Best first: only what may still be the best is planned.
+"""Best-first search: a configuration is planned only while it may still be the best.
 
-Every configuration has a score, to be minimised: first that of its bound, then that of its plan,
-then that of its checked plan. The configuration of the least score goes one stage further, until
-the one of the least score is through. Whatever is left has a bound, or an unchecked plan, that is
-no better.
+Every configuration has a score to minimise: at first that of its bound, then that of its plan, then
+that of its checked plan. The configuration with the least score advances by one stage, until the
+one with the least score has passed all stages. Every other configuration then has a bound, or an
+unchecked plan, that is no better.
 
-Tasks run at the same time, ahead of the order. An outcome counts when its turn comes, so that the
-answer is the same whatever finishes first.
+Tasks run in parallel, ahead of this order. An outcome counts when its turn comes, so the answer
+does not depend on which task finishes first.
 """
 
 import heapq
@@ -18,10 +18,10 @@ from kiwi.configurations.configuration import Outcome, Stage
 from kiwi.configurations.tasks import Found
 
 AHEAD = 4
-"""How far ahead tasks are started, in parts of how many run at the same time."""
+"""How far ahead tasks are started, as a multiple of how many run at the same time."""
 
 WORTH = 0.001
-"""By which part a bound has to be below the best plan for the configuration to be planned."""
+"""A configuration is planned only if its bound is below the best plan by this part."""
 
 Task = tuple[Stage, int]
 """A stage of a configuration, by its number."""
@@ -31,11 +31,12 @@ class BestFirst:
     """A search over numbered configurations.
 
     - `start`: starts a task, with the packed plan of the stage before.
-    - `score`: of a configuration and seconds of its step, to be minimised.
-    - `stages`: in order; the first one is asked of every configuration.
-    - `most_tasks`: at the same time.
-    - `known`: what was found before; `on_found`: called once with all else, in any order.
-    - `plans_all`: no configuration is left out by its bound.
+    - `score`: the score of a configuration with a given step time, to be minimised.
+    - `stages`: in order. Every configuration passes the first one.
+    - `most_tasks`: how many tasks run at the same time.
+    - `known`: outcomes found before. `on_found`: called once with every other outcome, in any
+      order.
+    - `plans_all`: True leaves no configuration out by its bound.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class BestFirst:
         self.counted: dict[int, list[Found]] = {}
 
     def best(self, numbers: Iterable[int]) -> int | None:
-        """The number of the best configuration; None where none has a plan. `counted` has the
-        outcomes of each by then."""
+        """The number of the best configuration; None if none has a plan. `counted` then has the
+        outcomes of each configuration."""
         waiting = [(-math.inf, number, 0) for number in numbers]
         self.counted |= {number: [] for _, number, _ in waiting}
         heapq.heapify(waiting)
@@ -75,7 +76,7 @@ class BestFirst:
         return None
 
     def _may_fit(self, outcome: Outcome) -> bool:
-        """Whether the compiler may accept what no estimate fits: it has the last word."""
+        """Whether the compiler may still accept a configuration that no estimate fits."""
         is_open = outcome.stage is Stage.PLAN and not outcome.is_proven
         return is_open and Stage.CHECK in self._stages
 
@@ -97,7 +98,7 @@ class BestFirst:
         return self._found[task]
 
     def _start_ahead(self, waiting: list[tuple[float, int, int]]) -> None:
-        """Keeps as many tasks running as may, those of the least scores."""
+        """Keeps as many tasks running as allowed, those with the least scores first."""
         several = self._most_tasks > 1
         ahead = AHEAD * self._most_tasks if several else 1
         started = set(self._running.values())
@@ -113,6 +114,6 @@ class BestFirst:
                 self._running[future] = task
 
     def stop(self) -> None:
-        """Cancels what was started ahead."""
+        """Cancels tasks that were started ahead."""
         for future in self._running:
             future.cancel()

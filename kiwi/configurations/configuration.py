@@ -1,4 +1,4 @@
-"""One configuration of a training step, and what is known of it."""
+"""One configuration of a training step, and the figures found for it."""
 
 import enum
 from dataclasses import asdict, dataclass
@@ -8,11 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a step is planned for.
+    """The goal of one planning.
 
-    - `profile`: the name of the devices' profile; `mesh_shape`: of the mesh.
-    - `batch_size`: samples of one step on all devices together; `microbatches`: into how many
-      parts they are cut; `stages`: of the pipeline. None where the step does not ask for it.
+    - `profile`: the name of the devices' profile. `mesh_shape`: the shape of the mesh.
+    - `batch_size`: samples of one step on all devices together. `microbatches`: the number of parts
+      that they are cut into. `stages`: the number of pipeline stages. Each is None if the step does
+      not take it.
     """
 
     profile: str
@@ -28,12 +29,12 @@ class Configuration:
 
     @property
     def samples(self) -> int:
-        """Samples of a step; a step that has no batch size is one."""
+        """Samples of a step. A step without a batch size counts as one sample."""
         return 1 if self.batch_size is None else self.batch_size
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What was chosen, by name."""
+        """The choices, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
@@ -45,7 +46,7 @@ class Configuration:
 
 
 class Stage(enum.Enum):
-    """What is found out about a configuration, one after the other."""
+    """The stages of a configuration, in order."""
 
     BOUND = "bound"
     """No plan is expected to be faster than this."""
@@ -57,12 +58,12 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one stage found.
+    """The outcome of one stage.
 
-    - `step_seconds`: the bound, or the plan's estimate; None where there is no plan.
-    - `peak_bytes`, `compiled_peak_bytes`, `gap`: of the plan.
-    - `error`: why there is no plan; `is_proven`: no plan can fit the budget.
-    - `seconds`: that it took.
+    - `step_seconds`: the bound, or the plan's estimate; None without a plan.
+    - `peak_bytes`, `compiled_peak_bytes`, `gap`: the plan's.
+    - `error`: why there is no plan. `is_proven`: whether no plan can fit the budget.
+    - `seconds`: the time that the stage took.
     """
 
     stage: Stage
@@ -76,14 +77,14 @@ class Outcome:
 
 
 class State(enum.Enum):
-    """What became of a configuration."""
+    """The final state of a configuration."""
 
     BEST = "best"
-    """The best of as many devices; its compiled program fits, where the search compiles."""
+    """It is the best for its number of devices. If the search compiles, its program fits."""
     PLANNED = "planned"
     """Its plan is slower, by its estimate."""
     LEFT_OUT = "left out"
-    """No plan of it is better than the best one, by its bound."""
+    """By its bound, no plan of it is better than the best one."""
     REFUSED = "refused"
     """It has no plan."""
 
@@ -94,11 +95,12 @@ class Row:
 
     - `bound_seconds`: no plan of the configuration is expected to be faster
       (`kiwi.planners.planning`).
-    - `step_seconds`, `peak_bytes`: the plan's estimate; `compiled_peak_bytes`: where it was
-      compiled; `gap`: how far the plan may be from the best one; all None without a plan.
-    - `score`: what is minimised, per sample; of the bound where there is no plan.
-    - `why`: it was left out or refused.
-    - `seconds`: that it took, over all processes.
+    - `step_seconds`, `peak_bytes`: the plan's estimate. `compiled_peak_bytes`: the peak of its
+      program, if it was compiled. `gap`: how far the plan may be from the best one. All are None
+      without a plan.
+    - `score`: the minimised figure, per sample; the bound's without a plan.
+    - `why`: why it was left out or refused.
+    - `seconds`: the time spent on it, over all processes.
     - `plan_file`: its plan in the folder of a search that can be resumed.
     """
 

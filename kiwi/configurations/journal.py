@@ -1,8 +1,7 @@
-"""A folder that a search writes to as it goes, and from which it is resumed.
+"""A folder that a search writes as it goes, and from which it can be resumed.
 
-`rows.jsonl` has a header, and a line for each thing that was found out; `plan-0003.json` is a plan
-file. A line is written after its plan file, so that whatever is interrupted loses no more than the
-tasks that were running.
+`rows.jsonl` has a header and one line for each outcome. `plan-0003.json` is a plan file. A line is
+written after its plan file, so an interruption loses only the running tasks.
 """
 
 import json
@@ -51,7 +50,7 @@ class Journal:
                 ) from error
 
     def note(self, task: Task, found: Found) -> None:
-        """Keeps what a task found."""
+        """Records the outcome of a task."""
         if self._folder is None:
             return
         number = task[1]
@@ -87,7 +86,8 @@ class Journal:
     def _take(
         self, folder: Path, line: dict[str, Any], numbers: Mapping[Configuration, int]
     ) -> None:
-        """Configurations of another space are not forgotten, but not asked for either."""
+        """Takes a recorded outcome. Configurations of another space stay in the folder, but are not
+        used."""
         try:
             number = numbers.get(from_plain(line["configuration"], Configuration))
             outcome = from_plain(line["outcome"], Outcome)
@@ -111,7 +111,7 @@ class Journal:
 
 
 def _place(configuration: Configuration) -> str:
-    """A part of a file name, of letters, digits, dots and dashes."""
+    """A part of a file name: letters, digits, dots and dashes."""
     mesh = "x".join(map(str, configuration.mesh_shape))
     numbers = configuration.batch_size, configuration.microbatches, configuration.stages
     name = "-".join([configuration.profile, mesh, *(str(n) for n in numbers if n is not None)])
@@ -119,7 +119,7 @@ def _place(configuration: Configuration) -> str:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, without one that was cut off; none where there is no file."""
+    """The lines of a file, without an incomplete last one; none if there is no file."""
     if not path.exists():
         return []
     found = []

@@ -1,11 +1,11 @@
-"""The largest batch that fits: planned and compiled, and one more sample is refused.
+"""The largest batch that fits: it is planned and compiled, and the next larger batch is refused.
 
-1. The batch is doubled from as many samples as there are devices until it is refused.
-2. Between the last one that fits and the first that does not, multiples of the number of devices
-   are bisected: a larger one that can be cut as well needs more memory.
-3. Batches between two such multiples cannot be cut over all devices. They are tried one by one,
-   the largest first, since that one of them fits says nothing of the others.
-4. What is refused next to the answer was refused by all that `kiwi.plan` tries.
+1. The batch starts at one sample per device and doubles until it is refused.
+2. Multiples of the number of devices are bisected between the last batch that fits and the first
+   that does not: of batches that can be cut alike, a larger one needs more memory.
+3. Batches between two such multiples cannot be cut over all devices. They are tried one by one, the
+   largest first: if one fits, that says nothing about the others.
+4. The batch next to the answer was refused by everything that `kiwi.plan` tries.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from kiwi.xla.compilers import prepared
 DEFAULT_EFFORT = "quick"
 
 MOST_BATCH = 2**30
-"""Where the doubling ends: then the batch takes no memory."""
+"""Doubling ends here: the batch then takes no memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,9 @@ class LargestBatch:
 
     @property
     def proof(self) -> str:
-        """Who refuses the next batch: "bound" (no plan is predicted to fit), "compiler" (programs
-        were compiled, and none fits), "search" (none was found), "make_step" (has no such step)."""
+        """What refuses the next batch: "bound" (no plan is predicted to fit), "compiler" (programs
+        were compiled, and none fits), "search" (no plan was found), or "make_step" (there is no
+        such step)."""
         if isinstance(self.refusal, BudgetNotMetError):
             return "compiler" if self.refusal.plan.compiled is not None else "search"
         if isinstance(self.refusal, InvalidArgumentError):
@@ -76,11 +77,11 @@ def largest_batch(
 ) -> LargestBatch:
     """Finds the largest batch of a training step that fits a mesh and a budget.
 
-    - `make_step`: as of `kiwi.search`; it takes `batch_size`, samples of a step on all devices
+    - `make_step`: as in `kiwi.search`. It takes `batch_size`, the samples of a step on all devices
       together.
-    - `microbatches`, `stages`: what else it is given.
-    - `multiple_of`: only such batches are asked for; 1 is exact to one sample.
-    - `options`: those of `kiwi.jit`; the effort is "quick" by default.
+    - `microbatches`, `stages`: its other arguments.
+    - `multiple_of`: only multiples of this are tried; 1 is exact to one sample.
+    - `options`: those of `kiwi.jit`. The effort is "quick" by default.
 
     **Raises:** `InfeasibleError` if no batch fits; `InvalidArgumentError` if every batch does.
     """
@@ -100,10 +101,10 @@ def largest_batch(
 
 
 class _Trials:
-    """Plans batches, each once or, where a first try finds nothing, twice.
+    """Plans each batch once, or twice if the first try finds nothing.
 
-    A first try searches once; a thorough one tries all that `kiwi.plan` does before it refuses a
-    budget, which takes several times as long.
+    A first try searches once. A thorough one tries everything that `kiwi.plan` does before it
+    refuses a budget, which takes several times as long.
     """
 
     def __init__(
@@ -159,7 +160,8 @@ class _Trials:
         return fits
 
     def _last_that_fits(self, batch: int, by: int) -> int:
-        """From a batch that fits, or 0, upwards to the first one that is refused after all."""
+        """The last batch that fits, from a batch that fits, or 0, upwards to the first that is
+        refused twice."""
         while self._fits(batch + by, thoroughly=True):
             batch += by
         return batch

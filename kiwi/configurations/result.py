@@ -1,4 +1,4 @@
-"""What a search returns: every configuration with its figures, and the best plan."""
+"""The result of a search: every configuration with its figures, and the best plan."""
 
 import functools
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from kiwi.sizes import format_bytes, format_seconds
 class SearchResult:
     """All configurations of a search.
 
-    - `rows`: every configuration, in the order of devices, mesh and batch.
-    - `objective`: what was sought: "samples", "step_seconds" or "cost".
+    - `rows`: every configuration, ordered by devices, mesh and batch.
+    - `objective`: what was optimised: "samples", "step_seconds" or "cost".
     - `seconds`: wall time of the search.
-    - `plan_of`: makes the plan of a row that has one, without solving anything.
+    - `plan_of`: restores the plan of a row, without solving anything.
     """
 
     rows: tuple[Row, ...]
@@ -98,7 +98,7 @@ class SearchResult:
 
 
 def _beats(one: Row, other: Row) -> bool:
-    """At least as good in all three, and better in one."""
+    """Whether a row is at least as good in all three figures, and better in one."""
     mine, theirs = _figures(one), _figures(other)
     return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 

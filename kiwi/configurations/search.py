@@ -1,14 +1,14 @@
-"""`kiwi.search`: which mesh, which batch, how many microbatches and stages, which devices.
+"""`kiwi.search`: the best mesh, batch, microbatches, stages and devices of a step.
 
-1. Configurations are listed: profiles, meshes without those that are the same, batch sizes,
-   microbatches, stages (`kiwi.configurations.space`).
-2. Each gets a bound: what no plan of it is expected to beat (`kiwi.planners.planning`).
-3. From the best bound on, configurations are planned, until the best plan is better than all
-   bounds that are left (`kiwi.configurations.best_first`).
-4. The best plan is compiled. If its compiled program does not fit, it is planned again until one
-   does; should it be slower then, the next best is compiled, and so on.
+1. Configurations are listed: profiles, distinct meshes, batch sizes, microbatches, stages
+   (`kiwi.configurations.space`).
+2. Each gets a bound that none of its plans is expected to beat (`kiwi.planners.planning`).
+3. Configurations are planned from the best bound on, until the best plan is better than all bounds
+   that are left (`kiwi.configurations.best_first`).
+4. The best plan is compiled. If its program does not fit, it is planned again until one does. If it
+   is then slower, the next best is compiled, and so on.
 
-Each number of devices and each profile has its own best: the frontier has one row of each at least.
+Each number of devices and each profile has its own best, and so at least one row in the frontier.
 """
 
 import functools
@@ -44,7 +44,7 @@ SECONDS_PER_HOUR = 3600
 OnFound = Callable[[Configuration, Outcome], None]
 
 Score = Callable[[Configuration, float], float]
-"""What is minimised, of a configuration and the seconds of its step."""
+"""The minimised figure of a configuration with a given step time."""
 
 
 @shows_options
@@ -67,27 +67,28 @@ def search(
     on_found: OnFound | None = None,
     **options: Unpack[OptionTypes],
 ) -> SearchResult:
-    """Finds the configuration of a training step that is best on some devices.
+    """Finds the best configuration of a training step on some devices.
 
     - `make_step`: `make_step(batch_size, microbatches, stages)`, or any of these, returns the
-      function to plan and its arguments, `return train_step, (state, batch)`; or the text
-      `FILE.py:FUNCTION`. A `ValueError` says that there is no such step.
-    - `devices`: how many; several numbers are searched each. `meshes`: the shapes to search, by
-      default all of one to three axes that differ on the profile's links; `most_axes=2` leaves out
-      those of three, which take several times as long to plan.
+      function to plan and its arguments, `return train_step, (state, batch)`. The text
+      `FILE.py:FUNCTION` names one. A `ValueError` says that there is no such step.
+    - `devices`: the number of devices; several numbers are searched one by one.
+    - `meshes`: the shapes to search, by default all of one to three axes that differ on the
+      profile's links. `most_axes=2` leaves out those of three axes, which take several times as
+      long to plan.
     - `profiles`: several kinds of devices; by default the one of `profile`.
-    - `batch_sizes`: samples of one step on all devices together; `microbatches`, `stages`: to be
-      searched. By default those of `make_step`.
+    - `batch_sizes`: samples of one step on all devices together. `microbatches`, `stages`: values
+      to search. The defaults are those of `make_step`.
     - `objective`: "samples" per second, "step_seconds", or "cost" of a sample, with `prices` of a
       device's hour by profile.
     - `plans_all`: plans every configuration, whatever its bound.
-    - `jobs`: processes, or tasks that `executor` is given at a time: any
+    - `jobs`: the number of processes, or of tasks that `executor` gets at a time. `executor` is any
       `concurrent.futures.Executor`, such as that of a Dask cluster (`client.get_executor()`).
-    - `resume`: a folder that keeps what was found, and from which an interrupted search goes on.
-    - `on_found`: called with each configuration and what was found out of it.
-    - `options`: those of `kiwi.jit`; the effort is "quick" by default.
+    - `resume`: a folder for outcomes, from which an interrupted search goes on.
+    - `on_found`: called with each configuration and its outcome.
+    - `options`: those of `kiwi.jit`. The effort is "quick" by default.
 
-    Configurations that go wrong say so in their rows.
+    The row of a configuration that fails says why.
 
     **Raises:** `InvalidArgumentError` if there is nothing to search; `InvalidMeshError`,
     `InvalidSizeError`, `UnknownProfileError`.
@@ -192,7 +193,8 @@ def rows_of(
 
 
 def group_of(configuration: Configuration) -> tuple[str, int]:
-    """Configurations of one group are compared; each group has its own best."""
+    """The group of a configuration. Configurations of one group are compared, and each group has
+    its own best."""
     return configuration.profile, configuration.device_count
 
 
@@ -228,7 +230,7 @@ def _row(
 
 
 def _with_reason(row: Row, best: Row | None) -> Row:
-    """A row that was left out says what its bound was held against."""
+    """A row; if it was left out, with the plan that its bound was compared with."""
     if row.state is not State.LEFT_OUT or best is None or best.step_seconds is None:
         return row
     assert row.bound_seconds is not None

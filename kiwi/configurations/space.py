@@ -21,11 +21,11 @@ HOW_MANY = "devices=8, or meshes=[(2, 4), (8,)]."
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched.
+    """The space of configurations.
 
-    - `devices`: how many there may be; `meshes`: their shapes, or None for all that differ, of
-      `most_axes` axes at most.
-    - `values`: of each of `PARAMETERS`, None where the step's own is taken.
+    - `devices`: the numbers of devices. `meshes`: their shapes, or None for all that differ, with
+      at most `most_axes` axes.
+    - `values`: the values of each of `PARAMETERS`; None takes the step's own.
     """
 
     devices: tuple[int, ...]
@@ -40,7 +40,7 @@ class Space:
         *values: Sequence[int] | None,
         most_axes: int = 3,
     ) -> "Space":
-        """From what the caller gives; raises `InvalidArgumentError` if that is no space."""
+        """The space that the caller describes; raises `InvalidArgumentError` if it is none."""
         counts = (devices,) if isinstance(devices, int) else tuple(devices or ())
         shapes = None if meshes is None else tuple(tuple(shape) for shape in meshes)
         if not counts and not shapes:
@@ -65,8 +65,11 @@ class Space:
     def configurations(
         self, maker: StepMaker, profiles: Mapping[str, Profile], options: Options
     ) -> tuple[Configuration, ...]:
-        """All of them, by profile, devices and mesh; raises `InvalidArgumentError` if the step
-        does not take what is searched, or needs what is not given."""
+        """All configurations, by profile, devices and mesh.
+
+        **Raises:** `InvalidArgumentError` if the step does not take a searched value, or needs one
+        that is not given.
+        """
         values = self._values(maker)
         return tuple(
             Configuration(name, mesh, *chosen)
@@ -125,10 +128,9 @@ def _name(profile: Profile) -> str:
 def distinct_meshes(
     devices: int, options: Options, most_axes: int = 3
 ) -> tuple[tuple[int, ...], ...]:
-    """The shapes of one to three axes, those of few axes first; of shapes whose axes have the
-    same sizes and links in another order only the first.
-
-    Under a profile of measurements every order counts: they are of meshes of one order.
+    """The shapes with one to three axes, those with few axes first. Of shapes that differ only in
+    the order of equal axes, only the first is listed. Under a profile of measurements every order
+    is listed, since measurements are of meshes in one order.
 
     **Raises:** `InvalidMeshError` if the profile has no such number of devices.
     """

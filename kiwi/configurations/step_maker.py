@@ -15,7 +15,7 @@ from kiwi.messages import topics
 from kiwi.problem.step import StepToPlan
 
 PARAMETERS = ("batch_size", "microbatches", "stages")
-"""What a `make_step` may ask for, by these names."""
+"""The parameters that a `make_step` may take, by name."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class StepMaker:
 
     @property
     def name(self) -> str:
-        """For people and files."""
+        """The name, for people and files."""
         given = self.given
         return given if isinstance(given, str) else getattr(given, "__name__", repr(given))
 
     def parameters(self) -> tuple[tuple[str, bool], ...]:
-        """Which of `PARAMETERS` it takes, and whether it needs them."""
+        """The members of `PARAMETERS` that it takes, and whether it needs each."""
         if not callable(self.function):
             raise InvalidArgumentError(
                 f"make_step is {type(self.given).__name__}, no function.",
@@ -54,7 +54,7 @@ class StepMaker:
         return tuple((name, _is_needed(own[name])) for name in PARAMETERS if name in own)
 
     def make(self, configuration: Configuration) -> UserFunction:
-        """The step of a configuration; raises `InvalidArgumentError` if that is none."""
+        """The step of a configuration; raises `InvalidArgumentError` if there is none."""
         given = {name: getattr(configuration, name) for name in PARAMETERS}
         given = {name: value for name, value in given.items() if value is not None}
         try:
@@ -100,7 +100,7 @@ class StepToSearch:
 
 
 def made_step(maker: StepMaker, configuration: Configuration) -> StepToSearch:
-    """The step of a configuration; kept, so that it is traced once for several meshes."""
+    """The step of a configuration. It is kept, and so traced once for several meshes."""
     key = configuration.batch_size, configuration.microbatches, configuration.stages
     given = maker.given
     if not isinstance(given, Hashable):

@@ -1,7 +1,7 @@
-"""What a search asks of one configuration: a bound, a plan, a checked plan.
+"""The tasks of a search for one configuration: a bound, a plan, a checked plan.
 
-Tasks run in any process: they take and return plain data, and depend on nothing but their
-arguments. They run in this process, in processes of their own, or where the caller says.
+A task takes and returns plain data and depends on nothing but its arguments. So it runs in any
+process: in this one, in another one, or where the caller's executor runs it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from kiwi.xla.compilers import prepared
 
 @dataclass(frozen=True)
 class Request:
-    """What all tasks of a search share.
+    """The common part of all tasks of a search.
 
     - `profiles`: by name, as the option `profile` takes them.
     - `options`: other options of `kiwi.jit`.
@@ -54,7 +54,7 @@ class Found:
 
 
 def packed(content: Document) -> bytes:
-    """A document as it travels between processes."""
+    """A document, packed to be sent between processes."""
     return zlib.compress(json.dumps(content, allow_nan=False).encode(), 1)
 
 
@@ -66,9 +66,9 @@ def unpacked(content: bytes) -> Document:
 def run_task(
     request: Request, stage: Stage, configuration: Configuration, plan: bytes | None = None
 ) -> Found:
-    """Finds out what a stage asks for; `plan`: the packed document of the stage before.
+    """Runs one stage of a configuration. An error of the configuration is part of the outcome.
 
-    What goes wrong for the configuration is said in the outcome.
+    - `plan`: the packed document of the stage before.
     """
     started = time.monotonic()
     budget_bytes = None
@@ -105,11 +105,11 @@ def _plan(task: StepToSearch, _: bytes | None) -> Found:
 
 
 def _check(task: StepToSearch, plan: bytes | None) -> Found:
-    """Compiles the plan, which the closed loop begins with; a plan from the start where it
-    finds none from there."""
+    """Compiles the plan, with which the closed loop begins. If the loop finds no plan from there,
+    it begins anew."""
     settings = task.planned.settings
     with prepared(settings.verify, settings.mesh):
-        if plan is None:  # none fits by its estimate
+        if plan is None:  # no plan fits by its estimate
             return _found(Stage.CHECK, make_plan(task.traced, settings))
         try:
             checked = _checked(restored(task.user, unpacked(plan)), settings)
@@ -157,10 +157,10 @@ class InThisProcess(Executor):
 
 @contextlib.contextmanager
 def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) -> Iterator[Executor]:
-    """The given executor, or one for so many processes, which ends with the block.
+    """The given executor, or one with so many processes, which ends with the block.
 
-    - `needed`: what tasks need, to be sent to processes.
-    - `devices`: how many virtual CPU devices make the compile check of XLA:CPU cheap.
+    - `needed`: the objects that are sent to processes.
+    - `devices`: the number of virtual CPU devices with which XLA:CPU's compile check is cheap.
 
     **Raises:** `InvalidArgumentError` if `needed` cannot be sent.
     """
@@ -183,7 +183,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
     try:
         yield pool
     finally:
-        # What was started ahead of the order is not waited for.
+        # Tasks that were started ahead are not waited for.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(cancel_futures=True)

@@ -1,5 +1,6 @@
-"""Where a plan's estimate and the program that XLA compiles of it disagree, and the smallest
-function that shows it."""
+"""Disagreements between a plan's estimate and its compiled program, and the smallest function that
+shows one.
+"""
 
 from kiwi.deviation.kernels import Deviation, KernelDeviation, deviation
 from kiwi.deviation.reduce import Witness, reduce_deviation

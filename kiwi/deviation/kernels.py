@@ -1,6 +1,7 @@
-"""Which kernels of a plan the compiled program holds, computes or sends otherwise than estimated.
+"""The kernels of a plan whose memory, time or communication differs between estimate and compiled
+program.
 
-How both sides are told apart and grouped is in `kiwi.plans.deviations`.
+`kiwi.plans.deviations` explains how both sides are attributed and grouped.
 """
 
 from collections import defaultdict
@@ -31,10 +32,10 @@ _MOST_ROWS = 8
 
 @dataclass(frozen=True)
 class Deviation:
-    """Estimate and compiled program of one plan; print it for tables.
+    """Estimate and compiled program of one plan. Print it for tables.
 
     - `predicted_uses`, `compiled_uses`: collectives by kind and mesh axes.
-    - `kernels`: those that deviate, in each of the three the largest first.
+    - `kernels`: the deviating kernels, in each of the three quantities the largest deviation first.
     """
 
     target: str
@@ -57,7 +58,7 @@ class Deviation:
         return self.predicted_step_seconds / self.compiled_step_seconds
 
     def of(self, what: str) -> tuple[KernelDeviation, ...]:
-        """The kernels that deviate in one of the three."""
+        """The kernels that deviate in one of the three quantities."""
         return tuple(kernel for kernel in self.kernels if kernel.what == what)
 
     def __str__(self) -> str:
@@ -76,7 +77,8 @@ class Deviation:
 def deviation(plan: PlanRecord) -> Deviation:
     """Compares a plan with its compiled program.
 
-    **Raises:** `InvalidArgumentError` if the plan was not checked; as the compiler's `compile`.
+    **Raises:** `InvalidArgumentError` if the plan was not checked; the errors of the compiler's
+    `compile`.
     """
     compiled = plan.compiled
     if compiled is None or compiled.step_seconds is None or compiled.memory is None:
@@ -115,7 +117,8 @@ def _memory_rows(plan: PlanRecord, report: MemoryReport) -> Iterable[KernelDevia
 
 
 def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
-    """Those of the plan's program; that of a plan from a file is compiled once more."""
+    """The seconds of the plan's program. The program of a plan from a file is compiled
+    once more."""
     assert plan.compiled is not None and plan.compiled.time is not None
     if plan.compiled.time.by_unit:
         return plan.compiled.time.by_unit
@@ -127,7 +130,7 @@ def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
 
 
 def _compiler_of(plan: PlanRecord) -> Compiler:
-    """The compiler of the plan's program, overlapping collectives as it does."""
+    """The compiler of the plan's program, with the same overlap of collectives."""
     assert plan.compiled is not None
     compiler = named(plan.compiled.target)
     is_other_way = plan.compiled.is_overlapping and compiler.overlapping

@@ -1,4 +1,4 @@
-"""What a function is estimated and compiled to take, as far as the two are compared."""
+"""The estimated and compiled figures of a function that are compared."""
 
 import functools
 import math
@@ -12,15 +12,15 @@ from kiwi.plans.plan import Plan
 
 MEMORY, TIME, COLLECTIVES = "memory", "time", "collectives"
 QUANTITIES = (MEMORY, TIME, COLLECTIVES)
-"""In what estimate and compiled program may differ."""
+"""The quantities in which estimate and compiled program may differ."""
 
 _LEAST: dict[str, float] = {MEMORY: 2.0**20, TIME: 20e-6, COLLECTIVES: 2.0**20}
-"""Differences below these (bytes, seconds, bytes) are none: what launches, tiles and small
-workspaces of compilers amount to."""
+"""Smaller differences (bytes, seconds, bytes) do not count: launches, tiles and small workspaces of
+compilers cause them."""
 
 _COLLECTIVE_SHARE = 0.05
-"""Of the compiled peak: added to the bytes of collectives on both sides, so that their ratio is
-finite and small collectives make small ones."""
+"""The part of the compiled peak that is added to the bytes of collectives on both sides, so that
+their ratio is finite and close to 1 for small collectives."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Measured:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> "Measured":
-        """Of a checked plan."""
+        """The figures of a checked plan."""
         estimate, compiled = plan.estimate, plan.compiled
         assert compiled is not None and compiled.step_seconds is not None
         return cls(
@@ -52,8 +52,8 @@ class Measured:
         return by_quantity[quantity]
 
     def error(self, quantity: str) -> float:
-        """The logarithm of estimated over compiled; 0 of a difference that is too small to
-        count."""
+        """The logarithm of estimated over compiled; 0 for a difference that is too small
+        to count."""
         estimated, compiled = self.sides(quantity)
         if abs(estimated - compiled) < _LEAST[quantity]:
             return 0.0
@@ -69,14 +69,15 @@ class Measured:
 
 
 Measure = Callable[[Callable[..., Any], Sequence[Any]], Measured | None]
-"""Of a function of flat arguments and their types; None where it cannot be planned or compiled."""
+"""Measures a function of flat arguments and their types; None if it cannot be planned or
+compiled."""
 
 
 def measured(
     options: Options, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> Measured | None:
-    """Plans and compiles a function; None where that raises, whatever it is: a part of a step may
-    be no function that anybody would write, and the search goes on with others."""
+    """Plans and compiles a function; None if that raises anything. A part of a step may be a
+    function that nobody would write, and the search goes on with others."""
     try:
         plan = PlannedFunction(function, options).plan(*arguments)
     except Exception:

@@ -1,8 +1,9 @@
 """Parts of a traced program that are functions themselves.
 
-A piece is a set of a program's equations. What they read and do not compute is an argument, what
-they compute and do not read is a result. An equation is applied as it was traced, under a name
-scope that tells its phase, so that plans treat it as they did in the whole step.
+A piece is a set of a program's equations. Its arguments are the values that it reads and does not
+compute, its results the values that it computes and others read. An equation is applied as it was
+traced, under a name scope that states its phase, so that plans treat it as they did in the whole
+step.
 """
 
 import functools
@@ -24,16 +25,16 @@ SCOPES: Mapping[Phase, str] = {
     Phase.BACKWARD: "transpose(jvp())",
     Phase.UPDATE: "",
 }
-"""Name scopes by which `kiwi.hlo.phases` knows the phases again."""
+"""Name scopes by which `kiwi.hlo.phases` recognises the phases."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One equation, by itself.
+    """One equation.
 
-    - `inputs`: a value or a literal for each operand; `outputs`: a value for each result, None
-      where nothing in the program reads it.
-    - `params`: those that its primitive is bound with.
+    - `inputs`: a value or a literal for each operand. `outputs`: a value for each result, None if
+      nothing in the program reads it.
+    - `params`: the parameters of its primitive.
     """
 
     primitive: Any
@@ -60,7 +61,7 @@ class Node:
 
     @property
     def in_scope(self) -> AbstractContextManager[Any]:
-        """Inside, equations get its name scope."""
+        """Inside this context manager, equations get its name scope."""
         return jax.named_scope(self.scope) if self.scope else nullcontext()
 
     def apply(self, read: Callable[[int], Any]) -> list[Any]:
@@ -92,7 +93,7 @@ class Piece:
 
     @property
     def argument_types(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """Of the arguments, in order."""
+        """The types of the arguments, in order."""
         return tuple(self.types[value] for value in self.arguments)
 
     def function(self, *arrays: Any) -> list[Any]:
@@ -112,8 +113,8 @@ class Piece:
         return replace(self, nodes=nodes)
 
     def neighbours(self, seeds: Collection[int], distance: int) -> frozenset[int]:
-        """The numbers of nodes that so many values lead to from some, forth or back; of nodes that
-        expand scalars, and so cost nothing, one more."""
+        """The numbers of the nodes within so many values of some nodes, forth or back. Nodes that
+        expand scalars cost nothing, and may be one value further."""
         found = frozenset(seeds)
         for _ in range(distance):
             values = self._touched(found)

@@ -21,7 +21,7 @@ from kiwi.plans.plan import Plan
 from kiwi.sizes import format_bytes, format_seconds
 
 _KERNELS_OF = {PEAK: MEMORY, TIME: COMPUTE, COLLECTIVES: COMMUNICATION}
-"""By quantity, the kernels whose rows tell of it."""
+"""By quantity, the kernels whose rows contain it."""
 
 UNLIMITED = "1024TiB"
 """The budget of pieces: what they hold is compared, not bounded."""
@@ -65,7 +65,7 @@ class Witness:
 
     @property
     def equations(self) -> int:
-        """How many it has."""
+        """The number of equations."""
         return len(self.reduced.piece.nodes)
 
     @property
@@ -75,7 +75,7 @@ class Witness:
 
     @property
     def json(self) -> dict[str, Any]:
-        """What it is, for machines: pairs are estimated and compiled."""
+        """The result for machines; pairs are estimated and compiled."""
         reduced, again = self.reduced.measured, self.printed_measured
         return {
             "quantity": self.quantity,

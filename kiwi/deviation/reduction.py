@@ -25,7 +25,7 @@ SHARE = 0.5
 """The least part of the step's deviation, as the logarithm of a ratio, that a piece must show."""
 
 MOST_TESTS = 80
-"""How many pieces are compiled at most."""
+"""The largest number of pieces that are compiled."""
 
 _MOST_SUSPECTS = 3
 """Kinds of kernels around which a piece grows."""
@@ -35,13 +35,13 @@ _MOST_SEEDS = 4
 
 _DISTANCES = (2, 3, 4, 6)
 _MOST_NODES = 160
-"""How far pieces grow. Those that are larger are given up: they are no smaller than a layer."""
+"""The largest size of a piece. Larger ones are given up: they are no smaller than a layer."""
 
 _FIRST_PARTS = 4
 """Into how many parts a piece is first cut to drop one of them: halves are hardly ever dropped."""
 
 _NEARBY = 200
-"""How far apart, in equations, the suspects of one piece may be."""
+"""The largest distance, in equations, between the suspects of one piece."""
 
 Report = Callable[[str], None]
 """Takes a line that says what is tried."""
@@ -49,10 +49,10 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Reduced:
-    """What is left of a step.
+    """The result of a reduction.
 
-    - `mesh_shape`: on which it deviates.
-    - `measured`: what it takes; `tests`: how many pieces were compiled.
+    - `mesh_shape`: the mesh on which it deviates.
+    - `measured`: its figures. `tests`: the number of compiled pieces.
     """
 
     piece: Piece
@@ -249,7 +249,7 @@ def _place(whole: Piece, number: int) -> tuple[str, tuple[int, ...], str]:
 
 
 def smaller_meshes(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Those to try, the smallest first: one device, two, the mesh itself."""
+    """The meshes to try, the smallest first: one device, two, the mesh itself."""
     own = tuple(mesh_shape)
     devices = prod(own)
     smaller = [(count,) for count in (1, 2) if count < devices]

@@ -1,8 +1,8 @@
 """Pieces with smaller dimensions.
 
-All dimensions of one size shrink together, wherever they stand: in the types of arguments and in
-the parameters of equations. Where a dimension is taken apart or joined (`reshape`), the sizes that
-make it up shrink as well. What then does not fit together is no piece.
+All dimensions of one size shrink together, in the types of arguments and in the parameters of
+equations. If a dimension is split or joined (`reshape`), the sizes of its parts shrink as well. A
+result whose shapes do not fit together is no piece.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,8 @@
 """A program as it is written: each equation in a name scope of its own, in the layouts that XLA
 gives it.
 
-To the interpreter that is a plan without decisions, in which every equation is a unit, and which is
-for one device: it has nothing to reshard, to constrain or to recompute.
+To the interpreter it is a plan without decisions for one device, in which every equation is a unit.
+Nothing is resharded, constrained or recomputed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,8 +49,8 @@ def evaluate_as_written(graph: HloGraph, inputs: Mapping[int, Any]) -> dict[int,
 
 
 def _order(program: Program) -> Iterator[int]:
-    """The equations with those of each loop together, where its last one stands: between them are
-    constants, and what takes the loop's results."""
+    """The equations in order, with those of each loop together at the place of its last one.
+    Between them are constants and readers of the loop's results."""
     around = program.loops_around
     last = {loop: e.index for e in program.equations for loop in around(e.loop)}
 

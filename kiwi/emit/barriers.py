@@ -1,27 +1,28 @@
 """Optimization barriers: those that a plan needs, and those that keep XLA to the order of a plan.
 
 There are as few as a plan's memory allows (docs/how_it_works/memory.md, "Barriers"): those of
-`kiwi.emit.needed_barriers`, and one for each of `Execution.tied_steps`. In front of a tied step the
+`kiwi.emit.needed_barriers`, and one for each of `Execution.tied_steps`. Before a tied step, the
 values that it reads from earlier steps pass one `optimization_barrier`, together with a recent
-result, the trigger, before which the step cannot start. These values pass no barrier:
+result, the trigger, before which the step cannot start. Two kinds of values pass no barrier:
 
-- What one of the last `SLACK` steps computed, so that XLA can fuse neighbours; unless a matmul
-  would read it unscaled (`is_scaled`) while later steps read it scaled.
-- The result of a library call in front of its last reader if that reader may write over it
+- The results of the last `SLACK` steps, so that XLA can fuse neighbours. An exception is a value
+  that a matmul would read unscaled (`is_scaled`) while later steps read it scaled.
+- The result of a library call before its last reader, if that reader may write over it
   (`kiwi.hlo.in_place`): the reader waits for it anyway.
 
 A resharded copy that an earlier step keeps for later ones (`Execution.kept_copies`) always passes
 the barriers of these, and of recomputed groups, in place of the value.
 
 The trigger is the latest result that is older than the last `SLACK` steps, so that collectives of a
-step overlap with the neighbours; where none is live, the neighbour's. It is read behind the barrier
-from then on, and must have a later reader: XLA drops operands of a barrier whose results nothing
-reads. An update that overwrites a donated argument is also tied to its neighbours if they read the
-argument, which XLA would copy at the start of the step.
+step overlap with the neighbours. If no such result is live, it is the neighbour's. From then on it
+is read behind the barrier. It must have a later reader: XLA drops operands of a barrier whose
+results nothing reads. An update that overwrites a donated argument is also tied to its neighbours
+if they read the argument, which XLA would otherwise copy at the start of the step.
 
 A fetch from the host (`kiwi.emit.context`) waits for the latest result that is older than the last
-step, whose time the copy then has. In the body of a loop only steps of the same body are neighbours
-and triggers; values from outside are older. For the body around it, a loop is one step.
+step, and so has the time of that step for its copy. In a loop's body only steps of the same body
+are neighbours and triggers; values from outside are older. For the body around it, a loop is one
+step.
 """
 
 from dataclasses import dataclass, replace
@@ -47,10 +48,9 @@ from kiwi.memory.live_ranges import temporaries
 from kiwi.memory.loop_bodies import LoopBody, OperandRead, ScheduledUnit, dataflow, loop_bodies
 
 MOST_LATE = 3
-"""How many matmuls of the backward pass may stand between gradients and the one that waits for them
-(`Execution.gradients_in_time`): meanwhile they are summed up. Overlapping programs of six models on
-eight H100s at 60 and 80 % of their free peaks are 3 to 27 % smaller so, and take up to 6 % longer;
-with 4 to 8 they are up to 25 % larger than with 3."""
+"""The number of matmuls of the backward pass that may stand between gradients and the matmul that
+waits for them (`Execution.gradients_in_time`). The gradients are reduced meanwhile. A larger number
+costs memory, a smaller one time."""
 
 HEAVY = 0.02
 """Steps of the forward pass do not come late if they read a value of this part of all that the
@@ -62,11 +62,11 @@ POINTER_BYTES, ALIGNMENT_BYTES = 8, 64
 
 @dataclass(frozen=True)
 class Barrier:
-    """The operands of the barrier in front of one step; without operands there is no barrier.
+    """The operands of the barrier before one step. Without operands there is no barrier.
 
-    - `triggers`: recent results, read behind the barrier from then on; none if one of `values`
-      ties the step.
-    - `copies`: those that an earlier step keeps.
+    - `triggers`: recent results, read behind the barrier from then on; none if one of `values` ties
+      the step.
+    - `copies`: the operands that are copies kept by an earlier step.
     - `is_of_group`: whether the recomputations that follow read `values` behind it as well.
     """
 
@@ -87,7 +87,8 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Barriers:
-    """`steps[k]`: of the k-th step of the schedule. `loops[l]`: the triggers of loop l."""
+    """`steps[k]`: the barrier of the k-th step of the schedule. `loops[l]`: the triggers
+    of loop l."""
 
     steps: tuple[Barrier, ...]
     loops: dict[int, tuple[int, ...]]
@@ -159,9 +160,10 @@ class _BarrierBuilder:
             before.append(item.position)
 
     def _fetch_triggers(self, position: int, before: list[int]) -> tuple[int, ...]:
-        """The latest result that is older than `SLACK` steps; if the step is not tied none that an
-        iteration begins with, so that XLA:TPU may fetch one iteration ahead. Where barriers hold
-        copies, also a gradient in front of the last fetch: XLA would leave it for the end."""
+        """The trigger of a fetch: the latest result that is older than `SLACK` steps. If the step
+        is not tied, it is none of an iteration's start values, so that XLA:TPU may fetch one
+        iteration ahead. If barriers hold copies, a gradient before the last fetch is a trigger as
+        well: XLA would leave it for the end."""
         units, border = self._units, self._graph.border
         if not self._execution.is_tied(position):
             before = [k for k in before if border(units[self._steps[k]]) not in ENTRIES]
@@ -196,8 +198,8 @@ class _BarrierBuilder:
     def _triggers_of_copies(
         self, step: ScheduledUnit, again: set[int], before: list[int]
     ) -> set[int]:
-        """What a step waits for that begins copies: where these come ahead of their readers, for
-        the latest result that it reads anyway."""
+        """The results for which a step that begins copies waits. If copies come ahead of their
+        readers, it is the latest result that the step reads anyway."""
         if self._execution.copies_ahead:
             read = self._flow.source[step.position].items()
             own = {k: v for v, k in read if k in before and v not in again}

@@ -1,12 +1,13 @@
-"""What all loop bodies of one evaluation share: the execution, its barriers and its dataflow; and
-where in the host's memory a plan puts the values that it offloads (`Execution.fetched`).
+"""The common state of all loop bodies of one evaluation: the execution, its barriers and its
+dataflow; and where in host memory a plan puts the values that it offloads (`Execution.fetched`).
 
-How copies are paced, and why: docs/how_it_works/memory.md, "Copies to the host". In scans each
-iteration hands its element on as a stacked result in the host's memory. Outside of them XLA:GPU
-copies whole arrays: what is read some steps later passes a barrier with the copy, which ends there
-(`Context.steps_of_copies`). For XLA:TPU equal values are slices of one buffer, at indices to which
-zeros are added that it cannot know to be zeros: a fetch waits for the trigger of its step, a copy
-to the host for the token of the one before. Arguments and results go the same way, in two halves.
+How copies are paced, and why, is explained in docs/how_it_works/memory.md, "Copies to the host". In
+scans each iteration hands its element on as a stacked result in host memory. Outside of scans
+XLA:GPU copies whole arrays. A value that is read some steps later passes a barrier with the copy,
+which has ended then (`Context.steps_of_copies`). For XLA:TPU equal values are slices of one buffer.
+Zeros that the compiler cannot know to be zeros are added to their indices, so that a fetch waits
+for the trigger of its step, and a copy to the host for the token of the copy before. Arguments and
+results are copied in the same way, in two halves.
 """
 
 import functools
@@ -26,12 +27,12 @@ from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
 
 _FEWEST_STEPS = 2
-"""How many steps the only copy to the host has."""
+"""The number of steps that the only copy to the host may take."""
 
 
 @dataclass(frozen=True)
 class HostPlace:
-    """The element of a buffer in the host's memory that a value is: `count` values share one, on
+    """The element of a buffer in host memory that holds a value. `count` values share a buffer. On
     GPUs one value is the buffer."""
 
     buffer: int
@@ -68,7 +69,7 @@ class Context:
     def on_each_device(
         self, function: Callable[..., Any], in_specs: Any, out_specs: Any
     ) -> Callable[..., Any]:
-        """The function on the parts of one device; on the whole where there is one device only."""
+        """The function on the parts of one device; on whole arrays if there is one device only."""
         if self.execution.mesh.size == 1:
             return function
         return jax.shard_map(
@@ -101,8 +102,8 @@ class Context:
 
     @functools.cached_property
     def steps_of_copies(self) -> int:
-        """In front of how many steps a copy to the host begins that has to end: as many as are
-        between two of them, so that one is under way."""
+        """How many steps before its end a copy to the host begins: as many as lie between two
+        copies, so that one is under way at a time."""
         steps, units = self.execution.schedule.steps, self.execution.units.units
         begun = sorted(steps.index(u) for u in self.execution.fetched if units[u].loop is None)
         between = (begun[-1] - begun[0]) // (len(begun) - 1) if len(begun) > 1 else _FEWEST_STEPS
@@ -116,8 +117,8 @@ class Context:
         return {r: layout for r, layout in pairs if isinstance(r, int) and r in program.host_values}
 
     def stacked_values(self, body: LoopBody) -> tuple[int, ...]:
-        """The values that a loop stacks: read outside of it, or stacked results of the scan. Of a
-        branch the former."""
+        """The values that a loop stacks: those read outside of it, and stacked results of the scan.
+        A branch stacks the former."""
         units, steps = self.execution.units, self.execution.schedule.steps
         inside = {step.position: units.units[step.unit] for step in body.steps()}
         read = {

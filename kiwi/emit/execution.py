@@ -26,27 +26,27 @@ Copy = tuple[int, str, TensorSharding]
 class Execution:
     """A schedule of units and their layouts.
 
-    - `kernels`: of the step's units, for the target that the plan was made for. They settle the
-      chains of resharding.
-    - `argument_shardings`: per flat argument.
-    - `result_shardings`: per flat result; None for a result that is a literal.
-    - `layouts`: per value index the sharding in which it is stored.
-    - `reads[u]`: for unit u, per entry of `rule.reads`, the sharding that it expects.
-    - `kept_copies`: the reads for which a unit reads the copy that the latest earlier reader of the
-      value in the same body keeps.
-    - `tied_steps`: the positions in the schedule of steps that barriers keep in the plan's order,
-      beside the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
-    - `copies_ahead`: whether copies that are made again may begin beside the matmul in front of
-      their readers, to overlap with it.
+    - `kernels`: of the step's units, for the target of the plan. They determine the chains of
+      resharding.
+    - `argument_shardings`: for each flat argument.
+    - `result_shardings`: for each flat result; None for a result that is a literal.
+    - `layouts`: by value index, the sharding in which it is stored.
+    - `reads[u]`: for unit u, the expected sharding of each entry of `rule.reads`.
+    - `kept_copies`: the reads for which a unit uses the copy of the latest earlier reader of the
+      value in the same body.
+    - `tied_steps`: the positions of steps that barriers keep in the plan's order, beside the
+      barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
+    - `copies_ahead`: whether copies that are made again may begin beside the matmul before their
+      readers, to overlap with it.
     - `gradients_in_time`: whether a matmul of the backward pass waits for the gradients of a few
-      matmuls before; XLA leaves them for the end otherwise, and holds what they read.
-    - `metrics_in_time`: whether a matmul of the backward pass waits for steps of the forward pass
-      that read large values which are kept for the backward pass, as a metric of the logits does.
-    - `fetched`: the units that do not run a second time where they stand in the schedule again:
-      their results, copied to the host behind the first time, are fetched from there.
+      matmuls before. XLA otherwise leaves them for the end, and holds their operands.
+    - `metrics_in_time`: whether a matmul of the backward pass waits for operators of the forward
+      pass that read large values which are kept for the backward pass, as a metric of the logits.
+    - `fetched`: the units whose second step in the schedule is a fetch: their results are copied to
+      the host after the first run and fetched from there.
     - `arrangement`: how the compiler is told to arrange the program.
-    - `is_for_another_compiler`: operands are moved in their own dtype: what the plan's
-      compiler narrows, for it rounds them anyway (`Kernel.moved`), another one may not.
+    - `is_for_another_compiler`: operands are moved in their own dtype. The plan's compiler rounds
+      operands that are narrowed (`Kernel.moved`) anyway; another compiler may not.
     """
 
     kernels: KernelGraph
@@ -91,18 +91,18 @@ class Execution:
         return again - self.fetched
 
     def moved_value(self, unit: Unit, value: int) -> Value:
-        """What is moved where a unit's operand is resharded."""
+        """The value that is moved when a unit's operand is resharded."""
         if self.is_for_another_compiler:
             return self.units.graph.program.values[value]
         return self.kernels.moved_value(unit, value)
 
     def copy_of(self, unit: Unit, number: int) -> Copy:
-        """The copy that entry `number` of a unit's `rule.reads` is, in whichever layout."""
+        """The copy for entry `number` of a unit's `rule.reads`, in any layout."""
         value = unit.rule.reads[number][0]
         return value, str(self.moved_value(unit, value).dtype), self.reads[unit.index][number]
 
     def resharding_table(self, moved: Value) -> ReshardingTable:
-        """Between the layouts of what is moved, as it was priced."""
+        """The resharding between the layouts of a moved value, as it was priced."""
         return resharding_table(self.mesh, self.facts, moved)
 
 

@@ -1,8 +1,8 @@
-"""Buffers in the host's memory, of which the emitted program writes and reads elements.
+"""Buffers in host memory whose elements the emitted program writes and reads.
 
 Each device writes and reads its own part of a value, and has its own token (`kiwi.emit.context`). A
-part is a matrix, and a buffer the matrices of its elements below one another: XLA:TPU copies slices
-of one dimension only. A buffer has two elements at least (`LEAST_ELEMENTS`).
+part is a matrix, and a buffer consists of the matrices of its elements one below the other: XLA:TPU
+copies slices of one dimension only. A buffer has at least two elements (`LEAST_ELEMENTS`).
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from kiwi.mesh import TensorSharding
 from kiwi.mesh.tiles import default_order
 
 _TILE_ROWS, _TILE_COLUMNS = 8, 1024
-"""Of what is read back: a tile of XLA:TPU, and a part of a vector that has no columns."""
+"""The sizes of what is read back: a tile of XLA:TPU, and a part of a vector without columns."""
 
 
 def empty_buffer(context: Context, layout: TensorSharding, elements: int, like: Any) -> Any:
-    """For so many elements of the shape and type of an array in a layout:
-    [devices * elements * rows, columns]."""
+    """An empty buffer for so many elements of an array's shape and type in a layout: [devices *
+    elements * rows, columns]."""
     rows, columns = _matrix(_local_shape(context, layout, like.shape))
     all_rows = context.execution.mesh.size * max(elements, LEAST_ELEMENTS) * rows
     empty = jnp.zeros((all_rows, columns), like.dtype)
@@ -38,10 +38,11 @@ def empty_buffer(context: Context, layout: TensorSharding, elements: int, like: 
 def written(
     context: Context, layout: TensorSharding, buffer: Any, array: Any, index: Any, token: Any
 ) -> tuple[Any, Any]:
-    """The buffer with an array as an element, and the token that the copy has ended: [devices].
+    """The buffer with an array written to one of its elements, and the token of the finished copy:
+    [devices].
 
-    `index` is that of the element; where there is a token of an earlier copy, XLA knows it only
-    behind that.
+    `index` is that of the element. If there is a token of an earlier copy, XLA knows the index only
+    after that copy.
     """
 
     def write(buffer: Any, part: Any, index: Any, token: Any) -> tuple[Any, Any]:
@@ -79,8 +80,8 @@ def is_paced(context: Context, layout: TensorSharding, shape: Sequence[int]) -> 
 
 
 def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> Any:
-    """An array in the host's memory, on the device: two halves, since XLA knows where the whole
-    begins. `zero` is one that XLA knows only when the copy may begin."""
+    """An array in host memory, copied to the device in two halves, since XLA chooses when a whole
+    array's copy begins. `zero` is a zero that XLA knows only when the copy may begin."""
 
     def read(part: Any, zero: Any) -> Any:
         cut, half = _half(part.shape)
@@ -96,8 +97,8 @@ def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> 
 def stored(
     context: Context, layout: TensorSharding, buffer: Any, array: Any, token: Any
 ) -> tuple[Any, Any]:
-    """An array in the memory of `buffer`, on the host, and the token of its copy; `token` is that
-    of an earlier one, before which this one does not begin."""
+    """An array copied to the host, in the memory of `buffer`, and the token of its copy. The copy
+    does not begin before the earlier copy with `token`."""
 
     def write(buffer: Any, part: Any, token: Any) -> tuple[Any, Any]:
         cut, half = _half(part.shape)
@@ -120,8 +121,8 @@ def row_major(part: Any) -> Any:
 
 
 def _in_order(part: Any) -> Any:
-    """An array in the order of an argument; XLA would also turn one in the host's memory, as
-    whoever reads it wants it."""
+    """An array in the order of an argument. XLA would otherwise transpose it for its reader, even
+    in host memory."""
     return with_layout_constraint(part, Layout(default_order(part.shape)))
 
 
@@ -152,11 +153,11 @@ def _matrix(local: Sequence[int]) -> tuple[int, int]:
 
 
 def _zero_behind(token: Any) -> Any:
-    """Zero, as an int32 that XLA knows only behind a token [1]."""
+    """Zero, as an int32 that XLA knows only after a token [1]."""
     unknown = lax.optimization_barrier(jnp.uint32(0))
     return jnp.minimum(lax.convert_element_type(token[0], jnp.uint32), unknown).astype(jnp.int32)
 
 
 def _by_device(context: Context) -> P:
-    """Of an array of which each device has its part of the first dimension."""
+    """A view of an array of which each device has its part of the first dimension."""
     return P(context.jax_mesh.axis_names)

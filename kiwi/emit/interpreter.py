@@ -57,15 +57,16 @@ class Interpreter(Values):
 
     - `parent`: the interpreter of the body that runs the loop.
     - `indices`: for each scan around the body the number of its iteration, outermost first.
-    - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration, by what an
-      iteration reads and by what it hands on.
-    - `elements`: for each stacked result of a scan the element that this iteration adds.
-    - `on_host`: what the plan has copied to the host: what a scan stacked, by value, and buffers by
-      number (`kiwi.emit.context`). `token`: that of the latest copy to an element of a buffer;
-      `leaving`: by buffer the step at which the copy of the whole ends.
-    - `copies`: of each resharded copy the latest that a unit read.
-    - `behind`: what the units of a recomputed group read behind the group's barrier; `read_with`:
-      the same by what they compute, whose readers read it there as well, so that XLA fuses them.
+    - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration, by its start
+      value and by its end value in an iteration.
+    - `elements`: for each stacked result of a scan the element of this iteration.
+    - `on_host`: values that the plan has copied to the host: stacks of scans by value, and buffers
+      by number (`kiwi.emit.context`).
+    - `token`: the token of the latest copy to an element of a buffer. `leaving`: by buffer, the
+      step at which the copy of the whole buffer ends.
+    - `copies`: for each resharded copy the latest one that a unit read.
+    - `behind`: the operands of a recomputed group behind the group's barrier. `read_with`: the same
+      by the group's results, whose readers read them there as well, so that XLA fuses them.
     """
 
     def run(self) -> None:
@@ -80,7 +81,7 @@ class Interpreter(Values):
                 self._evaluate(item)
 
     def result(self, result: int | Literal, sharding: TensorSharding | None) -> Any:
-        """A result of the function, in the layout that the caller gets."""
+        """A result of the function, in the layout for the caller."""
         if isinstance(result, Literal):
             return result.value
         array = self.env[result]
@@ -163,7 +164,7 @@ class Interpreter(Values):
         self.env[output], self.token = stored(self._context, target, buffer, array, token)
 
     def _behind_token(self, array: Any, value: int, layout: TensorSharding) -> tuple[Any, Any]:
-        """An array that is there once the latest copy to the host has ended, and its token."""
+        """An array that is available once the latest copy to the host has ended, and its token."""
         if self.token is None:
             return array, jnp.zeros(self._execution.mesh.size, array.dtype)
         array, token = lax.optimization_barrier((array, self.token))
@@ -174,8 +175,8 @@ class Interpreter(Values):
         return self._behind_barrier(barrier, [array]).scalars[0]
 
     def _end_copies(self, unit: Unit, position: int) -> None:
-        """Whoever reads what a library call or an offloaded unit has computed waits for the copies
-        to the host that are to end by now."""
+        """Makes readers of the results of library calls and offloaded units wait for the copies to
+        the host that have to end by now."""
         due = [buffer for buffer, end in self.leaving.items() if end <= position]
         is_offloaded = unit.index in self._execution.fetched
         if not due or not (is_offloaded or is_of_library(self._graph.graph, unit)):
@@ -205,7 +206,7 @@ class Interpreter(Values):
         self.on_host[place.buffer] = buffer
 
     def _fetch_back(self, unit: Unit, barrier: Barrier) -> None:
-        """Copies a result that was copied to the host back, of a loop that of its iteration."""
+        """Copies a result back from the host. In a loop it is the element of the iteration."""
         (value,) = unit.outputs
         place = self._context.host_places.get(value)
         name = ("stacked", value) if place is None else place.buffer
@@ -251,7 +252,7 @@ class Interpreter(Values):
     def _while(
         self, loop: Loop, body: LoopBody, carries: Sequence[Carry], started: dict[int, Any]
     ) -> Sequence[Any]:
-        """Runs a `lax.while_loop`; returns the carries that it leaves."""
+        """Runs a `lax.while_loop`; returns its final carries."""
         assert loop.test is not None
         test = [carry.current for carry in carries].index(loop.test)
 
@@ -265,8 +266,9 @@ class Interpreter(Values):
         return lax.while_loop(lambda state: state[test], iterate, initial)
 
     def _switch(self, loop: Loop, body: LoopBody) -> tuple[Sequence[Carry], Sequence[Any]]:
-        """Runs a `lax.switch`; returns the results that branches hand on, as of the first branch.
-        Values of a branch that are read outside of it, zeros of another one, go into `env`."""
+        """Runs a `lax.switch`; returns the results of the branch, under the names of the first
+        branch. Values of a branch that are read outside of it go into `env`; for other branches
+        they are zeros."""
         assert loop.test is not None
         bodies = {item.loop: item for item in body.items if isinstance(item, LoopBody)}
         branches = [k for k in self._program.loops if k.parent == loop.index]
@@ -295,8 +297,7 @@ class Interpreter(Values):
     def _scan(
         self, loop: Loop, body: LoopBody, carries: Sequence[Carry], started: dict[int, Any]
     ) -> Sequence[Any]:
-        """Runs a `lax.scan`; returns the carries that it leaves, and puts what it stacks into
-        `env`."""
+        """Runs a `lax.scan`; returns its final carries, and puts its stacks into `env`."""
         stacked = self._context.stacked_values(body)
         producer, fetched = self._graph.producer, self._execution.fetched
         on_host = [v for v in stacked if producer[v] in fetched]
@@ -326,7 +327,8 @@ class Interpreter(Values):
             unroll=loop.unroll,
         )
         for value, buffer in zip(buffered, buffers, strict=True):
-            # Else the partitioner would give the loop's own buffer a layout that a reader wants.
+            # Otherwise the partitioner would give the loop's own buffer a layout that a reader
+            # wants.
             self.env[value] = self._constrain_stacked(value, buffer, len(self._indices))
         self.env.update(zip(listed, lists, strict=True))
         names = (("stacked", value) for value in on_host)
@@ -334,8 +336,8 @@ class Interpreter(Values):
         return finals
 
     def _started(self, body: LoopBody) -> dict[int, Any]:
-        """The initial carries of a loop; also puts the operands that it slices, and the branch that
-        runs, into `env`."""
+        """The initial carries of a loop. Also puts the operands that the loop slices, and the index
+        of the branch, into `env`."""
         found = {}
         for item in body.items:
             if isinstance(item, LoopBody):
@@ -371,8 +373,8 @@ class Interpreter(Values):
         return lax.full(self._stacked_shape(value), 0, self._program.values[value].dtype)
 
     def _stacked_shape(self, value: int) -> tuple[int, ...]:
-        """The shape in which the interpreter holds a value of scans that it is not inside of; that
-        of a stacked result has the iterations already."""
+        """The shape in which the interpreter holds a value of scans that it is outside of. A
+        stacked result has the dimension of the iterations already."""
         around = self._program.scans_around(self._program.loop_of(value))[len(self._indices) :]
         lengths = (self._program.loops[k].length for k in around)
         return (*lengths, *self._program.values[value].shape)
@@ -393,8 +395,8 @@ class Interpreter(Values):
         return self._reshard(carry.current, array, self._layouts[carry.next], wanted)
 
     def _take_final(self, unit: Unit) -> None:
-        """Puts a carry after the last iteration, or what a branch has handed on, into `env` of the
-        body around the loop."""
+        """Puts a carry after the last iteration, or the result of a branch, into `env` of the body
+        around the loop."""
         equation, (output,) = self._program.equations[unit.root], unit.outputs
         value = output if equation.name == JOIN else equation.reads[0]
         final = self.finals[equation.jaxpr_eqn.params["loop"], value]
@@ -402,27 +404,25 @@ class Interpreter(Values):
 
 
 def in_written_order(context: Context, unit: Unit, output: int, array: Any) -> Any:
-    """A result of a unit; the layout of what a matmul yields is constrained to its own order where
-    the compiler may choose another one.
+    """A result of a unit. The layout of a matmul's result is constrained to its own order if the
+    compiler may choose another one.
 
-    XLA:GPU assigns layouts before it fuses. Where a gradient sums over batch and positions it may
-    make the batch the minor dimension of all states between the layers: norms then reduce columns,
-    and each matmul's operand and result are transposed. With its own order as a constraint on what
-    matmuls yield a vision transformer's step takes 6 % less, an encoder-decoder's 8 %
-    (`benchmarks/device`, compiled schedules). Products of batches are left alone: attention has to
-    transpose some of them anyway, and XLA chooses which.
+    XLA:GPU assigns layouts before it fuses. If a gradient sums over batch and positions, it may
+    make the batch the minor dimension of all states between the layers. Norms then reduce columns,
+    and each matmul's operand and result are transposed. The constraint prevents that. Products of
+    batches are left alone: attention has to transpose some of them anyway, and XLA chooses which.
     """
     execution = context.execution
     if not execution.facts.transposes_products or not is_product(execution.units, unit):
         return array
-    # XLA's partitioner knows no rule for a constraint of layouts, and would gather its operand.
+    # XLA's partitioner has no rule for a constraint on layouts, and would gather its operand.
     spec = execution.mesh.partition_spec(execution.layouts[output])
     return context.on_each_device(row_major, spec, spec)(array)
 
 
 def is_product(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit yields what a matmul of one matrix writes: rows of two dimensions or more, as
-    the positions of a batch, and columns of one."""
+    """Whether a unit yields a matmul's result of one matrix: rows of two dimensions or more, such
+    as the positions of a batch, and columns of one."""
     root = units.graph.program.equations[unit.root]
     if root.name != MATMUL:
         return False
@@ -434,9 +434,9 @@ def is_product(units: UnitGraph, unit: Unit) -> bool:
 def emit(execution: Execution) -> Callable[..., list[Any]]:
     """A function of the flat arguments that returns the flat results.
 
-    Its sharding constraints name the axes of the mesh that the arguments' types name, or of an
-    abstract mesh, so it can be traced without devices. It may be traced in any context of a mesh,
-    and its arguments may have Explicit axes: the types of its results have none.
+    Its sharding constraints name the axes of the mesh in the arguments' types, or of an abstract
+    mesh, so it can be traced without devices. It may be traced in any context of a mesh. Its
+    arguments may have Explicit axes; the types of its results have none.
     """
     program = execution.units.graph.program
 

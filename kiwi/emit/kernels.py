@@ -1,6 +1,6 @@
 """Kernels in the emitted program: each device calls the function on its shards.
 
-XLA cannot partition them; one without a sharding rule runs on whole operands on each device.
+XLA cannot partition them. A kernel without a sharding rule runs on whole operands on each device.
 """
 
 import functools
@@ -23,7 +23,7 @@ from kiwi.mesh import TensorSharding
 def on_each_device(
     context: Context, unit: Unit, equation: Equation, local: Mapping[int, Any]
 ) -> list[Any]:
-    """The results of a kernel that something reads, from operands in the unit's layouts."""
+    """The results of a kernel that are read, from operands in the unit's layouts."""
     reads_rows = equation.name in context.execution.facts.row_major_primitives
     kernel = equation.kernel or equation.batches
     if kernel is None or context.execution.mesh.size == 1:
@@ -46,15 +46,15 @@ def on_each_device(
 
 
 def _of_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of arrays that lie row-major, and of results that do."""
+    """The function with row-major operands and results."""
     return lambda *shards: jax.tree.map(row_major, function(*map(row_major, shards)))
 
 
 def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
-    """Arrays that XLA propagates shardings to as a kernel's sharding rule says, on any platform:
-    sums of the operands along the factors that a result lacks.
+    """A replacement for a kernel on any platform, through which XLA propagates shardings as the
+    kernel's rule says: sums of the operands along the factors that a result lacks.
 
-    A `shard_map` stays one, of as little work, between the layouts that it names.
+    A `shard_map` stays a `shard_map` with as little work, between the layouts that it names.
     """
     if equation.name == "shard_map":
         return _manual_stand_in(equation, read)
@@ -116,7 +116,8 @@ def _axes_of_factors(
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The mesh axes that shard each factor, from the layouts of the unit's results.
 
-    All factors that may be sharded are there, and in a dimension only the first one is sharded.
+    All factors that may be sharded are among them, and in each dimension only the first factor is
+    sharded.
     """
     for output, tensor in zip(unit.outputs, equation.kept(kernel.results), strict=True):
         layout = context.execution.layouts[output]

@@ -1,18 +1,21 @@
 """Barriers without which the compiled program would not be the plan, in whatever order XLA runs it:
-of recomputed groups, of copies made again, of large constants, and of sums with what comes late.
-Why, and what each saves: docs/how_it_works/memory.md, "Barriers".
+for recomputed groups, repeated copies, large constants, and sums with late operands. Their reasons
+and effects are in docs/how_it_works/memory.md, "Barriers".
 
-A group's trigger is the latest result that its reader reads beside it (the cotangent), computed
-after the first computation was read last; a map's of it, if XLA fuses that with the cotangent's
-matmul. Iterations need none if the first is in another loop, unless XLA could compute the group
-once for all. A copy that is made again waits in front of its reader, or, where collectives overlap
-and there is memory for it, of the matmul before, and then for the gradients of parameters in front
-of the second last one, too. No constant waits that maps or reductions read, into which it is fused.
+A recomputed group waits for a trigger, as a rule the cotangent: the other operand of the group's
+reader, computed after the last use of the group's first copy. If XLA fuses the cotangent's matmul
+with an elementwise operator behind it, that operator's result is the trigger. Iterations need no
+trigger if the first computation is in another loop, unless XLA could compute the group once for
+all.
 
-XLA also takes multiplications by a scalar from the operands of a matmul to its result where that is
+A repeated copy waits before its reader. If collectives overlap and there is memory for it, the copy
+waits before the matmul ahead of its reader, and gradients of parameters then wait before the second
+last matmul. Constants that maps or reductions read do not wait: they are fused.
+
+XLA also moves multiplications by a scalar from the operands of a matmul to its result if that is
 smaller (`AlgebraicSimplifier::ScalarMultiplyReduction`), through changes of layout and of dtype but
-through no barrier. An operand that something else reads as well is then computed twice, scaled and
-not: in attention the gradient of the scores, of which the heap held two (`is_scaled`).
+through no barrier. An operand with other readers is then computed twice, scaled and unscaled. In
+attention this is the gradient of the scores, of which the heap would hold two (`is_scaled`).
 """
 
 import itertools
@@ -42,8 +45,7 @@ _PASSES = frozenset({"transpose", "reshape", "convert_element_type", "copy"})
 def large_constants(graph: UnitGraph, unit: Unit) -> tuple[int, ...]:
     """The equations that expand a scalar to a large constant, which the unit's root reads.
 
-    The zeros that a scatter adds to are as large as the gradient of an embedding. XLA:GPU even
-    allocates the zeros of max pooling's gradient twice, with those of a relu.
+    The zeros that a scatter adds to are as large as the gradient of an embedding.
     """
     if is_map(graph.graph, unit.root):
         return ()
@@ -59,8 +61,8 @@ def makes_constants_early(execution: Execution, unit: Unit) -> bool:
 
 
 def early_summands(execution: Execution, flow: Dataflow, step: ScheduledUnit) -> set[int]:
-    """The results of library calls that nothing but a step reads, which waits for a result that is
-    younger by more than `SLACK` steps."""
+    """The results of library calls that only this step reads, if the step also waits for a result
+    that is younger by more than `SLACK` steps."""
     graph, position = execution.units, step.position
     if not execution.facts.fusion.joins_maps_to_matmuls or execution.mesh.size == 1:
         return set()
@@ -85,7 +87,7 @@ class RecomputedGroup:
         self.positions = frozenset(member.position for member in members)
 
     def inputs(self, flow: Dataflow) -> set[int]:
-        """The values that the group reads and does not compute."""
+        """The operands of the group that it does not compute."""
         reads = (pair for m in self.members for pair in flow.source[m.position].items())
         return {value for value, source in reads if source not in self.positions}
 
@@ -99,7 +101,7 @@ class RecomputedGroup:
 
 
 def recomputed_groups(body: LoopBody) -> Iterator[RecomputedGroup]:
-    """The groups of a body, in order; a loop between two recomputations parts them."""
+    """The groups of a body, in order. A loop between two recomputations separates them."""
     members: list[ScheduledUnit] = []
     for item in body.items:
         is_step = isinstance(item, ScheduledUnit)
@@ -114,7 +116,7 @@ def recomputed_groups(body: LoopBody) -> Iterator[RecomputedGroup]:
 
 
 class LiveResults:
-    """The results of earlier steps that have readers to come."""
+    """The results of earlier steps that are still to be read."""
 
     def __init__(self, execution: Execution, flow: Dataflow) -> None:
         self._execution = execution
@@ -151,14 +153,14 @@ class LiveResults:
         return set()
 
     def computed_at(self, value: int, before: Sequence[int]) -> int:
-        """The latest of the earlier steps that compute a value."""
+        """The latest of the earlier steps that computes a value."""
         return max(k for k in before if value in self._graph.units[self._steps[k]].outputs)
 
     def late_matmul(
         self, position: int, before: Sequence[int], until: int, awaited: int
     ) -> set[int]:
-        """A live result that waits for the latest matmul in front of `until` which a step, the
-        `awaited` one, does not wait for, if there is one."""
+        """A live result that depends on the latest matmul before `until` on which the step
+        `awaited` does not depend, if there is one."""
         needed = self._needed_by(awaited)
         early = (k for k in before if k < until and k not in needed)
         late = self._late(position, before, [k for k in early if self._is_matmul(self._unit(k))])
@@ -214,7 +216,7 @@ class LiveResults:
     def _late(
         self, position: int, before: Sequence[int], steps: Sequence[int]
     ) -> Iterator[tuple[int, int]]:
-        """Steps, the latest first, each with a live result that waits for it, if there is one."""
+        """Steps, the latest first, each with a live result that depends on it, if there is one."""
         for earlier in reversed(steps):
             results = (self.of_step(k, position) for k in self._waiting_for(earlier, before))
             if alive := next(filter(None, results), None):
@@ -227,7 +229,7 @@ class LiveResults:
         return is_of_library(self._graph.graph, unit)
 
     def _may_be_gradient(self, unit: Unit) -> bool:
-        is_kernel = unit.index not in self._shared  # Else it is computed with what it reads.
+        is_kernel = unit.index not in self._shared  # Otherwise computed with its operands.
         reduces = "reduce" in self._graph.graph.opcodes[unit.root] and is_kernel
         return unit.phase is Phase.BACKWARD and (reduces or self._is_matmul(unit))
 
@@ -247,8 +249,9 @@ class LiveResults:
                 yield position
 
     def trigger(self, group: RecomputedGroup, before: Sequence[int]) -> set[int]:
-        """The latest result that the group's reader reads beside it and that waits for a matmul, if
-        the group's earlier results are all read by then; else the latest one."""
+        """The trigger of a group: the latest other operand of the group's reader that depends on a
+        matmul, if the group's earlier results have all been read by then; otherwise the latest
+        result."""
         first = group.members[0].position
         if group.reader is not None:
             read = self._flow.source[group.reader.position].items()
@@ -261,7 +264,8 @@ class LiveResults:
         return self.latest(first, before)
 
     def _of_fused_map(self, matmul: int, first: int, before: Sequence[int]) -> set[int]:
-        """The live result of the first map that is fused with a matmul if no barrier parts them."""
+        """The live result of the first map that is fused with a matmul if no barrier separates
+        them."""
         if not self._joins_maps or not self._is_matmul(self._unit(matmul)):
             return set()
         maps = (k for k in before if is_map(self._graph.graph, self._unit(k).root))
@@ -270,7 +274,7 @@ class LiveResults:
         return set(itertools.islice(alive, 1))
 
     def _last_read_of_earlier(self, group: RecomputedGroup) -> int:
-        """When the results of the group's earlier computations are read last."""
+        """The last use of the results of the group's earlier computations."""
         first = group.members[0].position
         results = {o for m in group.members for o in self._graph.units[m.unit].outputs}
         reads = (k for k in range(first) if results & self._flow.source[k].keys())
@@ -280,8 +284,9 @@ class LiveResults:
 def copies_made_again(execution: Execution, flow: Dataflow, body: LoopBody) -> dict[int, set[int]]:
     """By position of a step, the values whose copies may be made again from there on.
 
-    That is the step that reads the copy; or the last matmul in front of it, if copies come ahead
-    (`Execution.copies_ahead`), no step between both reads the value, and no loop is between.
+    That is the step that reads the copy. If copies come ahead (`Execution.copies_ahead`), it is the
+    last matmul before the reader, provided that no step between the two reads the value, and no
+    loop is between.
     """
     made, found = set[_CopyMade](), dict[int, set[int]]()
     behind: list[ScheduledUnit] = []
@@ -300,7 +305,8 @@ def copies_made_again(execution: Execution, flow: Dataflow, body: LoopBody) -> d
 def _start_of_copy(
     execution: Execution, flow: Dataflow, value: int, behind: Sequence[ScheduledUnit]
 ) -> ScheduledUnit | None:
-    """An earlier step, of those right in front of the reader; None for the reader itself."""
+    """The step at which a copy begins: an earlier step right before the reader; None for the reader
+    itself."""
     if not execution.copies_ahead:
         return None
     graph, is_beside_matmul = execution.units, False
@@ -318,8 +324,8 @@ def _start_of_copy(
 def _read_again(
     execution: Execution, flow: Dataflow, step: ScheduledUnit, made: set[_CopyMade]
 ) -> set[int]:
-    """The values that a step reads in a layout in which an earlier one has read them; `made` is
-    what first computations of the body have read so far, and the step's reads are added to it.
+    """The values that a step reads in a layout in which an earlier step has read them. `made` is
+    what first computations of the body have read so far; the step's reads are added to it.
 
     Slices do not count: XLA takes them as it reads.
     """

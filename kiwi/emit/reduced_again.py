@@ -1,10 +1,10 @@
 """Rows that two kernels of the backward pass reduce, each for itself.
 
-Where a softmax is recomputed, two kernels need the sum of its exponentials: the one that writes the
-softmax again, and that of its gradient. XLA:GPU reduces rows in the kernel of their readers only
-where no other kernel reads what is reduced (`Kernel.rows`), and would sum up in a
-kernel of its own, as the first computation does (`RowReduction.is_summed_once`). So the gradient's
-kernel reads the rows behind a barrier, and reduces them once more (docs/how_it_works/memory.md).
+If a softmax is recomputed, two kernels need the sum of its exponentials: the one that writes the
+softmax again, and that of its gradient. XLA:GPU reduces rows in the kernel of their readers only if
+no other kernel reads the reduction (`Kernel.rows`). Otherwise the sum is a kernel of its own, as in
+the first computation (`RowReduction.is_summed_once`). So the gradient's kernel reads the rows
+behind a barrier, and reduces them once more (docs/how_it_works/memory.md).
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,10 +15,10 @@ from kiwi.emit.execution import Execution
 
 @dataclass(frozen=True)
 class ReducedAgain:
-    """What a unit reduces for itself.
+    """The reductions that a unit repeats for itself.
 
     - `rows`: the value that it reads behind a barrier.
-    - `units`: those that reduce them, in order.
+    - `units`: the units that reduce the rows, in order.
     """
 
     rows: int
@@ -26,7 +26,8 @@ class ReducedAgain:
 
 
 def reduced_again(execution: Execution) -> Mapping[int, tuple[ReducedAgain, ...]]:
-    """By unit of the backward pass; of devices that hold all of the rows that they read."""
+    """The repeated reductions by unit of the backward pass, for devices that hold all rows that
+    they read."""
     by_reader: dict[int, tuple[ReducedAgain, ...]] = {}
     for reader, again in _of_readers(execution):
         by_reader[reader] = (*by_reader.get(reader, ()), again)
@@ -49,6 +50,6 @@ def _of_readers(execution: Execution) -> Iterator[tuple[int, ReducedAgain]]:
 
 
 def _reads_as_stored(execution: Execution, index: int) -> bool:
-    """Whether a unit reads all that it reads in the layouts in which they are stored."""
+    """Whether a unit reads all its operands in their stored layouts."""
     pairs = zip(execution.units.units[index].rule.reads, execution.reads[index], strict=True)
     return all(wanted == execution.layouts[value] for (value, _), wanted in pairs)

@@ -47,7 +47,7 @@ class _PastBarrier(NamedTuple):
 
 
 class Values:
-    """What one interpreter knows; see `kiwi.emit.interpreter.Interpreter`."""
+    """The values that one interpreter holds; see `kiwi.emit.interpreter.Interpreter`."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class Values:
     def _evaluated(
         self, unit: Unit, local: dict[int, Any], scalar_of: Mapping[int, Any] = _NONE
     ) -> dict[int, Any]:
-        """The values that a unit computes beside its operands; `scalar_of`: by equation, what a
-        large constant expands."""
+        """The values that a unit computes, and its operands. `scalar_of`: by equation, the scalar
+        that a large constant expands."""
         for index in unit.equations:
             equation = self._program.equations[index]
             if equation.is_border:
@@ -126,7 +126,7 @@ class Values:
             if self._stands_apart(equation):
                 outputs = self._unlowered(unit, equation, local)
             elif is_constraint(equation.jaxpr_eqn):
-                # The plan lays out the result, as the constraint says where it can be followed.
+                # The plan lays out the result, as the constraint says if it can be followed.
                 outputs = equation.operands(local.__getitem__)
             elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
@@ -136,15 +136,15 @@ class Values:
         return local
 
     def _stands_apart(self, equation: Equation) -> bool:
-        """Whether an equation is not applied as it was traced. A `shard_map` says itself what each
-        device computes."""
+        """Whether an equation is not applied as it was traced. A `shard_map` determines itself what
+        each device computes."""
         is_unlowered = equation.is_unlowered and equation.name != "shard_map"
         reads_rows = equation.name in self._execution.facts.row_major_primitives
         return is_unlowered or equation.batches is not None or reads_rows
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
-        """What may be for other devices than those of the planning machine, or is independent along
-        batch dimensions."""
+        """The results of an equation that may need other devices than the planning machine's, or
+        that is independent along batch dimensions."""
         return on_each_device(self._context, unit, equation, local)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:
@@ -157,8 +157,8 @@ class Values:
     def _behind_barrier(self, barrier: Barrier, scalars: Sequence[Any]) -> _PastBarrier:
         """Passes values, copies, triggers and scalars through one `optimization_barrier`.
 
-        Each result is constrained to its layout: without that the partitioner reshards the
-        operands in front of the barrier for readers behind it.
+        Each result is constrained to its layout. Otherwise the partitioner would reshard the
+        operands before the barrier for readers behind it.
         """
         members = [*barrier.values, *barrier.triggers]
         if not barrier:
@@ -205,7 +205,7 @@ class Values:
         return arrays | local
 
     def _reduced_again(self, unit: Unit, passed: _PastBarrier) -> dict[int, _Array]:
-        """Rows behind a barrier, and what a unit reduces of them for itself."""
+        """Rows behind a barrier, and the reductions of them that a unit repeats for itself."""
         found: dict[int, _Array] = {}
         for reduced in self._context.reduced_again.get(unit.index, ()):
             found[reduced.rows] = passed.values.get(reduced.rows) or self._rows_apart(reduced.rows)
@@ -225,14 +225,14 @@ class Values:
         return self.rows[rows]
 
     def _resharded_operand(self, moved: Value, array: Any, wanted: TensorSharding) -> Any:
-        """An operand in the layout that a unit expects; what is moved may be narrower."""
+        """An operand in the layout that a unit expects. It may be moved in a narrower dtype."""
         stored = self._layouts[moved.index]
         if wanted != stored and moved != self._program.values[moved.index]:
             array = lax.convert_element_type(array, moved.dtype)
         return self._reshard(moved.index, array, stored, wanted, moved)
 
     def _widened(self, value: int, array: Any) -> Any:
-        """A copy that was narrowed before it was moved, as its reader takes it: XLA drops the
+        """A copy that was narrowed before the move, in the dtype of its reader. XLA drops the
         conversions there and back."""
         dtype = self._program.values[value].dtype
         return array if array.dtype == dtype else lax.convert_element_type(array, dtype)

@@ -1,4 +1,4 @@
-"""A program under construction: its values and equations, of which equal ones are merged."""
+"""A program under construction: its values and equations. Equal equations are merged."""
 
 from collections.abc import Collection, Hashable
 from operator import itemgetter
@@ -88,8 +88,8 @@ class ProgramBuilder:
         return self._append(barrier, scope, (value,), loop)[0]
 
     def _offloaded(self, host_copy: int) -> int | Literal:
-        """What a copy in the host's memory is a copy of; notes that it is offloaded. A name that
-        `checkpoint_name` gives is no value of its own."""
+        """The value of which an array in host memory is a copy; notes that it is offloaded. A name
+        given by `checkpoint_name` is no value of its own."""
         source = self._host_copies[host_copy]
         named = source
         while isinstance(named, int) and named != host_copy:
@@ -114,13 +114,13 @@ class ProgramBuilder:
         return self._known[key]
 
     def _branch_around(self, loop: int | None) -> int | None:
-        """The innermost branch around, which makes its own constants."""
+        """The innermost branch around an equation, which makes its own constants."""
         while loop is not None and self._loops[loop].kind is not LoopKind.BRANCH:
             loop = self._loops[loop].parent
         return loop
 
     def _is_constant(self, eqn: Any, inputs: tuple[int | Literal, ...]) -> bool:
-        """Whether an equation depends on no argument, so that it can run in front of loops."""
+        """Whether an equation depends on no argument, so that it can run before loops."""
         is_plain = (
             not jax_internals.side_effects(eqn) and eqn.primitive.name not in loops.LOOP_PRIMITIVES
         )
@@ -129,8 +129,8 @@ class ProgramBuilder:
     def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:
         """A key that equations share if one may replace the other.
 
-        The same computation on members of one space is the same family. On what lies outside of
-        the loop it is one value, which need not be alive from one loop to another.
+        The same computation on members of one space is the same family. A computation on values
+        from outside of the loop is one value, which need not be alive from one loop to another.
         """
         if loop is None:
             return None
@@ -167,7 +167,7 @@ class ProgramBuilder:
 
 
 def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
-    """A key that equations share if they compute the same; None if Kiwi cannot know."""
+    """A key that equations share if they compute the same; None if that is unknown."""
     atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
     avals = tuple(
         (

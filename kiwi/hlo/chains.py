@@ -1,6 +1,7 @@
-"""What lies between materialised operands and a value that is fused, and which readers compute it.
+"""Chains of fused equations between materialised operands and a value, and the readers that compute
+them.
 
-How far that goes differs between compilers (`Fusion`); see `kiwi.hlo.fusion`.
+The length of a chain differs between compilers (`Fusion`); see `kiwi.hlo.fusion`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,32 +14,33 @@ MAX_CHAIN = 48
 MAX_READS = 10
 
 OF_VECTORS = 0.04
-"""Up to which part of a tensor's bytes what is added to it counts as vectors."""
+"""Up to this part of a tensor's bytes, an operand added to it counts as a vector."""
 
 OfEquation = Callable[["Chains", int], bool]
-"""Whether something holds of an equation, by its number, and the chain in front of it."""
+"""Whether something holds for an equation, by its number, and the chain before it."""
 
 Epilogue = Callable[[HloGraph, Sequence[int], Sequence[int]], bool]
-"""Whether a kernel ends a library call whose result it does not read alone. Takes the equations
-that the kernel absorbs, and the values that it reads."""
+"""Whether a kernel ends a library call although other kernels read its result as well. Takes the
+equations that the kernel absorbs, and the values that it reads."""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """What a compiler computes inside of other kernels, as far as compilers differ.
+    """What a compiler computes inside other kernels, as far as compilers differ.
 
     Targets' rules add the entries (`kiwi.targets.rules`). Without any, a costly map is computed
-    once and stored if several kernels read it.
+    once, and stored if several kernels read it.
 
-    - `maps`: equations that are fused as maps are, although they are none of elements.
-    - `apart`: maps that are not fused with what reads them.
+    - `maps`: equations that are fused like maps, although they are not elementwise.
+    - `apart`: maps that are not fused with their readers.
     - `in_convolutions`, `in_matmuls`: maps that convolutions or matmuls compute as they read them.
-    - `in_readers`: costly maps that each map and reduction that reads them computes again.
-    - `sums_in_readers`: additions of which the same holds.
+    - `in_readers`: costly maps that each map or reduction that reads them computes again.
+    - `sums_in_readers`: additions that are computed again in the same way.
     - `stored`: maps with several readers that are stored in any case.
-    - `epilogues`: what ends a library call beside the maps that alone read its result.
-    - `repeats_short_chains`: chains that read next to nothing are computed by all that read them.
-    - `reads_through_layouts`: who reads a transposed or reshaped value reads the value itself.
+    - `epilogues`: further kernels that end a library call, beside the maps that alone read its
+      result.
+    - `repeats_short_chains`: chains that read next to nothing are computed by all readers.
+    - `reads_through_layouts`: readers of a transposed or reshaped value read the value itself.
     - `adds_to_scatters_in_place`: a scatter adds to the result of a library call in place.
     """
 
@@ -56,7 +58,7 @@ class Fusion:
 
     @property
     def joins_maps_to_matmuls(self) -> bool:
-        """Whether matmuls compute the maps in front of them and behind them."""
+        """Whether matmuls compute the maps before and after them."""
         return bool(self.in_matmuls)
 
 
@@ -65,7 +67,7 @@ NO_FUSION = Fusion()
 
 
 class Chains:
-    """The equations and inputs of the chain in front of each absorbed value."""
+    """The equations and inputs of the chain before each absorbed value."""
 
     def __init__(self, graph: HloGraph, is_materialised: list[bool], fusion: Fusion) -> None:
         self.graph, self._fusion = graph, fusion
@@ -74,7 +76,7 @@ class Chains:
         self._reads: dict[int, frozenset[int]] = {}
 
     def add(self, index: int) -> None:
-        """Notes the next equation, of whose producers it is known what is materialised."""
+        """Adds the next equation. It is known which of its producers are materialised."""
         program = self.graph.program
         members, reads = {index}, set()
         for value in program.equations[index].reads:
@@ -99,8 +101,8 @@ class Chains:
         return any(rule(self, index) for rule in rules)
 
     def readers(self, index: int) -> tuple[int, ...]:
-        """What reads an equation's result; where matmuls compute maps, transposed and reshaped,
-        too, as that is no kernel of its own there."""
+        """The readers of an equation's result. If matmuls compute maps, readers of its transposed
+        and reshaped forms count as well, since a change of layout is no kernel of its own there."""
         program = self.graph.program
         found = program.readers[program.equations[index].outputs[0]]
         if not self._fusion.reads_through_layouts:
@@ -109,7 +111,7 @@ class Chains:
         return tuple(sorted({k for each in through for k in each}))
 
     def has_slice(self, index: int) -> bool:
-        """Whether the chain takes a part of what it reads."""
+        """Whether the chain takes a part of an operand."""
         return any("slice" in self.graph.opcodes[member] for member in self._members[index])
 
     def only_passes(self, index: int) -> bool:
@@ -120,7 +122,7 @@ class Chains:
     def shifts(self, index: int) -> bool:
         """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.
 
-        Not if the equation is the epilogue of what is there for nothing else.
+        An equation that is the epilogue of its operand's only kernel does not count.
         """
         program = self.graph.program
         size = program.values[program.equations[index].outputs[0]].size_bytes
@@ -139,8 +141,8 @@ class Chains:
         return bool(self.graph.opcodes[producer] & TAKES_EPILOGUE)
 
     def is_as_small(self, index: int, times: float = 1) -> bool:
-        """Whether the chain's operands take at most so many times the bytes of its result, vectors
-        apart."""
+        """Whether the chain's operands, without vectors, take at most so many times the bytes of
+        its result."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
         read = self.tensors(index)
@@ -153,8 +155,8 @@ class Chains:
         return [v for v in self._reads[index] if values[v].size_bytes > OF_VECTORS * size]
 
     def _is_free(self, index: int) -> bool:
-        """Whether all that read the chain compute it, however long it is: it reads next to nothing,
-        as that of random bits, which are made of a key."""
+        """Whether all readers of the chain compute it, however long it is, because it reads next to
+        nothing: random bits read only a key."""
         return self._fusion.repeats_short_chains and self.is_as_small(index, 0)
 
     def too_long(self, index: int) -> bool:

@@ -1,8 +1,8 @@
 """Units that run just before their first reader.
 
-JAX traces the recomputation of `jax.checkpoint` in front of all gradients that read it, so that its
-results would live from there. XLA's schedulers run an operator late where that lowers the peak, and
-Kiwi's barriers allow it: a barrier ties a unit to its operands, not to a point of time.
+JAX traces the recomputation of `jax.checkpoint` before all gradients that read it, so that its
+results would live from there. XLA's schedulers run an operator late if that lowers the peak. Kiwi's
+barriers allow it: a barrier ties a unit to its operands, not to a point of time.
 """
 
 import math
@@ -25,7 +25,7 @@ def delay_to_first_reader(graph: UnitGraph) -> list[Unit]:
 
 
 class _Order:
-    """An order of units that is made from the last unit to the first."""
+    """An order of units, built from the last unit to the first."""
 
     def __init__(self, graph: UnitGraph) -> None:
         self.units = list(graph.units)
@@ -34,7 +34,7 @@ class _Order:
         self._replaced = {argument: result for result, argument in graph.aliased_results.items()}
 
     def delay(self, place: int) -> None:
-        """Moves the unit at a place to its first reader, if its operands live that long anyway."""
+        """Moves the unit at a place to its first reader, if its operands live until then anyway."""
         unit = self.units[place]
         if not self._may_move(unit):
             return
@@ -51,8 +51,8 @@ class _Order:
     def _place_of_first_reader(self, unit: Unit) -> int | None:
         """The place of the first reader, or of the chain of neighbours that ends with it.
 
-        A chain is made of fetches for the next unit, and of values that the next unit overwrites.
-        None where the reader is of another phase or loop.
+        A chain consists of fetches for the next unit, and of values that the next unit overwrites.
+        The place is None if the reader is in another phase or loop.
         """
         readers = (r for value in unit.outputs for r in self._graph.readers.get(value, ()))
         place = min((self._places[reader] for reader in readers), default=None)
@@ -66,7 +66,7 @@ class _Order:
         return place
 
     def _belongs(self, place: int) -> bool:
-        """Whether the unit at a place reads the fetch in front of it, or overwrites its result."""
+        """Whether the unit at a place reads the fetch before it, or overwrites its result."""
         unit, reader = self.units[place - 1], self.units[place]
         if self._program.equations[unit.root].name == FETCH:
             return True
@@ -83,7 +83,7 @@ class _Order:
         return self._last_use(value) >= place
 
     def _last_use(self, value: int) -> float:
-        """The place of a value's last reader; infinite where the value lives on after it."""
+        """The place of a value's last reader; infinite if the value outlives it."""
         producer, readers = self._graph.producer.get(value), self._graph.readers[value]
         program, units = self._program, self._graph.units
         if producer is None or value in program.result_values or value in program.next_values:

@@ -1,4 +1,4 @@
-"""Kinds of equations, by what fuses with them."""
+"""Kinds of equations, by how they fuse."""
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation, Program
@@ -79,7 +79,7 @@ def is_map(graph: HloGraph, index: int) -> bool:
 
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation calls something that HLO only knows by name, without a rule."""
+    """Whether an equation calls something that HLO knows only by name, without a rule."""
     own = graph.program.equations[equation]
     has_rule = own.is_kernel or own.batches is not None
     return "custom_call" in graph.opcodes[equation] and not has_rule
@@ -98,8 +98,8 @@ def interleaves(equation: Equation) -> bool:
 
 
 def repeats(program: Program, index: int) -> bool:
-    """Whether an equation repeats each element of an image along dimensions between others, which a
-    reshape then joins: the gradient of a mean or a sum over windows."""
+    """Whether an equation repeats each element of an image along new dimensions, which a reshape
+    then joins to the others: the gradient of a mean or a sum over windows."""
     equation = program.equations[index]
     if equation.name != "broadcast_in_dim":
         return False
@@ -114,8 +114,8 @@ def repeats(program: Program, index: int) -> bool:
 
 
 def sets_one_per_row(equation: Equation) -> bool:
-    """Whether an equation is a scatter of a single element into each row, as the gradient of
-    `take_along_axis`: each position is compared with the row's index."""
+    """Whether an equation is a scatter of a single element into each row, as in the gradient of
+    `take_along_axis`. Each position is compared with the row's index."""
     if equation.name != "scatter-add":
         return False
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
@@ -124,9 +124,9 @@ def sets_one_per_row(equation: Equation) -> bool:
 
 
 def is_of_matrices(graph: HloGraph, index: int | None) -> bool:
-    """Whether an equation is a matmul of a matrix with another, or of one of each for every
-    element of a batch; otherwise XLA:TPU chooses orders of dimensions in which the last one is
-    not the minor one (heads of queries in groups)."""
+    """Whether an equation is a matmul of one matrix with another, possibly for every element of a
+    batch. For other matmuls (heads of queries in groups) XLA:TPU chooses orders of dimensions in
+    which the last one is not the minor one."""
     if index is None or graph.program.equations[index].name != "dot_general":
         return False
     equation = graph.program.equations[index].jaxpr_eqn

@@ -20,10 +20,10 @@ from kiwi.hlo.rule import (
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
 """Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of `shard_map` have
-the layouts of its specs; those of the others are replicated."""
+the layouts of its specs. Those of the other primitives are replicated."""
 
 _GENERATORS = frozenset({"random_bits"})
-"""Equations that fill their result from a key: any dimension of it can be sharded, although
+"""Equations that fill their result from a key. Any dimension of the result can be sharded, although
 the loop that XLA runs has no sharding rule."""
 
 
@@ -98,7 +98,7 @@ def _rule(
 def _disconnected_rule(
     program: Program, equation: Equation, *, results_blocked: bool
 ) -> ComposedRule:
-    """Whole inputs; results whole too, or sharded freely."""
+    """A rule with whole inputs. Results are whole too, or sharded freely."""
     composer = RuleComposer()
     inputs = [program.values[v].shape for v in equation.reads]
     outputs = [program.values[v].shape for v in equation.outputs]
@@ -109,7 +109,7 @@ def _disconnected_rule(
 
 
 def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
-    """The rule that the kernel was given; results that nothing reads count for nothing."""
+    """The kernel's own rule, without results that nothing reads."""
     eqn = equation.jaxpr_eqn
     rule = kernel.rule(*([v.aval.shape for v in vs] for vs in (eqn.invars, eqn.outvars)))
     operands = [i if isinstance(i, int) else None for i in equation.inputs]
@@ -120,9 +120,9 @@ def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
 
 
 def _border_rule(program: Program, equation: Equation) -> ComposedRule:
-    """Operand and result alike; the dimension of the iterations stays whole."""
+    """A rule for equal operand and result. The dimension of the iterations stays whole."""
     (result,) = equation.outputs
-    # A join reads beside its operands which branch runs.
+    # Beside its operands, a join reads which branch runs.
     case = equation.inputs[0] if equation.name == JOIN else None
     shapes = [program.values[v].shape for v in (*equation.reads, result) if v != case]
     shape = min(shapes, key=len)

@@ -1,19 +1,19 @@
-"""A function traced under a mesh, as it would have been traced without one.
+"""A function traced under a mesh, rewritten as if it had been traced without one.
 
-jax keeps the mesh of the context (`jax.set_mesh`) in what it traces: in the context of every
+jax keeps the mesh of the context (`jax.set_mesh`) in the traced program: in the context of every
 equation, and in the types of values, whose shardings name the `AxisType.Explicit` axes that cut
 them. Equations over different meshes cannot be mixed, and Kiwi's own program is over the plan's
-mesh. So Kiwi takes the meshes out, and keeps what the user asked for as `sharding_constraint`s:
+mesh. So Kiwi removes the meshes, and turns the user's shardings into `sharding_constraint`s:
 
-1. `out_sharding` of a matmul, a reshape, a sum, … constrains the result. One that jax adds by
-   itself while it differentiates does not: it repeats the type of an operand.
-2. `jax.sharding.reshard`, and `auto_axes` and `explicit_axes`, which are made of it, constrain what
-   they return; the reshard of a cotangent constrains the cotangent that comes in, as the gradient
-   of `with_sharding_constraint` does.
-3. `in_shardings` and `out_shardings` of a `jax.jit` inside of the function constrain its operands
-   and results.
-4. A dimension that the type of an array cuts along no axis is whole if all axes of the mesh are
-   Explicit; otherwise XLA may cut it along the other axes, and it is left open.
+1. `out_sharding` of a matmul, a reshape, a sum, … constrains the result. An `out_sharding` that jax
+   adds while it differentiates does not: it repeats the type of an operand.
+2. `jax.sharding.reshard`, and `auto_axes` and `explicit_axes`, which consist of it, constrain their
+   result. The reshard of a cotangent constrains the incoming cotangent, as the gradient of
+   `with_sharding_constraint` does.
+3. `in_shardings` and `out_shardings` of a `jax.jit` inside the function constrain its operands and
+   results.
+4. If the type of an array cuts a dimension along no axis, the dimension is whole if all axes of the
+   mesh are Explicit. Otherwise XLA may cut it along the other axes, and it is left open.
 
 In the body of a `shard_map` the axes that it makes manual stay.
 """
@@ -33,7 +33,7 @@ from kiwi.hlo.sharding_constraints import CONSTRAINT_PRIMITIVE, is_constraint
 _RESHARD = "reshard"
 
 _ASKED = ("out_sharding", "sharding")
-"""Parameters that say how the result of an equation lies."""
+"""Parameters that state the sharding of an equation's result."""
 
 _JIT = frozenset({"jit", "pjit"})
 
@@ -41,8 +41,8 @@ _JIT = frozenset({"jit", "pjit"})
 def without_meshes(closed: jex.ClosedJaxpr, *, follows: bool = True) -> jex.ClosedJaxpr:
     """A traced function without the meshes that it was traced under.
 
-    - `follows`: whether what the user asks of shardings becomes a constraint. False leaves out
-      all of it, the function's own `with_sharding_constraint`s included.
+    - `follows`: whether the user's shardings become constraints. False leaves all of them out,
+      including the function's own `with_sharding_constraint`s.
     """
     with jax_internals.without_mesh():
         return _Rewriter(follows).closed(closed, "")
@@ -73,7 +73,7 @@ def over_auto_axes(array: Any) -> Any:
 
 
 def constrained_spec(sharding: NamedSharding, rank: int) -> PartitionSpec | None:
-    """What a sharding in Explicit axes asks of an array; None if it asks nothing.
+    """The constraint of a sharding in Explicit axes on an array; None if there is none.
 
     jax puts shardings over a mesh without axes into equations that it differentiates.
     """
@@ -88,7 +88,7 @@ def constrained_spec(sharding: NamedSharding, rank: int) -> PartitionSpec | None
 
 
 class _Rewriter:
-    """Rewrites jaxprs from the outermost one on; what has no mesh stays the same object."""
+    """Rewrites jaxprs from the outermost one on. A jaxpr without meshes stays the same object."""
 
     def __init__(self, follows: bool) -> None:
         self._follows = follows
@@ -103,7 +103,7 @@ class _Rewriter:
         return jex.ClosedJaxpr(jaxpr, constants) if changed or jaxpr is not closed.jaxpr else closed
 
     def jaxpr(self, jaxpr: jex.Jaxpr, scope: str) -> jex.Jaxpr:
-        """A jaxpr; its backward pass is told from its forward pass by the scope."""
+        """A jaxpr. The scope tells its backward pass from its forward pass."""
         key = (id(jaxpr), _is_transposed(scope), "rematted" in scope)
         if key not in self._known:
             self._known[key] = (jaxpr, _OneJaxpr(self, jaxpr, scope).rewritten())
@@ -116,9 +116,9 @@ class _Rewriter:
 
 
 class _OneJaxpr:
-    """One jaxpr on its way to the same one without meshes.
+    """One jaxpr while its meshes are removed.
 
-    `_atoms`: the variable, or the literal, that stands for a variable of the old jaxpr.
+    `_atoms`: the new variable or literal for each variable of the old jaxpr.
     """
 
     def __init__(self, rewriter: _Rewriter, jaxpr: jex.Jaxpr, scope: str) -> None:
@@ -140,7 +140,7 @@ class _OneJaxpr:
         return old.replace(constvars=constvars, invars=invars, eqns=eqns, outvars=outvars)
 
     def _bound(self, variable: Any) -> Any:
-        """The new variable of one that the jaxpr binds."""
+        """The new variable for a variable that the jaxpr binds."""
         aval = _without_axes(variable.aval)
         new = variable if aval is variable.aval else type(variable)(aval)
         if not isinstance(variable, jex.DropVar):
@@ -154,7 +154,7 @@ class _OneJaxpr:
         return atom if aval is atom.aval else jax_internals.literal_of_type(atom, aval)
 
     def _equations(self, eqn: Any) -> Iterator[Any]:
-        """What stands for one equation of the old jaxpr."""
+        """The new equations for one equation of the old jaxpr."""
         stack = join_scopes(self._scope, str(eqn.source_info.name_stack))
         name = eqn.primitive.name
         if name == _RESHARD:
@@ -168,7 +168,7 @@ class _OneJaxpr:
             yield from self._plain(eqn, name, stack)
 
     def _plain(self, eqn: Any, name: str, stack: str) -> Iterator[Any]:
-        """The equation itself, and constraints of what goes in and comes out."""
+        """The equation itself, with constraints on its operands and results."""
         operands, results = _asked_of(eqn, name, stack) if self._rewriter.follows else ({}, {})
         invars = [self._read(v) for v in eqn.invars]
         for position, asked in operands.items():
@@ -195,7 +195,7 @@ class _OneJaxpr:
         yield from behind
 
     def _constrained(self, eqn: Any, asked: NamedSharding | None) -> Iterator[Any]:
-        """A constraint of an equation's only operand, whose result it yields."""
+        """A constraint of an equation's only operand, which is also its result."""
         (result,) = eqn.outvars
         operand = self._read(eqn.invars[0])
         constraint = None
@@ -244,7 +244,7 @@ def _same(new: Sequence[Any], old: Sequence[Any]) -> bool:
 
 
 def _is_transposed(stack: str) -> bool:
-    """Whether an equation belongs to the backward pass, and does not repeat the forward pass."""
+    """Whether an equation belongs to the backward pass and does not repeat the forward pass."""
     return "transpose(" in stack and "rematted_computation" not in stack
 
 
@@ -255,8 +255,8 @@ def _is_explicit(atom: Any) -> bool:
 
 
 def _merged(eqn: Any) -> NamedSharding:
-    """What a constraint on a mesh with Auto and Explicit axes asks: it names the former, the type
-    of its operand the latter."""
+    """The full sharding of a constraint on a mesh with Auto and Explicit axes. The constraint names
+    the Auto axes, the operand's type the Explicit ones."""
     asked, typed = eqn.params["sharding"], eqn.invars[0].aval.sharding.spec
     own = [*asked.spec, *[None] * (len(typed) - len(asked.spec))]
     entries = []
@@ -267,7 +267,7 @@ def _merged(eqn: Any) -> NamedSharding:
 
 
 def _typed(given: NamedSharding, atom: Any) -> NamedSharding | None:
-    """What a sharding of the type of an array asks, as a constraint would say it."""
+    """The sharding in an array's type, in the form of a constraint."""
     spec = constrained_spec(given, len(atom.aval.shape))
     # UNCONSTRAINED exists on meshes with Auto axes only.
     return None if spec is None else NamedSharding(with_auto_axes(given.mesh), spec)
@@ -282,7 +282,7 @@ def _names(entry: Any) -> tuple[str, ...]:
 def _asked_of(
     eqn: Any, name: str, stack: str
 ) -> tuple[dict[int, NamedSharding], dict[int, NamedSharding]]:
-    """By position the shardings that an equation asks of its operands and results."""
+    """The shardings that an equation asks for its operands and results, by position."""
     if name in _JIT:
         sides = (eqn.params.get("in_shardings", ()), eqn.params.get("out_shardings", ()))
         operands, results = (
@@ -290,7 +290,7 @@ def _asked_of(
         )
         return operands, results
     given = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
-    # What is made of scalars lies as its readers want it.
+    # A result computed from scalars lies as its readers want it.
     reads_array = any(getattr(v.aval, "shape", ()) for v in eqn.invars)
     if not isinstance(given, NamedSharding) or name == CONSTRAINT_PRIMITIVE:
         return {}, {}
@@ -303,7 +303,7 @@ def _asked_of(
 def _constraint(
     eqn: Any, operand: Any, asked: NamedSharding | None, result: Any | None = None
 ) -> Any | None:
-    """A `sharding_constraint` at the line of an equation; None where nothing is asked."""
+    """A `sharding_constraint` at the line of an equation; None if it asks for nothing."""
     inside = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
     if asked is None or inside or not operand.aval.shape:
         return None
@@ -335,7 +335,7 @@ def _with_plain_mesh(sharding: NamedSharding) -> NamedSharding:
 
 
 def _target(mesh: AbstractMesh) -> AbstractMesh:
-    """The mesh that stays of one: its manual axes, with the others left to the compiler."""
+    """The part of a mesh that stays: its manual axes, with the others left to the compiler."""
     if AxisType.Manual not in mesh.axis_types:
         return mesh if mesh.empty else _NO_MESH
     return _of_no_devices(with_auto_axes(mesh))
@@ -345,8 +345,8 @@ _NO_MESH = AbstractMesh((), ())
 
 
 def _of_no_devices(mesh: Mesh | AbstractMesh) -> AbstractMesh:
-    """A mesh with Auto axes and without devices, or their kind: the program that names it may be
-    planned for other ones."""
+    """A mesh with Auto axes, without devices and their kind: the program that names it may be
+    planned for other devices."""
     auto = with_auto_axes(mesh)
     if isinstance(auto, AbstractMesh) and auto.abstract_device is None:
         return auto

@@ -1,35 +1,36 @@
 """Which values XLA materialises, and which it fuses into their readers.
 
-Every kernel that reads an absorbed equation computes it, so that only materialised operands have
+Every kernel that reads an absorbed equation computes it, so only materialised operands have
 buffers. An equation is *materialised* if one of these holds:
 
-1. it is not elementwise: matmul, convolution, reduction, gather, scatter, sort, a loop or another
-   region, random bits, several results, side effects;
-2. one of its values is a result of the function;
-3. a library call (matmul, convolution) reads it, and it is more than a transpose or reshape of a
-   materialised value, also behind a barrier of `jax.checkpoint`: library calls read transposed
-   operands but no slices, and a barrier is no copy;
-4. several equations read it that one elementwise fusion does not join, and computing it twice costs
-   more than reading it: an addition (residual streams, gradient sums) unless it adds vectors to one
-   materialised tensor (a normalisation), or a transcendental function;
-5. the chain in front of it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs;
-6. it is a loop's border (`kiwi.hlo.loops`), the next iteration's carry, or an operand of a loop
-   that it is not part of;
-7. a manual computation (`shard_map`) reads it in the layout of its `in_specs`, or a kernel does;
-8. a hint of the user pins its layout or its residency.
+1. It is not elementwise: matmul, convolution, reduction, gather, scatter, sort, a loop or another
+   region, random bits, several results, side effects.
+2. One of its values is a result of the function.
+3. A library call (matmul, convolution) reads it, and it is more than a transpose or reshape of a
+   materialised value, also behind a barrier of `jax.checkpoint`. Library calls read transposed
+   operands but no slices, and a barrier is no copy.
+4. Several equations read it that one elementwise fusion does not join, and computing it twice costs
+   more than reading it: a transcendental function, or an addition (residual streams, gradient sums)
+   unless it adds vectors to one materialised tensor (a normalisation).
+5. The chain before it has grown to `MAX_CHAIN` equations or `MAX_READS` inputs.
+6. It is a loop's border (`kiwi.hlo.loops`), the next iteration's carry, or an operand of a loop
+   that it is not part of.
+7. A manual computation (`shard_map`) reads it in the layout of its `in_specs`, or a kernel reads
+   it.
+8. A hint of the user pins its layout or its residency.
 
-Compilers differ in what they fuse (`Fusion`): cases 3 and 4 do not hold for a chain that all of
-its readers compute, if its operands take no more bytes than its result, in front of matmuls no more
-than twice as many, and for an addition at most half as many (a product of vectors) or, on GPUs, if
-it puts elements between others (an associative scan). What else a compiler does that fuses maps
-with matmuls, in attention, too: docs/reference/rules.md, "XLA:TPU".
+Compilers differ in what they fuse (`Fusion`). Cases 3 and 4 do not hold for a chain that all of its
+readers compute, if its operands take no more bytes than its result; before matmuls no more than
+twice as many; for an addition at most half as many (a product of vectors) or, on GPUs, if it puts
+elements between others (an associative scan). Compilers that fuse maps with matmuls, also in
+attention, are described in docs/reference/rules.md, "XLA:TPU".
 
-Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul,
-convolution or reduction whose only reader is a materialised map over the same elements is
-absorbed into it: its epilogue. On GPUs cuBLAS adds a bias and one tensor behind it as well.
+Equations that depend on no argument are absorbed unless case 1 or 2 holds. A matmul, convolution or
+reduction whose only reader is a materialised map over the same elements is absorbed into it: the
+map is its epilogue. On GPUs cuBLAS adds a bias and one tensor after it as well.
 
-Known imperfections: XLA's own choice depends on the backend's cost model; convolutions'
-epilogues and multi-output fusions are not told apart.
+Known imperfections: XLA's own choice depends on the backend's cost model. Epilogues of convolutions
+and multi-output fusions are not distinguished.
 """
 
 from collections.abc import Sequence
@@ -83,8 +84,8 @@ def _has_one_reader(
 def _only_kernel(
     graph: HloGraph, index: int, is_materialised: list[bool]
 ) -> tuple[int | None, set[int]]:
-    """The map that alone reads an equation's result, through absorbed equations or not, if there is
-    one in the same loop; and these equations."""
+    """The only map that reads an equation's result, directly or through absorbed equations, if
+    there is one in the same loop; and these equations."""
     equations, readers = graph.program.equations, graph.program.readers
     kernels, members, pending = set(), set(), [index]
     while pending:
@@ -106,8 +107,8 @@ def _has_epilogue(
     results: frozenset[int],
     fusion: Fusion,
 ) -> bool:
-    """Whether one kernel alone reads the result of a matmul, convolution or reduction, and ends
-    it."""
+    """Whether a single kernel reads the result of a matmul, convolution or reduction, and
+    ends it."""
     equations, values = graph.program.equations, graph.program.values
     outputs = equations[index].outputs
     if not graph.opcodes[index] & TAKES_EPILOGUE or len(outputs) != 1 or outputs[0] in results:
@@ -137,7 +138,7 @@ def _adds_to_scatter(graph: HloGraph, kernel: int, index: int, is_materialised: 
 def chain(
     graph: HloGraph, is_materialised: Sequence[bool], root: int
 ) -> tuple[list[int], list[int]]:
-    """The equations that `root` absorbs, in order, and the values read from outside."""
+    """The equations that `root` absorbs, in order, and the values that they read from outside."""
     program = graph.program
     members, reads, pending = {root}, {}, [root]
     while pending:

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Inside, Python's cyclic garbage collection is paused; also a decorator of functions.
+    """Inside this context, Python's cyclic garbage collection is paused. It is also a decorator of
+    functions.
 
-    The collector scans all objects again and again as their number grows: a third of the
-    time of building the problem of 20 layers. What is built here has no cycles.
+    The collector scans all objects again and again as their number grows. The graphs built here
+    have no cycles.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -47,9 +47,10 @@ class Tensor:
 class EquationInfo:
     """One traced equation with its operators, their joint sharding rule and their work.
 
-    `operators` are indices into `HloGraph.operators`; `rule` joins theirs, its reads keyed
-    by value index; `is_constant` says that it depends on no argument, `is_region` that it
-    runs a region (`scan`, `while`, ...) and is planned whole.
+    - `operators`: indices into `HloGraph.operators`.
+    - `rule`: the joined rule of the operators, with reads by value index.
+    - `is_constant`: it depends on no argument.
+    - `is_region`: it runs a region (`scan`, `while`, ...) and is planned whole.
     """
 
     index: int

@@ -1,10 +1,10 @@
-"""Work of a kernel of Pallas over its grid.
+"""The work of a Pallas kernel over its grid.
 
-A kernel skips blocks: where a causal mask leaves nothing, `pl.when` does not run its branch, or a
-loop ends earlier. Which blocks these are follows from integers that the kernel computes from its
-place in the grid. They are computed here for all places at once, and each branch counts as often as
-it runs, each loop as often as its body does. What depends on data is not known: such a conditional
-counts its costliest branch, such a loop the trips that `work_of` takes it to make.
+A kernel skips blocks: if a causal mask leaves nothing of a block, `pl.when` does not run its
+branch, or a loop ends earlier. The kernel determines these blocks by integers that it computes from
+its place in the grid. Here they are computed for all places at once. Each branch counts as often as
+it runs, each loop as often as its body does. Conditions on data are unknown: such a conditional
+counts its costliest branch, such a loop the trips that `work_of` assumes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from jax.extend import core as jex
 from kiwi.hlo.trips import step_of_carry
 
 Known = Mapping[Any, np.ndarray]
-"""By variable the integers that it has in each place, in shapes that the grid broadcasts to."""
+"""By variable, its integers in each place, in shapes that the grid broadcasts to."""
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
@@ -40,16 +40,16 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "sign": np.sign,
     "sub": np.subtract,
 }
-"""Primitives of integers and what they mean; `div` rounds towards zero."""
+"""Primitives of integers and their functions; `div` rounds towards zero."""
 
 _SAME = frozenset({"convert_element_type", "copy", "squeeze", "broadcast_in_dim", "reshape"})
 """Primitives that leave an integer as it is."""
 
 
 def kernel_work(eqn: Any, work_of: Callable[[Any], float]) -> float:
-    """Work of all places in the grid of a traced `pallas_call`.
+    """The work of all places in the grid of a traced `pallas_call`.
 
-    `work_of`: that of an equation of which nothing is known.
+    `work_of`: the work of an equation about which nothing is known.
     """
     grid = tuple(n if isinstance(n, int) else 1 for n in eqn.params["grid_mapping"].grid)
     body = eqn.params["jaxpr"]
@@ -65,7 +65,7 @@ class _Walk:
         self._work_of = work_of
 
     def of(self, jaxpr: Any, known: Known) -> tuple[Any, Known]:
-        """The work of a jaxpr in each place, and what is known of its variables."""
+        """The work of a jaxpr in each place, and the known values of its variables."""
         variables, work = dict(known), np.float64(0)
         for eqn in jaxpr.eqns:
             work = work + self._equation(eqn, variables)
@@ -114,7 +114,8 @@ class _Walk:
         return trips * self.of(body, passed)[0]
 
     def _trips(self, eqn: Any, variables: Known) -> Any:
-        """How often a loop runs that counts by ones up to a known limit; None of others."""
+        """The number of iterations of a loop that counts by ones up to a known limit; None for
+        others."""
         condition, constants = eqn.params["cond_jaxpr"].jaxpr, eqn.params["cond_nconsts"]
         if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
             return None
@@ -147,7 +148,7 @@ class _Walk:
         return _OPERATORS[name](*operands) if name in _OPERATORS else None
 
     def _passed(self, atoms: Sequence[Any], names: Sequence[Any], variables: Known) -> Known:
-        """What is known of operands, by the names that a region has for them."""
+        """The known values of operands, by the names that a region has for them."""
         pairs = [
             (name, self._value(atom, variables)) for atom, name in zip(atoms, names, strict=True)
         ]
@@ -162,7 +163,7 @@ class _Walk:
     def _note(
         self, variable: Any, value: np.ndarray | None, variables: dict[Any, np.ndarray]
     ) -> None:
-        """Remembers scalars only: shapes here are those of the grid."""
+        """Stores the value of a scalar. Arrays are left out: shapes here are those of the grid."""
         is_scalar = getattr(variable.aval, "shape", None) == ()
         if value is not None and is_scalar and not isinstance(variable, jex.DropVar):
             variables[variable] = value

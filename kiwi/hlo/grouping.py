@@ -1,4 +1,4 @@
-"""Groups equations into units, and puts these in the order in which they run."""
+"""Groups equations into units, and orders the units as they run."""
 
 import heapq
 from collections import Counter
@@ -24,9 +24,11 @@ def build_units(
     donated_arguments: frozenset[int] = frozenset(),
     fusion: Fusion = NO_FUSION,
 ) -> UnitGraph:
-    """Groups equations into units, in program order, except that updates run as soon as they can;
-    each loop's units together. `donated_arguments` as of `UnitGraph`; `fusion`: what the
-    compiler computes inside of other kernels.
+    """Groups equations into units, in program order, except that updates run as soon as they can.
+    Each loop's units are contiguous.
+
+    - `donated_arguments`: as in `UnitGraph`.
+    - `fusion`: what the compiler computes inside other kernels.
 
     XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
     at the end. A unit that may write over the result just computed precedes all updates: only the
@@ -42,10 +44,8 @@ def build_units(
 def regroup(
     graph: HloGraph, roots: Sequence[int], donated_arguments: frozenset[int] = frozenset()
 ) -> UnitGraph:
-    """The units whose materialised equations are `roots`, in that order.
-
-    For a plan that was made when equations were grouped by other rules.
-    """
+    """The units whose materialised equations are `roots`, in that order, for a plan made when other
+    rules grouped equations."""
     is_root = [False] * len(graph.program.equations)
     for root in roots:
         is_root[root] = True
@@ -131,7 +131,7 @@ class _Ordering:
         return ordered
 
     def _members(self, loop: int | None) -> dict[int, list[int]]:
-        """First unit → units: one item for each unit of the body, and for each inner loop."""
+        """First unit → units: one item for each unit of the body, and one for each inner loop."""
         around = self._graph.program.loops_around
         depth = len(around(loop))
         items: dict[int | None, int] = {}
@@ -145,7 +145,7 @@ class _Ordering:
         return found
 
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
-        """Appends a unit, or all units of an inner loop in order, behind the fetches for them."""
+        """Appends a unit, or all units of an inner loop in order, after the fetches for them."""
         keys = ((loop, value) for number in inside for value in self._drafts[number].reads)
         ordered += [self._unfetched.pop(key) for key in keys if key in self._unfetched]
         around = self._graph.program.loops_around
@@ -157,12 +157,12 @@ class _Ordering:
         self._unread.subtract(self._drafts[inside[0]].reads)
 
     def _is_late(self, inside: list[int]) -> bool:
-        """Whether there is more than updates, which run as soon as they can."""
+        """Whether something else than updates can run; updates run as soon as they can."""
         return {self._drafts[d].phase for d in inside} != {Phase.UPDATE}
 
     def _continues(self, inside: list[int], following: list[int]) -> bool:
-        """Whether the unit that follows may write over the result of the other, which nothing else
-        reads any more."""
+        """Whether the next unit may write over the result of the other, which nothing else reads
+        any more."""
         if len(inside) > 1 or len(following) > 1:
             return False
         unit, reader = self._drafts[inside[0]], self._drafts[following[0]]
@@ -175,10 +175,10 @@ class _Ordering:
 
 
 def _dependencies(drafts: UnitGraph) -> list[set[int]]:
-    """For each draft the earlier ones that it must follow.
+    """For each draft, the earlier drafts that it must follow.
 
-    These are the producers of what it reads; where it overwrites a donated argument, that
-    argument's earlier readers; and where it has effects, the one before it that has.
+    These are the producers of its operands; if it overwrites a donated argument, the earlier
+    readers of that argument; and if it has effects, the last draft before it that has effects.
     """
     producer, aliased = drafts.producer, drafts.aliased_results
     waits = []

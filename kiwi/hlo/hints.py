@@ -1,4 +1,4 @@
-"""`kiwi.hint`: pins the layout or the residency of a value, inside of the user's function.
+"""`kiwi.hint`: pins the layout or the residency of a value inside the user's function.
 
 A hint is an identity with a primitive of its own, so that the traced program contains it. It lowers
 to nothing: a program compiles to the same instructions with and without its hints.
@@ -67,16 +67,16 @@ def hint(
 ) -> Any:
     """Returns `x`, and tells Kiwi how a plan has to treat it.
 
-    Works with and without Kiwi, under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`; costs
-    nothing in the compiled program.
+    Works with and without Kiwi, under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`, and
+    costs nothing in the compiled program.
 
     - `x`: an array or a pytree of arrays, each of which is hinted.
     - `sharding`: its sharding. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
     - `keep`: the plan keeps it for the backward pass.
     - `recompute`: the plan drops it after the forward pass and recomputes it.
     - `name`: the hint's name in errors.
-    - `offload`: True, the plan copies it to the host's memory and fetches it back, where it has
-      a budget for that (`host_memory_budget`); False, it does not.
+    - `offload`: True: the plan copies it to the host's memory and fetches it back, if there is a
+      budget for that (`host_memory_budget`). False: it does not.
 
     **Raises:** `InvalidArgumentError` if `sharding` is no `PartitionSpec` or has more entries than
     an array has dimensions, or if more than one of `keep`, `recompute` and `offload` is asked for.
@@ -85,7 +85,7 @@ def hint(
     if sum(asked.values()) > 1:
         wanted = " and to ".join(what for what, is_asked in asked.items() if is_asked)
         raise InvalidArgumentError(
-            f"The hint {name or ''!r} asks to {wanted}.",
+            f"The hint{f' {name!r}' if name else ''} asks to {wanted}.",
             topic=topics.HINT_TWICE,
         )
     if sharding is not None and not isinstance(sharding, PartitionSpec):

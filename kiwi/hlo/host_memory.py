@@ -1,9 +1,9 @@
-"""Copies between host and device memory, for arguments and results that live on the host.
+"""Copies between host and device memory, for arguments and results on the host.
 
 `fetch` copies an argument from the host into device memory, `store` copies a result back. Both are
-identities with primitives of their own, so that a plan can price them, choose their time, and fetch
-an argument twice instead of keeping the copy. The emitted program moves the array
-(`kiwi.emit.interpreter`); outside of a plan they do nothing.
+identities with primitives of their own. So a plan can price them, choose their time, and fetch an
+argument twice instead of keeping the copy. The emitted program moves the array
+(`kiwi.emit.interpreter`). Outside of a plan they do nothing.
 
 The argument of a fetch and the result of a store take no device memory.
 """
@@ -23,19 +23,20 @@ HOST_MEMORY = "pinned_host"
 """JAX's memory kind for host memory that devices can read."""
 
 LEAST_ELEMENTS = 2
-"""Of a buffer in the host's memory whose elements a program writes and reads: XLA takes the index
-of the only one to be 0, and the copy to be the whole."""
+"""The least number of elements of a buffer in host memory that a program writes and reads by
+element. Of a single element XLA takes the index to be 0, and the copy to be the whole."""
 
 
 def buffer_key(shape: Sequence[int], dtype: Any, layout: Hashable) -> Hashable:
-    """Offloaded values outside of loops for which it is equal are elements of one buffer."""
+    """A key of offloaded values outside of loops. Values with equal keys are elements of one
+    buffer."""
     return tuple(shape), str(dtype), layout
 
 
 def moved_to(eqn: Any) -> Any | None:
-    """The memory that a traced `jax.device_put` of one array copies to; None of all others.
+    """The memory to which a traced `jax.device_put` copies one array; None for other equations.
 
-    So policies of `jax.checkpoint` copy to the host what they offload, and back.
+    Policies of `jax.checkpoint` copy offloaded values to the host and back in this way.
     """
     if eqn.primitive.name != "device_put" or len(eqn.invars) != 1:
         return None

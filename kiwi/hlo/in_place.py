@@ -1,8 +1,8 @@
 """Units whose result may share the buffer of an operand.
 
-XLA gives a result the buffer of an operand only if the operator reads the operand directly, behind
-no `optimization_barrier` (`HeapSimulator` looks for a user of the instruction that defines the
-buffer). Without a barrier XLA may fuse the operand instead, unless a library call computes it.
+XLA gives a result the buffer of an operand only if the operator reads the operand directly, not
+behind an `optimization_barrier` (`HeapSimulator` looks for a user of the instruction that defines
+the buffer). Without a barrier XLA may fuse the operand instead, unless a library call computes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _WINDOWED = "reduce_window"
 def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
     """The operands of the result's size that an elementwise unit maps to its result.
 
-    There are none where a matmul reads the result and merges dimensions of it: XLA makes the unit
+    There are none if a matmul reads the result and merges dimensions of it. XLA then makes the unit
     write the merged shape, and buffers of different shapes are not shared.
     """
     if len(unit.outputs) != 1 or not _only_maps(graph, unit.equations):
@@ -30,7 +30,8 @@ def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
 
 
 def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """The same for the operand of a `reduce_window`, which XLA computes in a kernel of its own."""
+    """`overwritable` for the operand of a `reduce_window`, which XLA computes in a kernel of its
+    own."""
     if _WINDOWED not in graph.opcodes[unit.root]:
         return ()
     if not _only_maps(graph, [e for e in unit.equations if e != unit.root]):

@@ -1,9 +1,9 @@
-"""Operators that compute each element of a batch by itself, and that no sharding rule describes.
+"""Operators without a sharding rule that compute each element of a batch independently.
 
-Factorisations and solves of matrices, eigenvalues, Fourier transforms, largest elements: libraries
-compute them, or loops. Along their batch dimensions they are independent, so that each device can
-compute its own part. Such an equation is planned by the rule of a `Kernel` whose factors are its
-batch dimensions, and emitted in a `shard_map` over those that are cut (`kiwi.emit.kernels`). XLA's
+Examples are factorisations and solves of matrices, eigenvalues, Fourier transforms and largest
+elements. Libraries or loops compute them. Along the batch dimensions each device can compute its
+own part. Such an equation is planned by the rule of a `Kernel` whose factors are its batch
+dimensions, and emitted in a `shard_map` over those that are cut (`kiwi.emit.kernels`). XLA's
 partitioner does the same with some of them, and gathers the operands of others.
 
 A new operator of this kind is an entry of `_INNER_RANKS`, and one of `_FLOPS` if its work is not
@@ -35,13 +35,13 @@ _INNER_RANKS: Mapping[str, Callable[[Any], int]] = {
     "tridiagonal": lambda eqn: 2,
     "tridiagonal_solve": lambda eqn: 1,
 }
-"""By primitive, how many of its first operand's last dimensions it computes with at once. Those in
-front of them are the batch, of all operands and results."""
+"""By primitive, the number of last dimensions of its first operand that one computation uses. The
+dimensions before them are the batch, for all operands and results."""
 
 
 def batch_kernel(eqn: Any) -> Kernel | None:
-    """The kernel whose factors are the batch dimensions of a traced equation; None of equations
-    without, and of all others."""
+    """The kernel whose factors are the batch dimensions of a traced equation; None if it has none,
+    or is of another kind."""
     batch = _batch(eqn)
     if not batch:
         return None
@@ -127,4 +127,4 @@ _FLOPS: Mapping[str, Callable[..., float]] = {
     "triangular_solve": _triangular_flops,
     "tridiagonal": lambda eqn, n, _: 4 * n**3 / 3,
 }
-"""By primitive, the work of one element of the batch, from the sizes of what it computes with."""
+"""By primitive, the work of one element of the batch, from the sizes of its operands."""

@@ -1,7 +1,7 @@
 """Every private name of jax and jaxlib that Kiwi uses, and nothing else.
 
-Each one is wrapped in a function with a public meaning, so that a change in jax is mended
-here. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
+Each one is wrapped in a function with a public meaning, so that only this module follows a change
+in jax. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from kiwi.hlo.rule import Dims, ShardingRule
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
 _CUDNN_VERSION = 90800
-"""The least that the CUDA wheels of jax 0.10 ask for."""
+"""The least version that the CUDA wheels of jax 0.10 ask for."""
 
 _MISSES_MESH = (
     "requires a non-empty mesh in context",
@@ -62,15 +62,15 @@ _known_kernels = config.string_or_object_state(
 )
 
 Placed = Sequence[tuple[Any, int]]
-"""Types, each with XLA's color of the memory in which it lies; 0: the device's."""
+"""Types, each with XLA's color of its memory. Color 0 is device memory."""
 
 
 @dataclass(frozen=True)
 class MeshContext:
-    """What `jax.set_mesh` and its like have put into the context of a thread.
+    """The meshes in the context of a thread.
 
-    - `abstract`: the mesh that code is traced under; `concrete`: that of `jax.set_mesh`.
-    - `mesh`: the user's mesh, of whichever of them or of `with mesh:`; None outside of all.
+    - `abstract`: the mesh that code is traced under. `concrete`: the mesh of `jax.set_mesh`.
+    - `mesh`: the user's mesh, from either of them or from `with mesh:`; None outside of all.
     """
 
     abstract: AbstractMesh
@@ -90,7 +90,7 @@ class MeshContext:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside, this is the context."""
+        """Inside this context manager, the thread has this context."""
         with without_mesh(), mesh_contexts.use_abstract_mesh(self.abstract):
             before = _concrete_mesh.swap_local(self.concrete)
             try:
@@ -111,11 +111,16 @@ def context_mesh() -> Mesh | AbstractMesh | None:
     return next((mesh for mesh in found if not mesh.empty), None)
 
 
+def is_tracing() -> bool:
+    """Whether jax is tracing, for `jax.jit`, a derivative or `jax.vmap`."""
+    return not core.trace_state_clean()
+
+
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
-    """Inside, no mesh is in the context, whatever `jax.set_mesh` has put there.
+    """Inside this context manager no mesh is in the context, whatever `jax.set_mesh` has put there.
 
-    Other than `jax.set_mesh(None)` it may be entered while jax traces.
+    Unlike `jax.set_mesh(None)` it may be entered while jax traces.
     """
     before = _concrete_mesh.swap_local(mesh_contexts.empty_concrete_mesh)
     try:
@@ -135,12 +140,12 @@ def equation_context(context: Any, mesh: AbstractMesh) -> Any:
 
 
 def equation_mesh(eqn: Any) -> AbstractMesh:
-    """The mesh of the context in which an equation was traced; empty where there was none."""
+    """The mesh of the context in which an equation was traced; empty if there was none."""
     return eqn.ctx.cur_abstract_mesh
 
 
 def with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
-    """A type of a jaxpr over another mesh, of whose axes it says nothing."""
+    """A type of a jaxpr over another mesh, with no dimension cut."""
     if isinstance(aval, core.ShapedArray):
         spec = jax.sharding.PartitionSpec(*[None] * len(aval.shape))
         return aval.update(sharding=NamedSharding(mesh, spec))
@@ -151,7 +156,7 @@ def with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
 
 
 def literal_of_type(literal: Any, aval: Any) -> Any:
-    """A literal of a jaxpr with another type, which its value may know as well."""
+    """A literal of a jaxpr with another type. Its value may carry the type as well."""
     value = literal.val
     if isinstance(value, literals.TypedNdArray):
         value = literals.TypedNdArray(np.asarray(value), aval)
@@ -173,14 +178,14 @@ _NO_ARRAY_RESULT = re.compile(r"returned a value of type (.+?) at output compone
 
 
 def no_array_result(error: Exception) -> str | None:
-    """The type of a result that jax refuses since it is no array; None for other errors."""
+    """The type of a result that jax refuses because it is no array; None for other errors."""
     found = _NO_ARRAY_RESULT.search(str(error))
     return None if found is None else found[1]
 
 
 def may_be_of_pmap(error: Exception) -> bool:
-    """Whether jax raises this where `jax.pmap` maps an axis of another size than the number of
-    devices; other code may raise it as well."""
+    """Whether jax raises this error if `jax.pmap` maps an axis of another size than the number of
+    devices. Other code may raise it as well."""
     return "squeeze out which has size not equal to one" in str(error)
 
 
@@ -196,22 +201,22 @@ def is_raised_in_pmap(run: Callable[[], Any]) -> bool:
 
 
 def unknown_axis(error: Exception) -> str | None:
-    """The axis of a `PartitionSpec` that the mesh of the context lacks, if jax says so."""
+    """The axis of a `PartitionSpec` that the mesh of the context lacks, if the error says so."""
     found = _UNKNOWN_AXIS.search(str(error))
     return None if found is None else found["axis"]
 
 
 def unbound_axis(error: Exception) -> str | None:
-    """The axis of a collective that no `shard_map`, `vmap` or `pmap` binds, if jax says so."""
+    """The axis of a collective that no `shard_map`, `vmap` or `pmap` binds, if the error
+    says so."""
     found = _UNBOUND_AXIS.search(str(error))
     return None if found is None else found["axis"]
 
 
 def known_kernels_in_traces(kernels: Hashable) -> AbstractContextManager[None]:
-    """Inside, `known_kernels()` of this thread are `kernels`.
+    """Inside this context manager, `known_kernels()` of this thread are `kernels`.
 
-    jax keeps what it traced of functions under `jax.jit`; of what it traced with other kernels it
-    takes nothing.
+    jax caches traces of functions under `jax.jit`. It does not use those made with other kernels.
     """
     return _known_kernels(kernels)
 
@@ -222,10 +227,11 @@ def known_kernels() -> Any:
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:
-    """Inside, code that asks for the version of cuDNN gets one where there is none.
+    """Inside this context manager, code that asks for the version of cuDNN gets one, even if there
+    is none.
 
-    `jax.nn.dot_product_attention(implementation="cudnn")` asks while it is traced, also for devices
-    that the tracing machine lacks.
+    `jax.nn.dot_product_attention(implementation="cudnn")` asks for it while it is traced, also for
+    devices that the tracing machine lacks.
     """
     # It raises without jax's CUDA plugin, or with it and without cuDNN.
     return _assumed(fused_attention_stablehlo, "check_cudnn_version", _CUDNN_VERSION)
@@ -233,10 +239,8 @@ def assumed_cudnn() -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def custom_partitioning_without_devices() -> Iterator[None]:
-    """Inside, custom partitioning lowers without devices, as it can in manual computations.
-
-    With it what lowers to it: attention by cuDNN.
-    """
+    """Inside this context manager, custom partitioning lowers without devices, as it can in manual
+    computations. So does attention by cuDNN, which lowers to it."""
     asking = dispatch.prim_requires_devices_during_lowering
     names = "custom_partitioning", "dot_product_attention"
     freed = {p for p in asking if p.name.startswith(names)}
@@ -248,7 +252,8 @@ def custom_partitioning_without_devices() -> Iterator[None]:
 
 
 def assumed_gpu() -> AbstractContextManager[None]:
-    """Inside, Triton's kernels lower without a GPU: jax 0.10 assumes one then, jax 0.11 asks."""
+    """Inside this context manager, Triton's kernels lower without a GPU. jax 0.10 assumes one then,
+    jax 0.11 asks."""
     try:
         module: Any = importlib.import_module("jax._src.pallas.triton.gpu_info")
     except ImportError:
@@ -260,10 +265,11 @@ def assumed_gpu() -> AbstractContextManager[None]:
 def shard_maps_left_out(
     is_left_out: Callable[[Any, Sequence[Any], Sequence[Any]], bool],
 ) -> AbstractContextManager[None]:
-    """Inside, a `shard_map` is traced as its function on whole arrays where that is asked for.
+    """Inside this context manager, a `shard_map` is traced as its function on whole arrays, if
+    `is_left_out` says so.
 
-    - `is_left_out`: from the function's jaxpr for one device and the specs of its operands and
-      results. It is not asked where the function cannot be traced without the mesh's axes.
+    - `is_left_out`: takes the function's jaxpr for one device and the specs of its operands and
+      results. It is not called if the function cannot be traced without the mesh's axes.
     """
     primitive: Any = shard_map.shard_map_p
     bind = primitive.bind
@@ -296,9 +302,10 @@ def shard_maps_left_out(
 
 
 def memories_stated(arguments: Placed, results: Placed) -> AbstractContextManager[None]:
-    """Inside, XLA is told what of a program lies in the host's memory. XLA:GPU reads it from the
-    program for attached devices only: for others it takes all arguments to be on the device, drops
-    their copies, and has kernels read the host's memory in place."""
+    """Inside this context manager, XLA is told which values of a program lie in host memory.
+    XLA:GPU reads that from the program only for attached devices. For other devices it takes all
+    arguments to be on the device, drops their copies, and lets kernels read host memory in place.
+    """
     asked = compiler.get_compile_options
 
     def stating(*args: Any, **kwargs: Any) -> Any:
@@ -322,7 +329,7 @@ def _placed(aval: Any, color: int) -> Any:
 
 
 def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[None]:
-    """Inside, a module's function returns `instead` where it raises."""
+    """Inside this context manager, a module's function returns `instead` if it raises."""
     asked = getattr(module, name)
 
     def answer() -> Any:
@@ -358,15 +365,15 @@ def names_mesh_axes(eqn: Any) -> bool:
 
 
 def side_effects(eqn: Any) -> frozenset[Any]:
-    """The effects of a traced equation. That it names axes of a mesh is none."""
+    """The side effects of a traced equation. The effect of naming mesh axes is left out."""
     return frozenset(e for e in eqn.effects if not isinstance(e, core.NamedAxisEffect))
 
 
 def stacked_results(scan: Any) -> tuple[bool, ...]:
-    """For each result of a scan's equation whether it is stacked, not carried.
+    """For each result of a scan's equation, whether it is stacked and not carried.
 
-    jax 0.10 has the number of carried ones among the parameters, jax 0.11 a tree; both have the
-    body, whose results lack the dimension along which they are stacked.
+    jax 0.10 keeps the number of carried results among the parameters, jax 0.11 a tree. Both keep
+    the body, whose results lack the stacked dimension.
     """
     body = scan.params["jaxpr"].out_avals
     return tuple(v.aval.ndim > b.ndim for v, b in zip(scan.outvars, body, strict=True))
@@ -435,7 +442,7 @@ def tensor_shape_and_dtype(value: Any) -> tuple[tuple[int, ...], str] | None:
 
 
 def sharding_rule_key(op: Any) -> Hashable:
-    """Equal for operations of one module with equal rules."""
+    """A key that operations of one module share if they have equal rules."""
     attributes = ("sdy.sharding_rule", "dimension_numbers")
     return tuple(op.attributes.get(k) for k in attributes)
 
@@ -443,9 +450,10 @@ def sharding_rule_key(op: Any) -> Hashable:
 def sharding_rule(op: Any) -> ShardingRule | None:
     """Shardy's rule of an operation; None if it has none.
 
-    Blocked is what Shardy replicates, does not propagate, or permutes, and an image's space: to cut
-    it means to exchange the rims of the pieces. XLA's partitioner moreover miscounts the gradient
-    to a kernel where the image is cut along one mesh axis and copied along another.
+    A factor is blocked if Shardy replicates, does not propagate, or permutes it. The spatial
+    dimensions of an image are blocked as well: cutting them means exchanging the rims of the
+    pieces. Moreover, XLA's partitioner miscounts the gradient of a kernel if the image is cut along
+    one mesh axis and copied along another.
     """
     if "sdy.sharding_rule" not in op.attributes:
         return None
@@ -471,8 +479,8 @@ def sharding_rule(op: Any) -> ShardingRule | None:
 def partitioned_function_rule(eqn: Any) -> ShardingRule | None:
     """Shardy's rule of a traced `custom_partitioning`; None if it was given none.
 
-    Blocked is what Shardy replicates or permutes. A function that returns the rule gets the mesh
-    of the context, as it does outside of `jax.jit`.
+    A factor is blocked if Shardy replicates or permutes it. A function that returns the rule gets
+    the mesh of the context, as it does outside of `jax.jit`.
     """
     rule = eqn.params["sharding_rule"]
     if rule is None:

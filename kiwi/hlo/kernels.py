@@ -1,9 +1,9 @@
-"""Kernels: functions of arrays that are planned as one operator, by a sharding rule of their own.
+"""Kernels: functions of arrays that are planned as one operator, with a sharding rule of their own.
 
-A kernel is an equation of a primitive of its own. Planning asks it for shapes and never lowers it,
-so that it may be written for devices that the planning machine lacks. The emitted program calls
-its function on the shards of one device, in a `shard_map` (`kiwi.emit.kernels`); outside of a plan
-the function is called on whole arrays.
+A kernel is an equation with a primitive of its own. Planning asks it for shapes and never lowers
+it, so it may be written for devices that the planning machine lacks. The emitted program calls its
+function on the shards of one device, in a `shard_map` (`kiwi.emit.kernels`). Outside of a plan the
+function is called on whole arrays.
 """
 
 import functools
@@ -26,10 +26,10 @@ from kiwi.messages import topics
 KERNEL = "kiwi_kernel"
 
 _UNLOWERED = frozenset({KERNEL, "pallas_call", "custom_partitioning"})
-"""Primitives that may be for other devices than those of the planning machine."""
+"""Primitives whose kernels may need other devices than the planning machine's."""
 
 Factors = tuple[tuple[str, ...], ...]
-"""Per dimension of a tensor the names of its factors, from major to minor."""
+"""For each dimension of a tensor the names of its factors, from major to minor."""
 
 
 @jax.tree_util.register_static  # A residual of the forward pass, for the backward one.
@@ -40,13 +40,14 @@ class Kernel:
     - `function`: takes arrays, whole ones or shards; returns a tuple of arrays.
     - `operands`, `results`: the factors of each tensor.
     - `sharded`: the factors that may be sharded.
-    - `share_of_work`: the part that it does of what its function says, below 1 where it skips what
-      a mask leaves out.
+    - `share_of_work`: the part of its function's work that it does, below 1 if it skips blocks
+      under a mask.
     - `shifted`: a factor along which one element moves from each piece to the next one. The
       function then takes the names of the mesh axes that cut it, as `axes`.
-    - `partition`: from a jax mesh and the `PartitionSpec`s of operands and of results to the
-      function of shards in such layouts, and those that it wants; None if it is `function`.
-    - `known_sizes`: of factors, where shapes do not tell.
+    - `partition`: takes a jax mesh and the `PartitionSpec`s of operands and results, and returns
+      the function of shards in such layouts, and the layouts that it wants. None if that is
+      `function`.
+    - `known_sizes`: sizes of factors that shapes do not determine.
     """
 
     name: str
@@ -86,9 +87,10 @@ class Kernel:
 
 
 def shardable(operands: Sequence[Factors], results: Sequence[Factors]) -> frozenset[str]:
-    """The factors of operands that all results have, each the major one of its dimensions.
+    """The factors of operands that all results have, and that are the major factor of each of their
+    dimensions.
 
-    What of a factor some result lacks, it might be a sum over.
+    A factor that some result lacks might be summed over.
     """
     common = [frozenset(f for dim in tensor for f in dim) for tensor in results]
     minor = frozenset(f for tensor in (*operands, *results) for dim in tensor for f in dim[1:])
@@ -103,7 +105,8 @@ def is_library_kernel(eqn: Any) -> bool:
 
 
 def is_collective(eqn: Any) -> bool:
-    """Whether a traced equation of a `shard_map` communicates, or asks where its device is."""
+    """Whether a traced equation of a `shard_map` communicates, or asks for its device's
+    position."""
     return jax_internals.names_mesh_axes(eqn) and not inner_jaxprs(eqn)
 
 
@@ -125,19 +128,19 @@ def placeholder(eqn: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def kernel_jaxpr(kernel: Kernel, eqn: Any) -> Any:
-    """What an equation's kernel does on whole operands."""
+    """The computation of an equation's kernel on whole operands."""
     return _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
 
 
 def kernel_calls(jaxpr: Any) -> int:
-    """How many kernels that planning does not lower a jaxpr calls."""
+    """The number of kernels in a jaxpr that planning does not lower."""
     names = (eqn.primitive.name for eqn in jaxpr.eqns)
     own = sum(n in _UNLOWERED or n.startswith(CUDNN_ATTENTION) for n in names)
     return own or sum(kernel_calls(region) for eqn in jaxpr.eqns for region in inner_jaxprs(eqn))
 
 
 def kernel_text(kernel: Kernel, jaxpr: Any) -> str:
-    """What a kernel does, `jaxpr`, in a text that is equal in every process."""
+    """The text of a kernel's jaxpr. It is equal in every process."""
     return f"{kernel} {kernel.share_of_work} {kernel.shifted} {jaxpr}"
 
 
@@ -148,8 +151,8 @@ def factor_sizes(
 ) -> dict[str, int]:
     """The size of each factor, from tensors and their shapes.
 
-    Of the factors that share a dimension all but one have a dimension of their own elsewhere, or
-    are known.
+    Of several factors in one dimension, all but one need a dimension of their own elsewhere, or a
+    known size.
 
     **Raises:** `InvalidArgumentError` if the rule does not fit the shapes.
     """

@@ -1,8 +1,9 @@
-"""What communicates ahead of, or behind, all that takes long to compute.
+"""Which communication can run in the background: gathers of values that no large unit precedes
+(parameters), and reductions of values on which no large unit depends (gradients).
 
-Large are the units that compute matmuls, convolutions or kernels. A value is *early* if no large
-unit is behind it, as parameters are, and *late* if none follows from it, as gradients are: what is
-gathered of the former and summed up of the latter waits for nothing, and nothing waits for it.
+Large units compute matmuls, convolutions or kernels. A value is *early* if no large unit precedes
+it, and *late* if no large unit depends on it. Gathers of early values and reductions of late values
+neither wait for computation nor delay it.
 """
 
 import functools
@@ -17,7 +18,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 
 def multiplies(graph: HloGraph, equation: int) -> bool:
-    """Whether matrix units compute an equation, or a part of the region that it runs."""
+    """Whether matrix units compute an equation, or a part of its region."""
     own = graph.program.equations[equation]
     is_large = own.is_library_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
     return is_large or (graph.equations[equation].is_region and own.region_multiplies)
@@ -25,12 +26,13 @@ def multiplies(graph: HloGraph, equation: int) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def large_units(units: UnitGraph) -> tuple[bool, ...]:
-    """By unit, whether it is large; kept while a step is planned, as the others."""
+    """By unit, whether it is large. The result is kept while a step is planned, like
+    those below."""
     return tuple(any(multiplies(units.graph, k) for k in unit.equations) for unit in units.units)
 
 
 def has_matmul(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit computes a matmul, which is neither a convolution nor a kernel."""
+    """Whether a unit computes a matmul, not counting convolutions and kernels."""
     return any(units.graph.opcodes[k] & MATMULS for k in unit.equations)
 
 
@@ -70,22 +72,22 @@ def late_values(units: UnitGraph) -> Mapping[int, bool]:
 
 
 def reduces_late(units: UnitGraph, unit: Unit) -> bool:
-    """Whether all that a unit yields is late."""
+    """Whether all results of a unit are late."""
     found = late_values(units)
     return all(found[value] for value in unit.outputs)
 
 
 def share_of_gathers(units: UnitGraph, reader: Unit, value: int) -> float:
-    """The part that a value has of all that is early and read by large units in the loop of a
-    reader, or outside of loops where it is; 1 if the value is not early."""
+    """The share of a value in all early values that large units read in the reader's loop, or
+    outside of loops if the reader is outside; 1 if the value is not early."""
     if not early_values(units)[value]:
         return 1.0
     return _share(units, [value], _read_early_bytes(units)[reader.loop])
 
 
 def share_of_sums(units: UnitGraph, unit: Unit) -> float:
-    """The part that a unit's results have of all that is late and yielded by large units in its
-    loop, or outside of loops where it is; 1 if what the unit yields is not late."""
+    """The share of a unit's results in all late results of large units in its loop, or outside of
+    loops; 1 if its results are not late."""
     if not reduces_late(units, unit):
         return 1.0
     return _share(units, unit.outputs, _yielded_late_bytes(units)[unit.loop])

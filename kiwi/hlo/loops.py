@@ -49,14 +49,14 @@ from kiwi.hlo.regions import elements, inner_jaxprs
 CARRY, SLICE, STACK, RESULT = "loop_carry", "loop_slice", "loop_stack", "loop_result"
 CASE, JOIN = "loop_case", "loop_join"
 LOOP_PRIMITIVES = frozenset({CARRY, SLICE, STACK, RESULT, CASE, JOIN})
-"""What stands at the borders of an opened loop; none of them computes anything."""
+"""The primitives at the borders of an opened loop. None of them computes anything."""
 
 ENTRIES, EXITS = frozenset({CARRY, SLICE, CASE}), frozenset({RESULT, JOIN})
-"""What a loop puts in place before its first iteration, and behind its last one."""
+"""The borders before a loop's first iteration, and those after its last one."""
 
 
 class LoopKind(enum.Enum):
-    """What an opened loop is in the traced program; `SWITCH` is a `cond` or `switch`."""
+    """The kind of an opened loop in the traced program. `SWITCH` is a `cond` or `switch`."""
 
     SCAN = "scan"
     WHILE = "while"
@@ -116,8 +116,8 @@ class ScanOperands:
 def may_open(eqn: Any) -> bool:
     """Whether an equation is a loop or a conditional whose body Kiwi can plan.
 
-    Not a choice between platforms, nor a `while` or a conditional of scalars: there is nothing to
-    shard.
+    A choice between platforms is not opened, nor a `while` or a conditional of scalars: there is
+    nothing to shard.
     """
     name = eqn.primitive.name
     if jax_internals.side_effects(eqn) or name not in ("scan", "while", "cond"):
@@ -135,8 +135,8 @@ def chooses_platform(eqn: Any) -> bool:
 def branch_of_platform(eqn: Any, platforms: Collection[str]) -> Any:
     """The closed jaxpr that a `jax.lax.platform_dependent` runs on a platform of these names.
 
-    None of any other equation, without a name, and where no branch is for them: JAX says so when it
-    lowers the equation.
+    None for any other equation, without a name, or if no branch is for them: JAX then raises when
+    it lowers the equation.
     """
     if not platforms or not chooses_platform(eqn):
         return None
@@ -176,7 +176,7 @@ def border_equation(name: str, avals: Sequence[Any], source_info: Any, **params:
 
 
 def most_elements(eqn: Any) -> int:
-    """The most elements of any operand or result of an equation, or inside of its regions."""
+    """The most elements of any operand or result of an equation, or inside its regions."""
     atoms = (*eqn.invars, *eqn.outvars)
     own = max((elements(v) for v in atoms), default=0)
     inner = (e for region in inner_jaxprs(eqn) for e in region.eqns)
@@ -199,7 +199,7 @@ def _repeated(x: Any, *, length: int, **_: Any) -> Any:
 
 
 def _primitive(name: str, meaning: Any) -> Any:
-    """A primitive that, outside a loop, stands for one iteration."""
+    """A primitive that stands for one iteration outside of a loop."""
     primitive = jex.Primitive(name)
 
     def result_type(*x: Any, **params: Any) -> Any:
@@ -212,8 +212,8 @@ def _primitive(name: str, meaning: Any) -> Any:
 
 
 def _passed(x: Any, *, apart: bool = False, **_: Any) -> Any:
-    """`apart`: as another tensor of the lowered program, so that an operator that reads both is not
-    taken to read one of them twice."""
+    """The operand itself. `apart` makes it another tensor of the lowered program, so that an
+    operator that reads both is not taken to read one of them twice."""
     return lax.optimization_barrier(x) if apart else jnp.asarray(x)
 
 

@@ -120,7 +120,7 @@ class _Reader:
         return self._rules[key]
 
     def _own_rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
-        """The rule of an operation that Shardy gives none."""
+        """The rule of an operation without a rule of Shardy's."""
         operand_shapes = [self.tensors[i].shape for i in operands]
         result_shapes = [self.tensors[i].shape for i in results]
         if op.operation.name == "stablehlo.optimization_barrier":

@@ -1,17 +1,17 @@
-"""Manual computations that are around nothing but kernels, and can be left out.
+"""Manual computations around nothing but kernels, which can be left out.
 
-A kernel that XLA cannot partition is often called in a `shard_map` of the user's. If Kiwi knows
-the kernel's sharding rule (`kiwi.sharding_rule`) the `shard_map` says no more than how it is to be
-sharded: the same function of whole arrays computes the same. That is so if
+Users often call a kernel that XLA cannot partition in a `shard_map`. If Kiwi knows the kernel's
+sharding rule (`kiwi.sharding_rule`), the `shard_map` says no more than how the kernel is to be
+sharded: the same function on whole arrays computes the same. That is so if
 
-1. all that it computes are kernels, elementwise functions, and changes of shape that keep each
-   dimension that is cut,
-2. each dimension that is cut is one of the kernels' factors that may be sharded, or is cut alike in
-   all operands of an elementwise function,
-3. what comes out is cut as `out_specs` says.
+1. it computes only kernels, elementwise functions, and changes of shape that keep each dimension
+   that is cut,
+2. each dimension that is cut is a factor of the kernels that may be sharded, or is cut alike in all
+   operands of an elementwise function,
+3. each result is cut as `out_specs` says.
 
-The proof follows the axes of `in_specs` through what is traced for one device; where a step is not
-known to keep them the `shard_map` stays.
+The proof follows the axes of `in_specs` through the function as it is traced for one device. If a
+step is not known to keep them, the `shard_map` stays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.kernels import KERNEL, Kernel
 
 Cut = tuple[tuple[str, ...], ...]
-"""Per dimension the axes of the mesh that cut it."""
+"""For each dimension the mesh axes that cut it."""
 
 _INLINED = {
     "jit": "jaxpr",
@@ -50,13 +50,14 @@ class _Unknown(Exception):
 
 
 def kernel_computations_opened() -> AbstractContextManager[None]:
-    """Inside, a `shard_map` around nothing but kernels with a rule is traced without it."""
+    """Inside this context manager, a `shard_map` around nothing but kernels with a rule is traced
+    without it."""
     return jax_internals.shard_maps_left_out(is_of_kernels_alone)
 
 
 def is_of_kernels_alone(jaxpr: Any, in_specs: Sequence[Any], out_specs: Sequence[Any]) -> bool:
-    """Whether the body of a `shard_map`, traced for one device, computes on whole arrays what it
-    computes on parts of them."""
+    """Whether the body of a `shard_map`, traced for one device, computes the same on whole arrays
+    as on parts of them."""
     pairs = zip(jaxpr.invars, in_specs, strict=True)
     cuts = {v: _cut_of(spec, len(v.aval.shape)) for v, spec in pairs}
     cuts |= {v: ((),) * len(v.aval.shape) for v in jaxpr.constvars}
@@ -81,7 +82,7 @@ def _read(cuts: Mapping[Any, Cut], atom: Any) -> Cut:
 
 
 def _followed(jaxpr: Any, cuts: dict[Any, Cut]) -> int:
-    """Notes how the results of all equations are cut; returns how many kernels there are."""
+    """Records how the results of all equations are cut; returns the number of kernels."""
     count = 0
     for eqn in jaxpr.eqns:
         reads = [_read(cuts, v) for v in eqn.invars]

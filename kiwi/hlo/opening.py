@@ -19,7 +19,7 @@ from kiwi.hlo.trips import trips_of_while
 
 
 class LoopOpener(ProgramBuilder, ABC):
-    """A builder that opens the loops of what it inlines."""
+    """A builder that opens the loops of inlined functions."""
 
     @abstractmethod
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
@@ -83,8 +83,8 @@ class LoopOpener(ProgramBuilder, ABC):
         scope: str,
         parent: int | None,
     ) -> int | Literal:
-        """What a scan stacks for `variable`; a literal is repeated in front of the loop, which has
-        no iteration of its own to compute it in."""
+        """The stack of `variable` in a scan. A literal is repeated before the loop, since it has no
+        iteration of its own to be computed in."""
         if isinstance(variable, jex.DropVar):
             return Literal(None)
         if isinstance(y, int):
@@ -119,7 +119,7 @@ class LoopOpener(ProgramBuilder, ABC):
             for k, (variable, v) in enumerate(zip(variables, initial, strict=True))
         ]
         following = self._inline_closed(body, (*inputs[first:behind], *current), inner, loop)
-        if is_batched:  # Those whose condition no longer holds stay as they are.
+        if is_batched:  # Loops whose condition no longer holds keep their values.
             (goes,) = self._inline_closed(condition, (*start, *current), inner, loop)
             kept = [variable in unchanged for variable in variables]
             following = [
@@ -142,7 +142,7 @@ class LoopOpener(ProgramBuilder, ABC):
     def _open_cond(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """Every branch is a loop of its own in the loop of the conditional."""
+        """Opens a conditional: every branch is a loop of its own in the loop of the conditional."""
         selector, operands = inputs[0], inputs[1:]
         branches = eqn.params["branches"]
         if isinstance(selector, Literal):
@@ -194,7 +194,8 @@ class LoopOpener(ProgramBuilder, ABC):
         return results
 
     def _made_in(self, loop: int, value: int | Literal, eqn: Any, scope: str) -> int | Literal:
-        """What a loop hands on: a copy where it lies outside, which the loop then reads."""
+        """The end value of an iteration. If it comes from outside of the loop, it is copied, and
+        the loop reads the copy."""
         if isinstance(value, Literal):
             return value
         around = self._loop_of_value[value]
@@ -225,7 +226,7 @@ class LoopOpener(ProgramBuilder, ABC):
         return index
 
     def _new_loop(self, parent: int | None, kind: LoopKind, key: Hashable, runs: float = 1) -> int:
-        """`key`: loops of one kind and key in one place share an index space."""
+        """A new loop. Loops of one kind and key in one place share an index space."""
         index = len(self._loops)
         outer = parent
         if kind is LoopKind.BRANCH:
@@ -247,28 +248,28 @@ class _Border:
         self._loop = builder._loops[loop]
 
     def carry(self, initial: int | Literal, position: int) -> int:
-        """Carries that start from one value go different ways: their position tells them apart."""
+        """A carry. The position distinguishes carries that start from one value."""
         index = self._loop.index
         apart = {"apart": True} if self._loop.kind is LoopKind.WHILE else {}
         return self._emit(loops.CARRY, initial, index, loop=index, position=position, **apart)
 
     def result(self, following: int | Literal) -> int | Literal:
-        """What lies outside of the loop is the same in the last iteration."""
+        """A final carry. A value from outside of the loop is the same in the last iteration."""
         if isinstance(following, Literal) or not self._builder._is_member(following, self._loop):
             return following
         return self._emit(loops.RESULT, following, self._loop.parent, loop=self._loop.index)
 
     def left(self, current: int | Literal) -> int | Literal:
-        """A carry as a `while` leaves it: the initial one where there was no iteration."""
+        """A carry after a `while`: the initial one if there was no iteration."""
         params = {"loop": self._loop.index, "apart": True}
         return self._emit(loops.RESULT, current, self._loop.parent, **params)
 
     def case(self, index: int) -> int:
-        """Which branch runs, inside of the conditional."""
+        """The index of the branch, inside the conditional."""
         return self._emit(loops.CASE, index, self._loop.index, loop=self._loop.index)
 
     def join(self, aval: Any, values: Sequence[int | Literal], position: int) -> int:
-        """What the branch that runs yields."""
+        """The result of the branch that runs."""
         assert self._loop.test is not None
         params = {"loop": self._loop.index, "position": position}
         avals = [self._builder._type(self._loop.test), *[aval] * len(values)]
@@ -277,7 +278,7 @@ class _Border:
         return self._builder._emit(eqn, inputs, self._scope, self._loop.parent)[0]
 
     def slice(self, stacked: int | Literal) -> int | Literal:
-        """What was stacked in this space is at hand; of anything else an element."""
+        """An element of a stack. If the stack was made in this space, it is the value itself."""
         assert isinstance(stacked, int)
         builder, index = self._builder, self._loop.index
         known = builder._stacked.get(stacked)
@@ -292,9 +293,10 @@ class _Border:
         return builder._emit(own, (element,), self._scope, index)[0]
 
     def _fetching(self, stacked: int | Literal) -> Equation | None:
-        """What yields a stack, if an iteration does it for its own element: the fetch from the
-        host, so that the stack never is on the device as a whole, or a conversion behind it. Not in
-        loops inside of loops, which would fetch each element in every outer iteration."""
+        """The equation that yields a stack, if an iteration can do it for its own element: the
+        fetch from the host, or a conversion after it. The whole stack is then never on the device.
+        This does not apply to loops inside loops, which would fetch each element in every outer
+        iteration."""
         builder = self._builder
         if not (builder._fetches_elements and isinstance(stacked, int)):
             return None

@@ -1,8 +1,8 @@
-"""Functions with a partitioning of their own (`jax.experimental.custom_partitioning`) as kernels.
+"""Functions with their own partitioning (`jax.experimental.custom_partitioning`) as kernels.
 
-Shardy's rule says how one may be sharded, its `partition` what each device then computes. A plan
-asks `partition` for the layouts that it has chosen, and calls what it answers in a `shard_map`:
-XLA would do the same later, but on devices that the planning machine may lack.
+Shardy's rule says how such a function may be sharded, and its `partition` returns the computation
+of each device. A plan calls `partition` for the chosen layouts, and calls the result in a
+`shard_map`. XLA would do the same later, but on devices that the planning machine may lack.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,8 @@ def kernel_of(eqn: Any) -> Kernel | None:
 
 
 def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
-    """Sharded are factors that all results have: what of others `partition` does is its own."""
+    """The kernel. Only factors that all results have are sharded: what `partition` does with others
+    is its own affair."""
     call = eqn.params["call"]
     shapes = [[v.aval.shape for v in side] for side in (eqn.invars, eqn.outvars)]
     fitting = _fitting(rule, shapes)
@@ -52,7 +53,7 @@ def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
 
 
 def _fitting(rule: ShardingRule, shapes: Sequence[Sequence[Sequence[int]]]) -> frozenset[int]:
-    """The factors whose sizes are those of their dimensions everywhere: Shardy takes the least of
+    """The factors whose size equals that of their dimension everywhere. Shardy takes the least of
     several sizes."""
     pairs = [
         *zip(rule.operands, shapes[0], strict=True),
@@ -73,7 +74,7 @@ def _factors(dims: Dims, fitting: frozenset[int], name: str) -> Factors:
 
 
 def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[Any, Any, Any]:
-    """What each device computes of these layouts, and the layouts that it wants."""
+    """The computation of each device for these layouts, and the layouts that it wants."""
     params = eqn.params
     trees = params["in_tree"], params["out_tree"]
     types = (

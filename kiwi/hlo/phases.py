@@ -1,12 +1,12 @@
 """The phase of each equation: forward, backward or update.
 
-1. A name stack with `transpose(jvp` is backward. (The `transpose` primitive alone also says
-   `transpose`.)
-2. Otherwise, an equation that reads, directly or not, something backward is update.
-3. Otherwise, one with `jvp(` in its name stack, or that such an equation reads, directly or
-   not, is forward.
-4. Otherwise it is update if the program has a backward part at all (the optimizer's own
-   moments, decayed before the gradient is added), else forward.
+1. An equation with `transpose(jvp` in its name stack is backward. (The `transpose` primitive alone
+   also says `transpose`.)
+2. Otherwise, an equation that reads something backward, directly or not, is update.
+3. Otherwise, an equation with `jvp(` in its name stack is forward, and so is one that such an
+   equation reads, directly or not.
+4. Otherwise it is update if the program has a backward part at all (the optimizer's own moments,
+   decayed before the gradient is added), and forward if it has none.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def phases(program: Program) -> tuple[Phase, ...]:
 def _reached(
     equations: Sequence[Equation], seeds: Sequence[bool], *, backward: bool = False
 ) -> list[bool]:
-    """The seeds and all equations that read from them, directly or not; `backward`, all that they
-    read from."""
+    """The seeds and all equations that read from them, directly or not; with `backward`, all
+    equations that they read from."""
     found, marked = list(seeds), set[int]()
     for equation in reversed(equations) if backward else equations:
         sources, targets = equation.reads, equation.outputs

@@ -3,10 +3,10 @@
     program   ::= arguments constants equation* results
     equation  ::= value* = primitive[params] (value | literal)*
 
-Calls (`jit`, `custom_jvp_call`, `checkpoint`, ...) are inlined; equal pure equations are
-merged; equations that nothing reads are dropped. What is left is either a first-order
-primitive or an opaque region (`shard_map`, ...). A `scan`, `while` or `cond` is such a region, or
-is opened: its body stands in the program once, see `kiwi.hlo.loops`.
+Calls (`jit`, `custom_jvp_call`, `checkpoint`, ...) are inlined, equal pure equations are merged,
+and equations that nothing reads are dropped. Each equation that is left is a first-order primitive
+or an opaque region (`shard_map`, ...). A `scan`, `while` or `cond` is such a region, or is opened:
+its body then occurs in the program once, see `kiwi.hlo.loops`.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ class Literal:
 
 @dataclass(frozen=True)
 class Value:
-    """What an argument, a captured constant or an equation yields.
+    """The value of an argument, a captured constant or an equation.
 
-    `shape` is the logical shape that JAX shows. `is_extended` marks dtypes such as PRNG
-    keys, whose array in HLO has further dimensions.
+    `shape` is the logical shape that JAX shows. `is_extended` marks dtypes such as PRNG keys, whose
+    array in HLO has further dimensions.
     """
 
     index: int
@@ -83,11 +83,13 @@ class Value:
 class Equation:
     """One application of a primitive.
 
-    `inputs` holds a value index or a `Literal` per operand, `outputs` the value indices of
-    the results that something reads. `jaxpr_eqn` is the traced equation itself and `scope`
-    the name scope of the calls around it, which inlining took away. `loop` is the innermost
-    opened loop whose body it is part of. `caller` is the source info of the innermost call around
-    it that has a line in the user's code, if one has.
+    - `inputs`: a value index or a `Literal` for each operand.
+    - `outputs`: the value indices of the results that something reads.
+    - `jaxpr_eqn`: the traced equation itself.
+    - `scope`: the name scope of the inlined calls around it.
+    - `loop`: the innermost opened loop whose body it is part of.
+    - `caller`: the source info of the innermost call around it that has a line in the user's code,
+      if any.
     """
 
     index: int
@@ -115,7 +117,7 @@ class Equation:
 
     @functools.cached_property
     def kernel(self) -> Kernel | None:
-        """What has a sharding rule of its own (`kiwi.hlo.kernels`)."""
+        """Its kernel with a sharding rule (`kiwi.hlo.kernels`)."""
         return kernel_of(self.jaxpr_eqn)
 
     @functools.cached_property
@@ -125,13 +127,13 @@ class Equation:
 
     @functools.cached_property
     def kernel_jaxpr(self) -> Any:
-        """What its kernel does on whole operands; to trace it takes long."""
+        """The computation of its kernel on whole operands. Tracing it takes long."""
         assert self.kernel is not None
         return kernel_jaxpr(self.kernel, self.jaxpr_eqn)
 
     @property
     def kernel_calls(self) -> int:
-        """How many library kernels run for what is one, or has a sharding rule.
+        """The number of library kernels that run, if it is one or has a sharding rule.
 
         Those in a region are not counted (`kiwi.problem.costs.RegionPrice`).
         """
@@ -161,7 +163,7 @@ class Equation:
 
     @functools.cached_property
     def is_unlowered(self) -> bool:
-        """Whether it may be for other devices than the planning machine's."""
+        """Whether it may need other devices than the planning machine's."""
         return is_unlowered(self.jaxpr_eqn)
 
     @functools.cached_property
@@ -171,7 +173,8 @@ class Equation:
 
     @functools.cached_property
     def may_repeat(self) -> bool:
-        """Whether computing it twice is as good as once: not what has effects or calls Python."""
+        """Whether computing it twice is as good as once: it has no effects and does not call
+        Python."""
         return not self.has_effects and not _calls_python(self.jaxpr_eqn)
 
     @property
@@ -191,15 +194,15 @@ class Equation:
 
     @property
     def filled_with(self) -> Any:
-        """The scalar that the result repeats, where a literal one is broadcast; else None."""
+        """The scalar literal that is broadcast to the result; otherwise None."""
         filled = self.inputs[0] if self.name == "broadcast_in_dim" else None
         return filled.value if isinstance(filled, Literal) else None
 
     @property
     def expanded(self) -> Any:
-        """The scalar of which XLA makes a constant as large as the result; None if there is none.
+        """The scalar that XLA expands to a constant as large as the result; None if there is none.
 
-        What is broadcast, and the zero that the gradient of max pooling adds to.
+        It is a broadcast scalar, or the zero to which the gradient of max pooling adds.
         """
         if self.name != MAX_POOLING_GRADIENT:
             return self.filled_with
@@ -209,7 +212,8 @@ class Equation:
     def source_line(self) -> str:
         """`"file.py:12 (function)"` of the user's code.
 
-        What has no such line itself, as the random bits of a dropout, has that of its `caller`.
+        An equation without such a line, such as the random bits of a dropout, has that of its
+        `caller`.
         """
         own = jax_internals.source_line(self.jaxpr_eqn.source_info)
         return own or (jax_internals.source_line(self.caller) if self.caller is not None else "")
@@ -242,12 +246,12 @@ class Equation:
         return [i.value if isinstance(i, Literal) else read(i) for i in self.inputs]
 
     def kept(self, results: Sequence[Any]) -> list[Any]:
-        """Those of all results that something reads."""
+        """The members of all results that something reads."""
         pairs = zip(results, self.jaxpr_eqn.outvars, strict=True)
         return [r for r, v in pairs if not isinstance(v, jex.DropVar)]
 
     def apply_to(self, scalar: Any, read: Callable[[int], Any]) -> list[Any]:
-        """The same where `scalar`, an array without dimensions, stands for `expanded`."""
+        """`apply` with `scalar`, an array without dimensions, in place of `expanded`."""
         if self.filled_with is not None:
             return [jax.lax.broadcast(scalar, self.jaxpr_eqn.outvars[0].aval.shape)]
         source, operand = (read(i) if isinstance(i, int) else i.value for i in self.inputs)
@@ -271,12 +275,15 @@ def kept_outputs(eqn: Any) -> tuple[Any, ...]:
 class Program:
     """The flat program of a traced function.
 
-    `arguments` are value indices in the order of the flattened arguments, `constants` map captured
-    arrays' value indices to the arrays, `results` follow the flattened results. `loops` are the
-    opened ones, by their index. `hints` are what the user says of values; `constraints` the traced
-    `with_sharding_constraint`s of values, see `kiwi.hlo.sharding_constraints`. `keeps_checkpoints`:
-    whether what the user's `jax.checkpoint` recomputes stands apart; `user_offloads` are then the
-    values that its policy copies to the host's memory for the backward pass.
+    - `arguments`: value indices in the order of the flattened arguments.
+    - `constants`: value index → captured array.
+    - `results`: in the order of the flattened results.
+    - `loops`: the opened loops, by their index.
+    - `hints`: the user's hints about values. `constraints`: the traced `with_sharding_constraint`s
+      of values, see `kiwi.hlo.sharding_constraints`.
+    - `keeps_checkpoints`: whether the recomputation of the user's `jax.checkpoint` is kept
+      separate. `user_offloads` are then the values that its policy copies to the host's memory for
+      the backward pass.
     """
 
     values: tuple[Value, ...]
@@ -308,21 +315,23 @@ class Program:
         return prod(self.loops[k].runs for k in self.loops_around(loop))
 
     def known_trips(self, loop: int | None) -> int:
-        """The same as far as XLA knows: a `while`, and each branch, counts as running once."""
+        """The number of runs as far as XLA knows it: a `while`, and each branch, counts as running
+        once."""
         return prod(self.loops[k].length for k in self.loops_around(loop))
 
     def scans_around(self, loop: int | None) -> tuple[int, ...]:
-        """The scans around: a value has an element for each of their iterations."""
+        """The scans around a loop. A value has an element for each of their iterations."""
         around = self.loops_around(loop)
         return tuple(k for k in around if self.loops[k].kind is LoopKind.SCAN)
 
     def tests(self, loop: int | None) -> tuple[int, ...]:
-        """The values that the loops around go on by, or select their branch by."""
+        """The values that decide whether the loops around go on, or which of their
+        branches runs."""
         found = (self.loops[k].test for k in self.loops_around(loop))
         return tuple(test for test in found if test is not None)
 
     def read_only_by(self, reader: Equation, value: int | Literal) -> Equation | None:
-        """The equation of the reader's loop that computes a value which nothing else takes."""
+        """The equation in the reader's loop that computes a value which nothing else reads."""
         if isinstance(value, Literal) or value in self.kept_values:
             return None
         producer = self.values[value].producer
@@ -339,7 +348,7 @@ class Program:
         return self.values[found.outputs[0]].size_bytes >= LARGE_BYTES
 
     def loop_of(self, value: int) -> int | None:
-        """The loop whose iterations each have a value of their own of this kind."""
+        """The loop each of whose iterations has its own value of this kind."""
         producer = self.values[value].producer
         if producer is None:
             return None
@@ -351,7 +360,7 @@ class Program:
 
     @functools.cached_property
     def next_values(self) -> dict[int, tuple[int, ...]]:
-        """The values that an iteration hands to the next one, with the loops in which it does."""
+        """The end values of iterations, with the loops that hand them on."""
         found: dict[int, tuple[int, ...]] = {}
         for loop in self.loops:
             for carry in loop.carries:
@@ -372,7 +381,7 @@ class Program:
 
     @functools.cached_property
     def kept_values(self) -> frozenset[int]:
-        """Those that are more than an operand of equations."""
+        """The values that are more than operands of equations."""
         handed_on = self.result_values | self.next_values.keys()
         return handed_on | self.hints.keys() | self.constraints.keys() | self.user_offloads
 

@@ -1,8 +1,8 @@
-"""The units of what a region computes, so that it can be priced as any program.
+"""The units of a region's computation, so that it can be priced like any program.
 
-A region that is planned whole (`kiwi.hlo.regions`) is traced, lowered and grouped by itself, its
-loops opened. Shapes in a `shard_map` are those of one device, and so are its prices. Collectives
-are placeholders: they need the mesh axes of the `shard_map`, and are priced apart
+A region that is planned whole (`kiwi.hlo.regions`) is traced, lowered and grouped by itself, with
+its loops opened. In a `shard_map` shapes and prices are those of one device. Collectives are
+placeholders: they need the mesh axes of the `shard_map`, and are priced separately
 (`kiwi.problem.manual_computations`).
 """
 
@@ -21,12 +21,13 @@ from kiwi.hlo.tracing import program_of
 from kiwi.hlo.units import UnitGraph
 
 _MOST_REGIONS = 64
-"""How many different regions are kept while a step is planned; more are grouped anew each time."""
+"""The number of regions that are kept while a step is planned. Further ones are grouped anew each
+time."""
 
 
 @dataclass(frozen=True)
 class _Region:
-    """A jaxpr, equal to others of the same text: layers repeat theirs."""
+    """A jaxpr, equal to others with the same text, as in repeated layers."""
 
     text: str
     jaxpr: Any = field(compare=False, repr=False)

@@ -1,12 +1,12 @@
 """Work and memory of the regions of an equation: loops, branches, manual computations.
 
-Kiwi prices a region that it does not open from its jaxpr. Shapes inside of `shard_map` are those of
-one device, shapes inside of other regions those of the whole tensor.
+Kiwi prices a region that it does not open from its jaxpr. Shapes inside `shard_map` are those of
+one device, shapes inside other regions those of the whole tensor.
 
-*Work*: of a `scan` its body times its length, of a Pallas kernel its body in each place of its grid
-(`kiwi.hlo.grids`), of a
-`cond` its costliest branch, of a `while` its body times its trip count: known where it counts from
-one literal to another by ones, as `fori_loop` does, else `ASSUMED_TRIPS`.
+*Work*: a `scan` takes its body times its length. A Pallas kernel takes its body in each place of
+its grid (`kiwi.hlo.grids`). A `cond` takes its costliest branch. A `while` takes its body times its
+trip count, which is known if it counts from one literal to another by ones, as `fori_loop` does;
+otherwise it is `ASSUMED_TRIPS`.
 
 *Memory* (`region_workspace_bytes`): the peak of the values that live inside, without the region's
 operands and results. An iteration frees its memory before the next one starts. As in
@@ -24,13 +24,13 @@ from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.hlo.grids import kernel_work
 
 CUDNN_ATTENTION = "dot_product_attention_"
-"""How the primitives of jax's attention by cuDNN begin."""
+"""The beginning of the names of the primitives of jax's attention by cuDNN."""
 
 ASSUMED_TRIPS = 10
 """The assumed trip count of a `while` whose trip count is unknown."""
 
 _MULTIPLY = frozenset({"conv_general_dilated", "dot_general", "pallas_call"})
-"""Primitives that matrix units compute, a kernel of Pallas as a rule."""
+"""Primitives that matrix units compute. A Pallas kernel is assumed to be one."""
 
 _NOT_ABSORBED = frozenset(
     {"cholesky", "concatenate", "conv_general_dilated", "cumlogsumexp", "cummax", "cumprod"}
@@ -43,7 +43,7 @@ _LAYOUT = frozenset(
 )
 
 _VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
-"""Those of `_LAYOUT` that leave the bytes where they are."""
+"""The members of `_LAYOUT` that leave the bytes where they are."""
 
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
@@ -52,8 +52,7 @@ def inner_jaxprs(eqn: Any) -> list[Any]:
 
 
 def called_name(eqn: Any) -> str:
-    """The name of the function that a kernel's equation calls; the primitive's where none is
-    known."""
+    """The name of the function that a kernel's equation calls; the primitive's if none is known."""
     inner = inner_jaxprs(eqn)
     return inner[0].debug_info.func_name if inner else eqn.primitive.name
 
@@ -91,8 +90,8 @@ def region_flops(eqn: Any) -> float:
 
 
 def region_workspace_bytes(eqn: Any) -> int:
-    """The peak bytes inside of the region, without its operands and results. The blocks of a kernel
-    of Pallas are not in the device's memory."""
+    """The peak bytes inside the region, without its operands and results. The blocks of a Pallas
+    kernel are not in device memory."""
     if eqn.primitive.name == "pallas_call":
         return 0
     return max((peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
@@ -140,20 +139,20 @@ def equation_flops(eqn: Any) -> float:
 
 
 def _attention_flops(eqn: Any) -> float:
-    """Of two matmuls, or five in the backward pass; a causal mask saves nothing."""
+    """Work of two matmuls, or five in the backward pass. A causal mask saves nothing."""
     query, key = (v.aval.shape for v in eqn.invars[:2])
     length = key[-2 if eqn.params["layout"] else -3]
     return 2.0 * prod(query) * length * (5 if "_bwd" in eqn.primitive.name else 2)
 
 
 def elements(variable: Any) -> int:
-    """The elements of a variable of a jaxpr; one of what has no shape."""
+    """The elements of a variable of a jaxpr; one if it has no shape."""
     return prod(getattr(variable.aval, "shape", ()))
 
 
 def moved_bytes(jaxpr: Any) -> int:
-    """What the operators of a jaxpr move that are in no library kernel, with those of the regions
-    that it runs: each that is not fused reads what its kernel reads, and writes its result."""
+    """The traffic of a jaxpr's operators outside of library kernels, with that of its regions. Each
+    operator that is not fused reads its kernel's operands, and writes its result."""
     readers, total = _readers(jaxpr), 0
     reads: dict[Any, frozenset[Any]] = {}
     for eqn in jaxpr.eqns:
@@ -198,7 +197,7 @@ def _readers(jaxpr: Any) -> dict[Any, list[str]]:
 
 
 def _kind(eqn: Any) -> str:
-    """The primitive's name; a product of rows alone is a sum, and no matmul."""
+    """The primitive's name. A product of rows alone counts as a sum, not as a matmul."""
     name = eqn.primitive.name
     if name == "dot_general":
         _, (batch, _) = eqn.params["dimension_numbers"]
@@ -220,7 +219,7 @@ def _is_library_kernel(eqn: Any) -> bool:
 
 
 def _calls_library(primitive: str) -> bool:
-    """Whether XLA calls what a primitive stands for, and fuses nothing into it."""
+    """Whether XLA computes a primitive by a library call, and fuses nothing into it."""
     return primitive == "pallas_call" or primitive.startswith(CUDNN_ATTENTION)
 
 

@@ -1,17 +1,17 @@
 """Repeated layers of an unrolled program, found by structure.
 
-A Python loop over layers leaves the same operators in a program again and again: in the forward
+A Python loop over layers leaves the same operators in a program again and again, in the forward
 pass, in the backward pass and in the update, with parameters of their own. They are found as a
-*shift*, a map that takes each unit of a layer to the same unit of the next layer.
+*shift*, a map from each unit of a layer to the corresponding unit of the next layer.
 
 1. Two units look alike if their operators, shapes, types and sharding rules are the same.
-2. Two units of the forward pass that follow on each other, and look alike as their neighbours do,
-   are a seed. From there the shift grows: what computes the k-th operand of the one goes to what
-   computes that of the other, and readers go to readers that look alike, in order. So one seed
-   reaches all layers, and their backward passes and updates in whatever order they stand. A value
-   that both read belongs to no layer.
-3. The seed with the largest shift counts. Units that it leaves out may repeat in another way, as an
-   encoder beside a decoder does: the search begins again with them.
+2. A seed is a pair of successive units of the forward pass that look alike, with neighbours that
+   look alike. The shift grows from it. The producer of one unit's k-th operand maps to the producer
+   of the other's, and readers map to readers that look alike, in order. So one seed reaches all
+   layers with their backward passes and updates, in whatever order they stand. A value that both
+   read belongs to no layer.
+3. The seed with the largest shift counts. The units that it leaves out may repeat in another way,
+   as an encoder beside a decoder does: the search begins again with them.
 """
 
 from collections import deque
@@ -28,13 +28,13 @@ LEAST_UNITS = 4
 
 @dataclass
 class OneToOne:
-    """A partial map that takes no two things to the same one, and none to itself."""
+    """A partial one-to-one map that maps nothing to itself."""
 
     images: dict[int, int] = field(default_factory=dict)
     _taken: set[int] = field(default_factory=set)
 
     def add(self, one: int, other: int) -> bool:
-        """Takes one to the other, where both are free."""
+        """Maps one to the other, if both are free."""
         if one == other or one in self.images or other in self._taken:
             return False
         self.images[one] = other
@@ -42,7 +42,7 @@ class OneToOne:
         return True
 
     def chains(self) -> Iterator[list[int]]:
-        """From each thing that nothing is taken to, all that it is taken to in turn."""
+        """The chains of the map, each from a member that nothing maps to."""
         for first in self.images:
             if first not in self._taken:
                 chain = [first]
@@ -59,20 +59,20 @@ class OneToOne:
 
 @dataclass
 class Shift:
-    """To the next layer: unit → unit, by index, and argument → argument, by value index."""
+    """The map to the next layer: unit → unit, by index, and argument → argument, by value index."""
 
     units: OneToOne = field(default_factory=OneToOne)
     arguments: OneToOne = field(default_factory=OneToOne)
 
     def take(self, other: "Shift") -> None:
-        """Adds all of another shift that does not contradict this one."""
+        """Adds the part of another shift that does not contradict this one."""
         for mine, more in ((self.units, other.units), (self.arguments, other.arguments)):
             for one, image in more.images.items():
                 mine.add(one, image)
 
 
 def repeated_layers(units: UnitGraph) -> Shift:
-    """The shift of a program's units to the next layer; empty where nothing repeats."""
+    """The shift of a program's units to the next layer; empty if nothing repeats."""
     looks = _looks(units)
     found = Shift()
     while True:
@@ -93,7 +93,7 @@ def _looks(units: UnitGraph) -> list[int]:
 
 
 def _look(units: UnitGraph, unit: Unit) -> Hashable:
-    """What a unit computes, whatever its values are called."""
+    """The computation of a unit, without the names of its values."""
     graph, rule = units.graph, unit.rule
     values, results = graph.program.values, graph.program.result_values
     return (
@@ -110,7 +110,7 @@ def _type(value: Value) -> tuple[Hashable, ...]:
 
 
 def _seeds(units: UnitGraph, looks: list[int], known: Shift) -> Iterator[tuple[int, int]]:
-    """For each kind of unit of the forward pass that is not known yet the two in the middle."""
+    """For each kind of unit of the forward pass that is not known yet, the two in the middle."""
     kinds: dict[Hashable, list[int]] = {}
     for unit in units.units:
         if unit.phase is Phase.FORWARD and unit.index not in known.units:
@@ -122,7 +122,7 @@ def _seeds(units: UnitGraph, looks: list[int], known: Shift) -> Iterator[tuple[i
 
 
 def _kind(units: UnitGraph, looks: list[int], unit: Unit) -> Hashable:
-    """How a unit and its neighbours look."""
+    """The looks of a unit and its neighbours."""
     before = (units.producer.get(value) for value, _ in unit.rule.reads)
     behind = (reader for output in unit.outputs for reader in units.readers.get(output, ()))
     return (
@@ -133,7 +133,7 @@ def _kind(units: UnitGraph, looks: list[int], unit: Unit) -> Hashable:
 
 
 class _Growth:
-    """One shift that grows from a seed, apart from what is known already."""
+    """One shift that grows from a seed, separate from the known ones."""
 
     def __init__(self, units: UnitGraph, looks: list[int], known: Shift) -> None:
         self._units, self._looks, self._known = units, looks, known
@@ -141,7 +141,7 @@ class _Growth:
         self._waiting: deque[tuple[int, int]] = deque()
 
     def from_seed(self, one: int, other: int) -> Shift:
-        """All that follows from taking one unit to another."""
+        """Everything that follows from mapping one unit to another."""
         self._take(one, other)
         while self._waiting:
             one, other = self._waiting.popleft()
@@ -160,7 +160,8 @@ class _Growth:
             self._waiting.append((one, other))
 
     def _take_value(self, value: int, image: int) -> None:
-        """What computes a value goes to what computes the other; arguments to arguments."""
+        """Maps the producer of one value to the producer of the other, or an argument to an
+        argument."""
         one, other = (self._units.producer.get(each) for each in (value, image))
         if one is not None and other is not None:
             units = self._units.units
@@ -174,8 +175,8 @@ class _Growth:
             self._take_readers(value, image)
 
     def _take_readers(self, value: int, image: int) -> None:
-        """Readers go to readers that look alike and read at the same places, in order, where there
-        are as many."""
+        """Maps readers to readers that look alike and read at the same places, in order, if their
+        numbers are equal."""
         mine, theirs = self._readers(value), self._readers(image)
         for kind, members in mine.items():
             others = theirs.get(kind, [])

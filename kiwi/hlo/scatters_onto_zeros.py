@@ -1,12 +1,13 @@
-"""A scatter onto zeros that is added to something becomes a scatter onto that, as XLA makes it.
+"""XLA's simplification of a scatter onto zeros whose result is added to something: it scatters onto
+that directly.
 
 The gradient of a cross-entropy adds one element of each row, that of the label, to the
-probabilities: JAX scatters it onto zeros as large as the logits, and adds both. XLA's algebraic
-simplifier lets the scatter add to the probabilities in place. Beside bfloat16 logits of 1 GiB a
-plan with zeros in float32 holds 4 GiB, and the compiled program 3.
+probabilities. JAX scatters it onto zeros as large as the logits, and adds both. XLA's algebraic
+simplifier lets the scatter add to the probabilities in place, and so saves an array of the size of
+the logits.
 
-Of scatters of more than one element into a row nothing is changed: where their indices are sharded
-every device adds onto zeros of its own, and these are summed up.
+Scatters of more than one element into a row stay. If their indices are sharded, every device adds
+onto zeros of its own, and these are summed up.
 """
 
 from dataclasses import replace
@@ -18,8 +19,8 @@ _ADDS = frozenset({"add", "add_any"})
 
 
 def scatter_onto_summand(program: Program, equation: Equation) -> Equation | None:
-    """The scatter onto the other operand of an addition that alone reads it, in its place; None of
-    other equations. Scatter and zeros are left unread."""
+    """The scatter onto the other operand of an addition, if the addition alone reads the scatter;
+    None for other equations. Nothing reads the old scatter and its zeros any more."""
     if equation.name not in _ADDS:
         return None
     traced = equation.jaxpr_eqn

@@ -13,9 +13,9 @@ CONSTRAINT_PRIMITIVE = "sharding_constraint"
 
 
 def is_constraint(eqn: Any) -> bool:
-    """Whether a traced equation constrains its operand in terms of a mesh's axes, and no more.
+    """Whether a traced equation only constrains its operand by a mesh's axes.
 
-    One that names a memory kind moves it, too.
+    A constraint with a memory kind moves its operand, too.
     """
     if eqn.primitive.name != CONSTRAINT_PRIMITIVE or eqn.params["layout"] is not None:
         return False

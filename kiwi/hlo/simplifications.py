@@ -1,4 +1,4 @@
-"""What XLA's algebraic simplifier makes of a program, where planning has to know it."""
+"""The simplifications of XLA that planning has to know."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -8,18 +8,19 @@ from kiwi.hlo.scatters_onto_zeros import scatter_onto_summand
 from kiwi.hlo.transposed_products import swapped_product
 
 Simplification = Callable[[Program, Equation], Equation | None]
-"""What an equation of a program becomes; None where it stays. What nothing reads any longer stays,
-too."""
+"""The replacement of an equation; None to leave it. Equations that nothing reads any more stay in
+the program."""
 
 SIMPLIFICATIONS: Mapping[str, Simplification] = {
     "transposed products": swapped_product,
     "scatters onto zeros": scatter_onto_summand,
 }
-"""By what is left as it was traced without them."""
+"""The simplifications, by the name under which `as_traced` leaves one out."""
 
 
 def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
-    """The program after all of them but for those in `as_traced`; itself if nothing changes."""
+    """The program after all simplifications except those in `as_traced`; itself if
+    nothing changes."""
     for name, simplification in SIMPLIFICATIONS.items():
         if name not in as_traced:
             program = _simplified(program, simplification)
@@ -27,7 +28,7 @@ def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
 
 
 def left_as_traced(program: Program) -> list[str]:
-    """What a program has that simplifications would change."""
+    """The names of the simplifications that would change the program."""
     return [n for n, each in SIMPLIFICATIONS.items() if _simplified(program, each) is not program]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
+from kiwi.errors import InvalidFunctionError
 from kiwi.hlo import jax_internals, loops
 from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
@@ -23,6 +24,7 @@ from kiwi.hlo.program import Equation, Literal, Program, Value, join_scopes, kep
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
 from kiwi.hlo.simplifications import simplified_once
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
+from kiwi.messages import topics
 
 INLINED_CALLS = {
     "jit": "jaxpr",
@@ -39,15 +41,15 @@ INLINED_CALLS = {
 """Call primitives that are inlined, and the parameter that holds what they call."""
 
 _MARKS = {"nonbatchable": 0, "select_if_vmap": 1}
-"""Primitives of Equinox's loops that only matter to `jax.vmap`, and the operand that they yield: a
-rule for the other ones, which XLA drops, would bring them into layouts that nothing reads."""
+"""Primitives of Equinox's loops that matter only to `jax.vmap`, and the operand that each yields.
+XLA drops the other operands; a rule for these would move them into layouts that nothing reads."""
 
 _TYPES_IN_SHARD_MAP = frozenset(
     {"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"}
     | {"reduced_vary_cast_p", "vary_unreduced_cast_p"}
 )
-"""Primitives that only tell along which mesh axes values of a `shard_map` differ; jax 0.10 ends two
-of their names otherwise."""
+"""Primitives that only state along which mesh axes values of a `shard_map` differ. jax 0.10 ends
+two of their names otherwise."""
 
 _LINEAR_SOLVE = "custom_linear_solve"
 
@@ -72,24 +74,26 @@ def trace(
 
     - `flat_function`: takes arrays, returns a flat sequence of arrays.
     - `arguments`: arrays or `jax.ShapeDtypeStruct`s.
-    - `keep_checkpoints`: keeps the recomputation that the user's own `jax.checkpoint` asks
-      for as separate equations. By default it is merged with the first computation, and
-      what is recomputed is planned anew.
+    - `keep_checkpoints`: keeps the recomputation of the user's own `jax.checkpoint` as separate
+      equations. By default it is merged with the first computation, and recomputation is planned
+      anew.
     - `open_loops`: makes the bodies of loops and branches part of the program, see
-      `kiwi.hlo.loops`. `while_trips`: see `kiwi.hlo.trips`.
-    - `as_traced`: what is left so, see `kiwi.hlo.simplifications`.
+      `kiwi.hlo.loops`.
+    - `while_trips`: see `kiwi.hlo.trips`.
+    - `as_traced`: simplifications that are left out, see `kiwi.hlo.simplifications`.
     - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
       host memory.
-    - `follows_shardings`: False leaves out what the function asks of shardings, see
-      `kiwi.hlo.explicit_axes` and `kiwi.hlo.opened_computations`.
-    - `context`: the context of meshes that the function is traced in, by default the caller's. The
+    - `follows_shardings`: False ignores the function's own shardings, see `kiwi.hlo.explicit_axes`
+      and `kiwi.hlo.opened_computations`.
+    - `context`: the context of meshes in which the function is traced, by default the caller's. The
       program is without any.
-    - `platforms`: jax's names of the platform that the program is planned for; of a
-      `jax.lax.platform_dependent` its branch is inlined. Without them all branches stay.
+    - `platforms`: jax's names of the platform that the program is planned for. The matching branch
+      of a `jax.lax.platform_dependent` is inlined. Without names all branches stay.
     """
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
     with context or nullcontext(), jax_internals.assumed_cudnn(), opened, kernels_recognised():
         closed = jax.make_jaxpr(flat_function)(*arguments)
+    _check_captured(closed.consts)
     with jax_internals.without_mesh():
         return program_of(
             without_meshes(closed, follows=follows_shardings),
@@ -99,6 +103,17 @@ def trace(
             as_traced=as_traced,
             fetches_elements=fetches_elements,
             platforms=platforms,
+        )
+
+
+def _check_captured(constants: Sequence[Any]) -> None:
+    """Raises `InvalidFunctionError` if a constant of the program has no value yet."""
+    traced = next((c for c in constants if isinstance(c, jax.core.Tracer)), None)
+    if traced is not None:
+        shape = f"{traced.dtype}[{','.join(map(str, traced.shape))}]"
+        raise InvalidFunctionError(
+            f"The function captures a value of type {shape} that jax is tracing.",
+            topic=topics.CAPTURED,
         )
 
 
@@ -116,7 +131,7 @@ def program_of(
     builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements, platforms)
     program = builder.build(closed)
     while (simplified := simplified_once(program, as_traced)) is not program:
-        # What was transposed twice is transposed once then.
+        # A value transposed twice is then transposed once.
         program = _without_dead_code(simplified)
     return program
 
@@ -189,8 +204,8 @@ class _Builder(LoopOpener):
     ) -> int | Literal:
         """A copy in another memory.
 
-        What returns from the host's is the value that was copied there: whether it is kept,
-        recomputed or offloaded meanwhile is a plan's to say.
+        A value that returns from host memory is the value that was copied there. The plan decides
+        whether it is kept, recomputed or offloaded meanwhile.
         """
         is_fetch = space is jax.memory.Space.Device
         if is_fetch and isinstance(value, int) and value in self._host_copies:
@@ -212,7 +227,7 @@ class _Builder(LoopOpener):
     def _constrained(
         self, eqn: Any, value: int | Literal, scope: str, loop: int | None
     ) -> int | Literal:
-        """The value itself, or a copy if it is an argument or constrained otherwise."""
+        """The value itself, or a copy if it is an argument or has another constraint."""
         if isinstance(value, Literal):
             return value
         known, producer = self._constraints.get(value), self._values[value].producer
@@ -225,7 +240,7 @@ class _Builder(LoopOpener):
     def _inline_solve(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, loop: int | None
     ) -> list[int | Literal]:
-        """What a linear solve runs forwards.
+        """Inlines the forward function of a linear solve.
 
         Its other functions are for derivatives, which are taken before a program is traced.
         """
@@ -328,7 +343,7 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
 
 
 def _independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
-    """A program of one equation per result of a split, with its source line; None of others.
+    """One equation for each result of a split, with its source line; None for other equations.
 
     JAX traces `jax.numpy.split` as one equation, but lowers it to a slice per result, and XLA fuses
     each slice into its readers. One unit for all of them would materialise all, in one layout.

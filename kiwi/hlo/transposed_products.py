@@ -1,9 +1,9 @@
-"""Transposes of a product become products of swapped operands, as XLA makes them.
+"""XLA's simplification of the transpose of a product: the product of swapped operands.
 
 JAX computes the gradient of `w` in `x @ w` as the transpose of `dot_general(g, x)`. XLA's algebraic
-simplifier swaps the operands instead. Behind a sharding constraint or a barrier on the product it
-cannot: then the gradient's dimensions lie in the other order in memory than the parameter's, and
-XLA:TPU copies parameter and moments to that order and back in every step.
+simplifier swaps the operands instead, unless there is a sharding constraint or a barrier on the
+product. In that case the gradient's dimensions would have another order in memory than the
+parameter's, and XLA:TPU would copy parameter and moments to that order and back in every step.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ _PRODUCT = "dot_general"
 
 
 def swapped_product(program: Program, equation: Equation) -> Equation | None:
-    """The product of the swapped operands, in place of the transpose that alone reads a product, if
-    that puts the free dimensions of one operand behind those of the other; None of other
-    equations. The product is left unread."""
+    """The product of the swapped operands, for a transpose that alone reads a product, if the
+    transpose puts the free dimensions of one operand behind those of the other; None for other
+    equations. Nothing reads the old product any more."""
     if equation.name != "transpose" or not equation.reads:
         return None
     product = program.read_only_by(equation, equation.reads[0])

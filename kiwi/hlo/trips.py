@@ -1,9 +1,10 @@
-"""How often a `while` is taken to run.
+"""The assumed number of iterations of a `while`.
 
-Its condition tells where a counter that starts at a literal, and to which the body adds a literal,
-is compared with a literal: exactly if that is all it asks, at most if it asks more. Otherwise, and
-below such a bound, the option `while_trips` says it: a number for all loops, or numbers by a part
-of the loop's name scope or source line, `{"solve": 40, "train.py:12": 7}`.
+The condition determines it if it compares a counter with a literal, and the counter starts at a
+literal to which the body adds a literal. The number is exact if the condition asks nothing else,
+and an upper bound if it does. Otherwise, and below such a bound, the option `while_trips` gives the
+number: one for all loops, or numbers by a part of the loop's name scope or source line, `{"solve":
+40, "train.py:12": 7}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,19 +18,19 @@ from kiwi.hlo import jax_internals
 WhileTrips: TypeAlias = int | Mapping[str, int]
 
 DEFAULT_TRIPS = 10
-"""The trip count of a `while` of which nothing is known."""
+"""The trip count of a `while` about which nothing is known."""
 
 _COMPARISONS = {"lt": 0, "le": 1, "gt": 0, "ge": 1, "ne": 0}
 """Primitives that compare a counter with a limit, and the trips that they add."""
 
 _PASSES = frozenset({"and", "convert_element_type"})
-"""Primitives that ask what their operands do, all of it."""
+"""Primitives that hold only if all their operands hold."""
 
 
 def trips_of_while(eqn: Any, inputs: Sequence[Any], given: WhileTrips) -> int:
     """The trip count of an equation of primitive `while`, at least 1.
 
-    `inputs`: the condition's constants and the initial carries; what has a `value` is a literal.
+    `inputs`: the condition's constants and the initial carries. One with a `value` is a literal.
     """
     exact, bounds = _counted(eqn, inputs)
     if exact is not None:
@@ -84,7 +85,8 @@ def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | No
 
 
 def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
-    """Until `start + n * step` no longer compares; `sign` -1: the limit stands on the left."""
+    """The trips until `start + n * step` no longer satisfies the comparison. `sign` is -1 if the
+    limit is on the left."""
     upwards = name in ("lt", "le") if sign > 0 else name in ("gt", "ge")
     if name == "ne":
         upwards = step > 0
@@ -95,9 +97,9 @@ def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
 
 
 def step_of_carry(eqn: Any, carry: int) -> int | None:
-    """The literal that each iteration of a `while` adds to a carry, whose number is given.
+    """The literal that each iteration of a `while` adds to the carry of this number.
 
-    0 where it passes the carry on, None of all else.
+    0 if it passes the carry on, None for anything else.
     """
     body = eqn.params["body_jaxpr"].jaxpr
     own, found = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
@@ -116,7 +118,7 @@ def step_of_carry(eqn: Any, carry: int) -> int | None:
 
 
 def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]) -> int | None:
-    """A literal of the condition, or one that is handed in and stays as it is."""
+    """The limit: a literal of the condition, or one that is handed in and stays unchanged."""
     if isinstance(atom, jex.Literal):
         return _integer(atom.val)
     place, constants = places.get(atom), eqn.params["cond_nconsts"]

@@ -1,9 +1,9 @@
-"""Units of planning: a materialised equation together with the cheap chain in front of it.
+"""Units of planning: a materialised equation together with the cheap chain before it.
 
-A unit reads materialised values, arguments and constants, and yields the materialised
-equation's results. It is sharded as one, kept or recomputed as one, and executed at one
-point of time, `index`, in the order that the schedule starts from. An absorbed equation
-belongs to every unit that reads it.
+A unit reads materialised values, arguments and constants, and yields the materialised equation's
+results. It is sharded as a whole, kept or recomputed as a whole, and executed at one point of time,
+`index`, in the initial order of the schedule. An absorbed equation belongs to every unit that reads
+it.
 """
 
 import functools
@@ -79,8 +79,8 @@ class UnitGraph:
 
     @functools.cached_property
     def aliased_results(self) -> dict[int, int]:
-        """Result → the donated argument whose buffer it takes over: of the same type, in order, as
-        jax pairs them."""
+        """Result → the donated argument whose buffer it takes over. The two have one type, and are
+        paired in order, as jax does."""
         program = self.graph.program
         free = [a for a in program.arguments if a in self.donated_arguments]
         pairs: dict[int, int] = {}
@@ -136,7 +136,7 @@ class UnitGraph:
                     yield Use(end, loop != unit.loop and self._is_late(loop, end))
 
     def _is_late(self, loop: int, end: int) -> bool:
-        """Whether what a loop hands on to its next iteration, or a branch yields, is read late."""
+        """Whether the end value of an iteration, or the result of a branch, is read late."""
         is_branch = self.graph.program.loops[loop].kind is LoopKind.BRANCH
         return not is_branch or self.units[end].phase is not Phase.FORWARD
 
@@ -150,8 +150,8 @@ class UnitGraph:
         return time if len(chain) <= depth else self.spans[chain[depth]][0]
 
     def entered_while(self, reader: Unit) -> int | None:
-        """The `while` that a unit starts a carry of. It takes the buffer of the initial value over,
-        which is read before the loop."""
+        """The `while` for which a unit computes an initial carry. The loop takes over the buffer of
+        the initial value, which is read before the loop."""
         loop = reader.loop if self.border(reader) == CARRY else None
         is_while = loop is not None and self.graph.program.loops[loop].kind is LoopKind.WHILE
         return loop if is_while else None
@@ -184,8 +184,8 @@ class UnitGraph:
         return True
 
     def narrowed(self, unit: Unit, value: int) -> Value:
-        """An operand, in the narrower dtype that a unit converts it to before all else if there is
-        one."""
+        """An operand, in the narrower dtype to which a unit converts it before anything else, if
+        there is one."""
         program, wide, narrow = self.graph.program, {value}, []
         for index in unit.equations:
             equation = program.equations[index]
@@ -210,11 +210,11 @@ class UnitGraph:
         return self.operand_trips(unit) if is_carry else self.graph.program.trips(unit.loop)
 
     def operand_trips(self, unit: Unit, *, known: bool = False) -> float:
-        """How often a unit's operands are resharded in a step, without recomputation; `known`: as
+        """How often a unit's operands are resharded in a step, without recomputation. `known`: as
         far as XLA knows.
 
-        A loop's initial carries and stacked operands are resharded in front of it. What a branch
-        yields is resharded where the branch hands it on.
+        A loop's initial carries and stacked operands are resharded before the loop. The result of a
+        branch is resharded where the branch hands it on.
         """
         program, loop = self.graph.program, unit.loop
         if self.border(unit) == JOIN:
@@ -224,8 +224,8 @@ class UnitGraph:
         return program.known_trips(loop) if known else program.trips(loop)
 
     def result_trips(self, value: int) -> float:
-        """How often a value may be resharded in a step for those that take it, without
-        recomputation: units, the next iteration, and the caller."""
+        """How often a value may be resharded in a step for its readers (units, the next iteration,
+        and the caller), without recomputation."""
         program = self.graph.program
         trips = sum(self.operand_trips(self.units[r]) for r in self.readers.get(value, ()))
         trips += sum(program.trips(loop) for loop in program.next_values.get(value, ()))

@@ -1,1 +1,3 @@
-"""What the compiler will run for each unit of a step: facts that problem and emission read."""
+"""The kernels that the compiler will run for each unit of a step, as facts for problem and
+emission.
+"""

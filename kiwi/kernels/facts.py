@@ -1,7 +1,7 @@
-"""`TargetFacts`: what a target does with any program, whatever the units are.
+"""`TargetFacts`: what a target does with any program, whatever its units.
 
-The defaults are what all of XLA's compilers share, which follows from the passes that they have in
-common. A target's rules (`kiwi.targets.rules`) change them one by one.
+The defaults are those of all of XLA's compilers, which follow from their common passes. A target's
+rules (`kiwi.targets.rules`) change them one by one.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,13 +13,13 @@ from kiwi.mesh import DeviceMesh
 
 ScattersSums = Callable[[DeviceMesh, Mapping[int, int], Value], bool]
 """Whether partial sums are reduce-scattered where `kiwi.kernels.partitioner` says so, and not
-all-reduced and cut. Takes the mesh, by mesh axis the dimension of the result that it cuts, and one
-device's partial sums."""
+all-reduced and sliced. Takes the mesh, by mesh axis the dimension of the result that it cuts, and
+one device's partial sums."""
 
 SumsElsewhere = Callable[[Equation, Sequence[int], Collection[int]], bool]
-"""Whether the partial sums of an operator take another buffer beside summands and result. Takes the
-operator, into how many pieces each dimension of the summands is cut, and the dimensions that a
-reduce-scatter cuts further."""
+"""Whether an operator's partial sums take another buffer beside summands and result. Takes the
+operator, the number of pieces into which each dimension of the summands is cut, and the dimensions
+that a reduce-scatter cuts further."""
 
 
 def _always(mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -> bool:
@@ -35,38 +35,39 @@ class TargetFacts:
     """What a target does with any program. Bytes are those of one device.
 
     - `target`: its name, as in `verify`.
-    - `fusion`: what is computed inside of other kernels.
+    - `fusion`: the operators that are computed inside other kernels.
 
     Communication:
 
-    - `moved_itemsizes`: by dtype the bytes per element that collectives move, where that is not the
-      dtype's own size.
+    - `moved_itemsizes`: by dtype the bytes per element that collectives move, if they differ from
+      the dtype's own size.
     - `scatters_sums`, `sums_elsewhere`: see their types.
-    - `copies_gathered_results`: a collective may not write a result where the donated argument is
-      that it takes over (`kiwi.problem.copies.GatheredResult`).
-    - `sums_beside_one_kernel`: partial sums are moved beside that kernel alone behind which they
-      are reduce-scattered, and waited for where there is none.
-    - `combined_sums_bytes`: up to this size sums are combined with others, and waited for.
-    - `pipelines_matmuls`: a matmul runs while its operands are gathered and its result scattered.
+    - `copies_gathered_results`: a collective may not write a result into the donated argument that
+      the result takes over (`kiwi.problem.copies.GatheredResult`).
+    - `sums_beside_one_kernel`: partial sums move only beside the kernel behind which they are
+      reduce-scattered. Without such a kernel the device waits for them.
+    - `combined_sums_bytes`: sums up to this size are combined with others, and waited for.
+    - `pipelines_matmuls`: a matmul runs while its operands are gathered and its result is
+      scattered.
 
     Emission:
 
     - `makes_constants_early`: large constants are computed at the start of the step, unless a
       barrier prevents it.
-    - `hoists_copies`: copies from and to the host are moved in front of barriers. Plans then copy
+    - `hoists_copies`: copies from and to the host are moved before barriers. Plans then copy
       elements of buffers there, at indices that the compiler does not know.
-    - `transposes_products`: what matmuls yield may be laid out in an order that they do not write,
-      unless the compiler is told not to.
+    - `transposes_products`: results of matmuls may be laid out in an order that the matmul does not
+      write, unless the compiler is told not to.
     - `row_major_primitives`: primitives whose operands and results have to lie row-major. The
       compiler gives them layouts that their kernels refuse when they run.
     - `copies_ahead`: programs are tried in which copies begin ahead of their readers.
     - `schedules_for_memory`: the compiler's scheduler keeps memory low, so that plans begin with
-      the barriers that they need. Otherwise every step has one.
+      only the barriers that they need. Otherwise every step has one.
 
     Host memory:
 
     - `offloads`: values that plans offload leave the device in the compiled program.
-      `offloads_in_scans`: also those that scans stack, and they come back as they were.
+      `offloads_in_scans`: so do values that scans stack, and they come back unchanged.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""`KernelGraph`: the units of a step with what the compiler runs for each of them."""
+"""`KernelGraph`: the units of a step with the kernels that the compiler runs for them."""
 
 import functools
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ from kiwi.mesh import Hardware
 
 @dataclass(frozen=True, eq=False)
 class KernelGraph:
-    """What a target runs for the units of a step on such devices.
+    """The kernels that a target runs for the units of a step on such devices.
 
-    - `units`: of the step, in order.
+    - `units`: the units of the step, in order.
     - `kernels`: one for each unit.
-    - `storage`: how many bytes values take.
+    - `storage`: the bytes of each value's buffer.
     - `facts`: what the target does with any program.
     - `passes`: the names of the rules that stated facts, in order.
     """
@@ -33,7 +33,7 @@ class KernelGraph:
 
     @classmethod
     def plain(cls, units: UnitGraph, hardware: Hardware, facts: TargetFacts) -> "KernelGraph":
-        """The kernels before any rule has stated facts of them."""
+        """The kernels before any rule has stated facts about them."""
         values = units.graph.program.values
         kernels = (
             Kernel(unit, tuple(values[value] for value, _ in unit.rule.reads))
@@ -46,7 +46,7 @@ class KernelGraph:
         return self.kernels[unit]
 
     def stating(self, fact: str, by_unit: Mapping[int, Any]) -> "KernelGraph":
-        """The same with another value of one fact of some kernels, by index of the unit."""
+        """The graph with another value of one fact for some kernels, by index of the unit."""
         if not by_unit:
             return self
         kernels = list(self.kernels)
@@ -55,7 +55,7 @@ class KernelGraph:
         return replace(self, kernels=tuple(kernels))
 
     def adding(self, fact: str, by_unit: Mapping[int, tuple[Any, ...]]) -> "KernelGraph":
-        """The same with more entries of a fact that is a tuple, by index of the unit."""
+        """The graph with more entries of a fact that is a tuple, by index of the unit."""
         longer = {
             index: (*getattr(self.kernels[index], fact), *more)
             for index, more in by_unit.items()
@@ -65,7 +65,7 @@ class KernelGraph:
 
     @functools.cached_property
     def rows(self) -> Mapping[int, RowReduction]:
-        """By unit, what is reduced in the kernel of its readers."""
+        """By unit, its reduction in the kernel of its readers."""
         return {k.unit.index: k.rows for k in self.kernels if k.rows is not None}
 
     @functools.cached_property
@@ -78,15 +78,15 @@ class KernelGraph:
         return self.kernels[unit.index].overwritable
 
     def moved_value(self, unit: Unit, value: int) -> Value:
-        """What is moved where an operand of a unit of the graph is resharded; the value itself if
-        the unit does not read it."""
+        """The value that is moved when an operand of a unit of the graph is resharded; the value
+        itself if the unit does not read it."""
         for (read, _), moved in zip(unit.rule.reads, self.kernels[unit.index].moved, strict=True):
             if read == value:
                 return moved
         return self.units.graph.program.values[value]
 
     def describe(self) -> Iterator[str]:
-        """Lines for a reader: the passes, then what is particular of each kernel."""
+        """Lines for a reader: the passes, then the particular facts of each kernel."""
         yield f"kernels for {self.facts.target!r} on {self.hardware.name}"
         yield "passes: " + ", ".join(self.passes)
         for kernel in self.kernels:

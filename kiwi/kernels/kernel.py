@@ -1,8 +1,8 @@
 """`Kernel`: what the compiler runs for one unit, as facts.
 
-Rules (`kiwi.targets.rules`) state the facts; the problem, the memory account and the emission read
-them. A fact that depends on the sharding of the unit is an object that is asked with the number of
-pieces into which each factor of the unit's rule is cut (`shards`), or with layouts.
+Rules (`kiwi.targets.rules`) state the facts. The problem, the memory account and the emission read
+them. A fact that depends on the unit's sharding is an object. It is asked with layouts, or with the
+number of pieces into which each factor of the unit's rule is cut (`shards`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from kiwi.mesh import TensorSharding
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """What the compiler holds beside operands and result while a kernel runs.
+    """Memory that the compiler holds beside operands and result while a kernel runs.
 
-    - `lent_bytes`: what a library is lent, whatever it computes.
+    - `lent_bytes`: the workspace lent to a library, whatever it computes.
     """
 
     lent_bytes: int = 0
@@ -51,15 +51,15 @@ class HeldEarly:
     denominator: int = 1
 
     def interval(self, result_bytes: int) -> Interval:
-        """When it is held, and its local bytes, where the unit's result has `result_bytes`."""
+        """When it is held, and its local bytes, for a unit's result of `result_bytes`."""
         return Interval(0, self.end, result_bytes * self.numerator // self.denominator)
 
 
 class WorkspaceOfResult(Protocol):
-    """Memory that a kernel takes beside operands and result, by the size of the result."""
+    """Memory of a kernel beside operands and result, by the size of the result."""
 
     def local_bytes(self, result_bytes: int) -> int:
-        """Local bytes, where the local result has `result_bytes`."""
+        """Local bytes, for a local result of `result_bytes`."""
         ...
 
 
@@ -69,7 +69,8 @@ class TransposedCopy(Protocol):
     def is_transposed(
         self, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
     ) -> bool:
-        """Between the layout in which the operand is stored and the one that the unit expects."""
+        """Whether it is, between the stored layout of the operand and the layout that the unit
+        expects."""
         ...
 
 
@@ -83,10 +84,10 @@ class TransposedOperand(Protocol):
 
 @dataclass(frozen=True)
 class SharedKernel:
-    """What a unit shares with earlier ones that the same kernel computes.
+    """The kernel of earlier units that also computes a unit.
 
     - `first`: the first unit of the kernel.
-    - `values`: what the unit reads and the kernel has anyway.
+    - `values`: the operands of the unit that the kernel has anyway.
     """
 
     first: int
@@ -95,17 +96,17 @@ class SharedKernel:
 
 @dataclass(frozen=True)
 class RowReduction:
-    """What a unit reduces in the kernel of its readers.
+    """A reduction in the kernel of its readers.
 
-    - `factors`: those that it reduces.
+    - `factors`: the factors that are reduced.
     - `rows`: the value whose rows the readers go over again.
     - `reader`: the unit of maps that ends the kernel.
     - `is_summed_once`: readers of another phase read the sum too, so that it has a kernel of its
       own. If the unit is recomputed for these, each phase reduces the rows in the kernel of its
-      readers; if `reader` is recomputed, too, the later readers have two kernels (`repeats`).
-    - `masked_elements`: those of the rows, where they take in what several rows share, such as a
-      causal mask for all heads; else 0. `masked_once_bytes`, `masked_again_bytes`: what such an
-      element costs more where the unit runs once or again, as bytes that move.
+      readers. If `reader` is recomputed, too, the later readers have two kernels (`repeats`).
+    - `masked_elements`: the elements of the rows, if they read values that several rows share, such
+      as a causal mask for all heads; otherwise 0. `masked_once_bytes`, `masked_again_bytes`: the
+      extra cost of such an element if the unit runs once or again, as bytes that move.
     """
 
     factors: frozenset[int]
@@ -118,7 +119,7 @@ class RowReduction:
 
     @property
     def repeats(self) -> bool:
-        """Whether each kernel of its readers reduces the rows for itself where two have some
+        """Whether each kernel of its readers reduces the rows for itself, if two kernels have some
         (`kiwi.emit.reduced_again`). Under a mask that takes longer than a kernel of its own."""
         return self.is_summed_once and not self.masked_elements
 
@@ -127,7 +128,7 @@ class RowReduction:
 class MovedBeside:
     """Bytes that kernels beside the unit's own move through memory.
 
-    - `place`: of the equation of the unit at which they do; its factors cut the bytes.
+    - `place`: the position of the unit's equation for which they do. Its factors cut the bytes.
     """
 
     place: int
@@ -136,33 +137,33 @@ class MovedBeside:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """What the compiler runs for one unit.
+    """The kernel that the compiler runs for one unit.
 
-    What it reads and writes:
+    Reads and writes:
 
-    - `moved`: for each entry of `unit.rule.reads` the value as collectives move it, in the dtype
-      in which the unit needs it if that is narrower.
+    - `moved`: for each entry of `unit.rule.reads` the value as collectives move it: in the dtype in
+      which the unit needs it, if that is narrower.
     - `overwritable`: the values that the result may be written over.
     - `transposed_copies`: by number of the read, when its gathered copy is transposed.
     - `transposed_operands`: by number of the read, when a kernel of its own transposes it first.
 
-    What it holds:
+    Memory:
 
-    - `workspace`: beside operands and result, by sharding. `workspace_of_result`: by the size of
-      the result; None for nothing.
-    - `held_early`: from the start of the step. `held_early_without_barriers`: also that, where no
-      barrier of a plan prevents it.
-    - `sums_behind`: the later unit behind which its partial sums are reduce-scattered; None where
-      that is done at once.
+    - `workspace`: memory beside operands and result, by sharding. `workspace_of_result`: the same
+      by the size of the result; None for nothing.
+    - `held_early`: buffers held from the start of the step. `held_early_without_barriers`: those
+      held early as well if no barrier of a plan prevents it.
+    - `sums_behind`: the later unit behind which its partial sums are reduce-scattered; None if they
+      are reduced at once.
 
-    What it computes, and with which other units:
+    Computation, and other units in the same kernel:
 
-    - `shared`: the earlier kernel that computes it; None where it has its own.
-    - `rows`: what it reduces in the kernel of its readers; None for nothing.
-    - `moved_beside`: what other kernels move.
+    - `shared`: the earlier kernel that computes it; None if it has its own.
+    - `rows`: its reduction in the kernel of its readers; None for nothing.
+    - `moved_beside`: the traffic of further kernels.
     - `maps_apart`: maps behind its matmul are a kernel of their own. `adds_apart`: the factors
-      whose sharding makes such a kernel of what is added to the matmul's result.
-    - `functions_apart`: by equation, whether units of their own compute it meanwhile.
+      whose sharding puts an addition to the matmul's result into such a kernel.
+    - `functions_apart`: by equation, whether other execution units compute it meanwhile.
     - `stack_passes`: how often its result passes through memory on the way to a loop's stack.
     """
 

@@ -1,16 +1,18 @@
-"""What a library computes with a matmul or convolution, and what is left to other kernels."""
+"""The part of a unit that a library computes with a matmul or convolution, and the part left to
+other kernels.
+"""
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.units import Unit, UnitGraph
 
 _ADDS = frozenset({"add", "add_any"})
 _OF_LIBRARIES = _ADDS | {"convert_element_type", "copy", "reshape", "transpose"}
-"""What cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
+"""Operators that cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
 
 
 def maps_behind(units: UnitGraph, unit: Unit) -> bool:
-    """Whether maps of the unit stand behind a matmul or convolution that are none of the library's
-    own: it adds, and writes its result in another type."""
+    """Whether a matmul or convolution of the unit is followed by maps that the library does not
+    compute: it adds, and writes its result in another type."""
     return not _names_behind(units, unit) <= _OF_LIBRARIES
 
 

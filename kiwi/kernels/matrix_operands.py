@@ -1,8 +1,8 @@
-"""What matmuls and convolutions read: operands whose dimensions have to lie in certain orders.
+"""Operands of matmuls and convolutions, whose dimensions have to lie in certain orders.
 
-The library behind them takes matrices and images. An operand that lies otherwise is transposed to
-another buffer first. Which orders are read as they are depends on the compiler: the rules
-`cpu_copied_operands` and `gpu_transposed_operands` say it.
+The library takes matrices and images. An operand that lies otherwise is transposed to another
+buffer first. The orders that can be read directly depend on the compiler, see the rules
+`cpu_copied_operands` and `gpu_transposed_operands`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 @dataclass(frozen=True)
 class Matrix:
-    """Read number `read` of a unit, as the operator that reads it names its dimensions.
+    """Read number `read` of a unit, with the dimensions of the operator that reads it.
 
-    - `sizes`: of the unit's factors.
-    - `dims`: how the factors lie in the value that is read, from major to minor.
+    - `sizes`: the sizes of the unit's factors.
+    - `dims`: the order of the factors in the value, from major to minor.
     - `groups`: the dimensions of the batch, then the two groups of a matrix in canonical order. All
-      dimensions of what a convolution reads are of the first group.
+      dimensions of a convolution's operand are in the first group.
     """
 
     read: int
@@ -30,7 +30,7 @@ class Matrix:
     groups: tuple[Dims, Dims, Dims]
 
     def lies(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> tuple[int, ...]:
-        """The factors of `dims` in order, without those of which a device has one element.
+        """The factors of `dims` in order, without those with one element on a device.
 
         `shards`: into how many pieces factors are cut.
         """
@@ -42,8 +42,8 @@ class Matrix:
         return batch, rows, columns
 
     def is_readable(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> bool:
-        """Whether it is the batch, then rows and columns or these the other way round, where its
-        dimensions lie in this order."""
+        """Whether the value can be read if its dimensions lie in this order: the batch first, then
+        rows and columns, or columns and rows."""
         batch, rows, columns = self.canonical(shards)
         readable = ((*batch, *rows, *columns), (*batch, *columns, *rows))
         return any(self.lies(dims, shards) == self.lies(order, shards) for order in readable)
@@ -55,7 +55,8 @@ class Matrix:
 
 
 def matrices(units: UnitGraph, unit: Unit, names: Iterable[str]) -> Iterator[Matrix]:
-    """What the unit's operators of these names read from outside, through changes of layout."""
+    """The operands that the unit's operators of these names read from outside, through changes of
+    layout."""
     program, rule = units.graph.program, unit.rule
     for position, index in enumerate(unit.equations):
         equation = program.equations[index]

@@ -1,20 +1,23 @@
-"""What XLA's partitioner compiles where it does something else than was asked for.
+"""Programs of XLA's partitioner that differ from what was asked for.
 
-Found by compiling (`python -m benchmarks.resharding`); the partitioner is the same on all
+They were found by compiling (`python -m benchmarks.resharding`). The partitioner is the same on all
 platforms:
 
-(a) An operator that leaves partial sums, with its result constrained to one sharding: axes that
-    all go to one dimension of the result are reduce-scattered where the compiler can do that
-    (`TargetFacts.scatters_sums`). Axes that go to several dimensions are all-reduced together and
-    cut.
-(b) Where a compiler has no reduce-scatter it all-reduces, once for each dimension, and cuts.
-(c) Where an axis goes to a dimension that is cut already, and other partial sums are left or go
-    elsewhere, all are all-reduced together and cut.
-(d) A reshard that takes several moves may be compiled to worse ones, up to gathering the whole
-    tensor. Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
+(a) An operator leaves partial sums, and its result is constrained to one sharding. Axes that all go
+to one dimension of the result are reduce-scattered if the compiler can do that
+(`TargetFacts.scatters_sums`). Axes that go to several dimensions are all-reduced together and
+sliced.
 
-Not priced: where a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the
-work along it too, and bring the result in place by a collective-permute.
+(b) A compiler without reduce-scatter all-reduces, once for each dimension, and slices.
+
+(c) If an axis goes to a dimension that is cut already, and other partial sums are left or go
+elsewhere, all are all-reduced together and sliced.
+
+(d) A reshard of several moves may be compiled to worse ones, up to gathering the whole tensor.
+Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
+
+Not priced: if a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the work
+along it too, and bring the result in place by a collective-permute.
 """
 
 import functools
@@ -79,7 +82,7 @@ def reduction_collectives(
             more = transposed_seconds(mesh, scattered, dim, partial_bytes)
             moved = replace(moved, seconds=moved.seconds + more)
         found.append(moved)
-    # What is left to all-reduce is cut before, and smaller then.
+    # The rest is all-reduced after the cut, and so smaller.
     if rest:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
         found.append(move(ALL_REDUCE, mesh, rest, left_bytes))

@@ -1,6 +1,6 @@
-"""How many bytes a value's buffer has on one device.
+"""The bytes of a value's buffer on one device.
 
-Dense by default: the value's bytes over its shards. A target may store values in another dtype,
+By default a value is dense: its bytes over its shards. A target may store values in another dtype,
 fill up tiles of their two minor dimensions, or keep a second copy of an argument.
 """
 
@@ -13,20 +13,20 @@ from kiwi.mesh import TensorSharding
 from kiwi.mesh.tiles import buffer_elements
 
 MinorDimensions = tuple[int, int]
-"""The two dimensions of a value that tiles are made of."""
+"""The two dimensions of a value that form tiles."""
 
 
 @dataclass(frozen=True, eq=False)
 class Storage:
     """The buffers of a step's values.
 
-    - `values`: of the program.
+    - `values`: the values of the program.
     - `is_tiled`: buffers are filled up to whole tiles (`kiwi.mesh.tiles`).
-    - `minor`: by value, the dimensions of its tiles, where they are not those that waste least.
-    - `stored_itemsize`: by value, bytes of an element as it is stored, where these are not the
+    - `minor`: by value, the dimensions of its tiles, if they are not those that waste least.
+    - `stored_itemsize`: by value, bytes of an element as it is stored, if they differ from the
       dtype's own.
-    - `copied_itemsize`: by argument, bytes of an element of a copy that is made of it as the step
-      starts, and held as long. The copy has the tiles of `minor`, the argument has not.
+    - `copied_itemsize`: by argument, bytes of an element of a copy that is made as the step starts
+      and held as long. The copy has the tiles of `minor`; the argument has not.
     """
 
     values: Sequence[Value]
@@ -62,7 +62,7 @@ class Storage:
         return buffer_elements(shape, self.minor.get(moved.index)) * moved.itemsize
 
     def padding(self, value: int, layout: TensorSharding, mesh_shape: Sequence[int]) -> float:
-        """By how much tiles make the buffer of one device's part larger than its elements."""
+        """The factor by which tiles enlarge the buffer of one device's part of a value."""
         if not self.is_tiled:
             return 1.0
         shape = layout.local_shape(self.values[value].shape, mesh_shape)
@@ -73,7 +73,8 @@ class Storage:
         return self.stored_itemsize.get(value, self.values[value].itemsize)
 
     def kind(self, value: int) -> Hashable:
-        """What the buffers of two values of one shape and dtype may differ by."""
+        """The key of a value's storage: buffers of two values with the same shape, dtype and key
+        are equal."""
         return (
             self.stored_itemsize.get(value),
             self.minor.get(value),

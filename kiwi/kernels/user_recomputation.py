@@ -1,8 +1,8 @@
-"""What the user's own `jax.checkpoint` recomputes, where a program keeps that apart.
+"""Recomputation by the user's own `jax.checkpoint`, in programs that keep it separate.
 
-JAX gives what it recomputes a name scope. Part of it is only computed there: factors of derivatives
-that the forward pass has no use for. An equation is computed a second time if the forward pass has
-one of the same primitive, line and results.
+JAX gives recomputed equations a name scope. Some equations in it are computed only there: factors
+of derivatives that the forward pass does not need. An equation is computed a second time if the
+forward pass has one with the same primitive, line and results.
 """
 
 import functools
@@ -17,7 +17,7 @@ _SCOPE = "rematted_computation"
 
 @functools.lru_cache(maxsize=4)
 def units_computed_again(units: UnitGraph) -> frozenset[int]:
-    """The units that compute again what the forward pass has computed."""
+    """The units that repeat computations of the forward pass."""
     program = units.graph.program
     first = _first(units)
     return (
@@ -33,8 +33,8 @@ def units_computed_again(units: UnitGraph) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def dropped_by_user(units: UnitGraph) -> frozenset[int]:
-    """The units of the forward pass whose results the user's checkpoints compute again, in units
-    of their own or fused with their readers."""
+    """The units of the forward pass whose results the user's checkpoints recompute, in units of
+    their own or fused with their readers."""
     program = units.graph.program
     if not program.keeps_checkpoints:
         return frozenset()

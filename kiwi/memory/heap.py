@@ -1,10 +1,10 @@
-"""How much memory XLA's heap needs for buffers of known live ranges: more than is alive at once.
+"""The size of XLA's heap for buffers of known live ranges, which is more than is alive at once.
 
-XLA gives every temporary one offset for its whole life, so that free memory may lie in pieces too
-small for what comes. Its `GlobalDecreasingSizeBestFitHeap` (xla/service/heap_simulator) places
-buffers one after the other, each in the smallest gap that is free during its whole life. It tries
-two orders, and takes the better: by size, then length of life, and the other way round; of equal
-ones the buffer that is defined first comes first. The length of a life counts how many buffers are
+XLA gives every temporary one offset for its whole life. So free memory may lie in pieces that are
+too small for the next buffer. XLA's `GlobalDecreasingSizeBestFitHeap` (xla/service/heap_simulator)
+places buffers one after the other, each in the smallest gap that is free during its whole life. It
+tries two orders and takes the better: by size, then length of life, and the other way round. Of
+equal buffers the one defined first comes first. The length of a life counts how many buffers are
 allocated and freed meanwhile. A buffer that is written over another one shares its place.
 """
 
@@ -27,10 +27,10 @@ HEAP_LOOPS = f"{__name__}:warm_up"
 class Lives(NamedTuple):
     """The buffers of a heap; times from `begin` to `last`, both included.
 
-    - `size`: bytes; `rank`: the place of its size among all.
-    - `into`: the number of the buffer that is written over it, if it ends just before that
+    - `size`: bytes. `rank`: the place of its size among all sizes.
+    - `into`: the number of the buffer that is written over it, if it ends just before that one
       begins; -1 for none.
-    - `events`: for each time how many other buffers are allocated and freed there.
+    - `events`: for each time, how many other buffers are allocated and freed then.
     """
 
     begin: np.ndarray
@@ -42,7 +42,8 @@ class Lives(NamedTuple):
 
 
 def allocated_bytes(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> int:
-    """What XLA allocates: what the whole step holds, and a heap for the rest."""
+    """The bytes that XLA allocates: the buffers held throughout the step, and a heap for
+    the rest."""
     throughout, temporaries = split(buffers, horizon, units)
     return throughout + heap_bytes(temporaries)
 
@@ -79,7 +80,7 @@ def warm_up() -> None:
 
 
 def ranks(size: np.ndarray) -> np.ndarray:
-    """For each size its place among the different ones."""
+    """For each size its place among the distinct sizes."""
     return np.searchsorted(np.unique(size), size).astype(np.int64)
 
 
@@ -95,7 +96,8 @@ def _writers(buffers: Sequence[Buffer]) -> np.ndarray:
 
 @kernel(nogil=True)
 def placed_bytes(lives, bound):
-    """The heap as XLA builds it, and the buffer at its top; any size above `bound` beyond that."""
+    """The heap as XLA builds it, and the buffer at its top. Beyond `bound` any size above it is
+    returned."""
     begin, size, length = _joined(lives)
     count, times = len(size), len(lives.events)
     by_size, by_length = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -116,7 +118,7 @@ def _joined(lives):
     """Begin, size and length of life, with buffers that are written over each other as one."""
     begin, size, length = lives.begin.copy(), lives.size.copy(), _lengths(lives)
     for b in range(len(size)):
-        # A buffer that is written over another one shares its place, and comes when that does.
+        # It shares the place of the buffer under it, and is placed when that one is.
         other = lives.into[b]
         if other >= 0 and begin[other] == lives.last[b] + 1:
             begin[other], length[other], size[b] = begin[b], length[b], 0
@@ -125,7 +127,8 @@ def _joined(lives):
 
 @inner(nogil=True)
 def _lengths(lives):
-    """How long each buffer lives, as XLA counts: by how many are allocated and freed meanwhile."""
+    """How long each buffer lives, as XLA counts: the number of buffers allocated and freed
+    meanwhile."""
     times = len(lives.events)
     starts, allocated = np.zeros(times + 1, np.int64), np.zeros(times, np.int64)
     for t in range(times):
@@ -146,9 +149,10 @@ def _lengths(lives):
 
 @inner(nogil=True)
 def _best_fit(order, begin, last, size, bound):
-    """The heap by best fit in an order, and the buffer at its top; ends where it exceeds `bound`.
+    """The heap by best fit in an order, and the buffer at its top. It stops where it exceeds
+    `bound`.
 
-    The buffers that have their place are kept from the bottom to the top of the heap.
+    Placed buffers are kept in order from the bottom to the top of the heap.
     """
     count, top, highest, placed = len(order), 0, 0, 0
     starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)

@@ -1,37 +1,39 @@
-"""When values occupy memory: intervals of points of time, given who computes and reads them when.
+"""When values occupy memory: intervals of points of time, from the times at which they are computed
+and read.
 
 1. An argument that is not donated is held throughout.
 2. A donated argument is held until the result that takes over its buffer is computed, and the
    result from then on.
-3. Any other result of the function is held throughout: XLA allocates it before the step
-   starts, and puts nothing else there.
-4. Any other value is held from its computation through its last reader. Where that reader only
-   maps elements (`kiwi.hlo.in_place`), it writes over the value, which then ends just before. It
-   has to be the next unit, or to read what a library call yielded: other readers find the value
-   behind a barrier, see `kiwi.emit.barriers`, and XLA does not write over such operands (10 models
-   of `benchmarks/fidelity`, CPU and GPU).
+3. Any other result of the function is held throughout: XLA allocates it before the step starts, and
+   puts nothing else there.
+4. Any other value is held from its computation through its last reader. If that reader only maps
+   elements (`kiwi.hlo.in_place`), it writes over the value, which then ends just before. The reader
+   has to be the next unit, or the value has to be the result of a library call. Other readers find
+   the value behind a barrier, see `kiwi.emit.barriers`, and XLA does not write over such operands.
 5. While a unit runs it also holds its workspace. Units that are recomputed for one reader run one
-   after the other; where they share that reader's point of time, copies of operands, which are
-   many, are left out, and what a library is lent is there once. A map that runs again for another
-   map alone is fused with it.
-6. A value in host memory (`kiwi.hlo.host_memory`) takes none; what is fetched from there is as in
-   4. The plan's own offloaded values (`kiwi.memory.residency`) take the host's memory in between.
+   after the other. If they share that reader's point of time, copies of operands, which are many,
+   are left out, and a library's workspace counts once. A map that runs again for another map alone
+   is fused with it.
+6. A value in host memory (`kiwi.hlo.host_memory`) takes no device memory. A value fetched from
+   there is held as in 4. Between copy and fetch, the plan's own offloaded values
+   (`kiwi.memory.residency`) take host memory.
 
 In the body of an opened loop (`kiwi.hlo.loops`) the same holds within one iteration, and
 
-7. What a loop reads from outside is held until its last iteration ends.
-8. What is read outside of the loop that it was computed in, by another one or as a result, is
-   stacked: that takes its bytes times the iterations, from before the first iteration.
-9. What an iteration starts from is held in one place for the whole loop; a `while` begins in the
-   buffer of the initial value. What it hands on is written there, unless the iteration still reads
-   the former value when it is computed.
-10. An element of what is stacked is copied for each reader, while that runs.
+7. A value that a loop reads from outside is held until its last iteration ends.
+8. A value that is read outside of the loop that computes it, by another loop or as a result, is
+   stacked: it takes its bytes times the iterations, from before the first iteration.
+9. The start value of an iteration is held in one place for the whole loop. A `while` begins in the
+   buffer of the initial value. The end value of an iteration is written there, unless the iteration
+   still reads the start value when the end value is computed.
+10. An element of a stack is copied for each reader, while the reader runs.
 
-A conditional is a loop of one iteration around its branches, of which each has its own points of
-time, so that the peak is the largest of them.
+A conditional is a loop of one iteration around its branches. Each branch has its own points of
+time, so the peak is the largest of them.
 
-11. Its results are held from before the first branch, and what a branch hands on is written there.
-    So is what is read outside of the branch: it is a result of the conditional, too.
+11. The results of a conditional are held from before the first branch, and the results of a branch
+    are written there. So is a value that is read outside of its branch: it is a result of the
+    conditional, too.
 
 A point of time is that of a unit, or of a step of a schedule (`kiwi.problem.scheduled`).
 """
@@ -52,17 +54,17 @@ from kiwi.memory.timeline import Buffer
 _CONDITIONAL = frozenset({LoopKind.SWITCH, LoopKind.BRANCH})
 
 Overwritable = Callable[[Unit], tuple[int, ...]]
-"""The values that a compiler may have a unit write over."""
+"""The values that a compiler may let a unit write over."""
 
 
 @dataclass(frozen=True)
 class Run:
     """One computation of a unit, at the point of time `start`.
 
-    - `end`: the point of its last reader. `uses`: those of all its readers.
+    - `end`: the point of its last reader. `uses`: the points of all its readers.
     - `overwritten_by`: the unit that reads it at `end` and writes its result over it; -1 for none.
     - `shares_point`: other units run at the same point of time.
-    - `is_fetched`: nothing is computed, what was is copied back from the host.
+    - `is_fetched`: the value is copied back from the host, and not computed.
     - `is_fused`: its only reader computes it.
     """
 
@@ -79,7 +81,7 @@ class Run:
 class LiveRanges:
     """The rules above for units that run at points of time.
 
-    - `loops`: for each point of time the loops around what runs there, outermost first.
+    - `loops`: for each point of time the loops around it, outermost first.
     - `first_run`: for each unit the point of time of its first computation.
     """
 
@@ -89,7 +91,7 @@ class LiveRanges:
 
     @classmethod
     def of(cls, units: UnitGraph) -> "LiveRanges":
-        """A point of time for each unit, in order; what runs again shares its first reader's."""
+        """A point of time for each unit, in order. A recomputed unit shares its first reader's."""
         around = units.graph.program.loops_around
         return cls(units, tuple(around(u.loop) for u in units.units), range(len(units.units)))
 
@@ -117,8 +119,8 @@ class LiveRanges:
         return {source: self.first_run[self.units.producer[r]] for r, source in pairs}
 
     def operands_held(self, unit: int) -> tuple[int, int]:
-        """For how long a unit holds its operands: while it runs, or, where loops take elements of
-        them, until the last of these loops ends."""
+        """How long a unit holds its operands: while it runs, or, if loops take elements of them,
+        until the last of these loops ends."""
         found = self.units.units[unit]
         if self.units.border(found) != SLICE or found.loop is None:
             return (self.first_run[unit], self.first_run[unit] + 1)
@@ -136,9 +138,12 @@ class LiveRanges:
         workspace_shared: Sequence[int],
         held_until: int | None = None,
     ) -> tuple[Buffer, ...]:
-        """Cases 3 to 11. `workspace` are the bytes of each buffer that the unit needs while it
-        runs, `workspace_shared` at a point of time that it shares; `held_until`: the unit that
-        runs, too, before the result or the workspace is free."""
+        """Cases 3 to 11.
+
+        - `workspace`: the bytes of each buffer that the unit needs while it runs;
+          `workspace_shared`: the same at a point of time that it shares.
+        - `held_until`: the unit that has to run as well before the result or the workspace is free.
+        """
         own = ("result", unit.index)
         overwritten_by = {run.end: run.overwritten_by for run in runs}
         free = 0 if held_until is None else self.first_run[held_until] + 1
@@ -154,7 +159,7 @@ class LiveRanges:
         return tuple(buffers)
 
     def _held(self, unit: Unit, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
-        """When the unit's results exist, half-open, and how many elements of them."""
+        """When the unit's results are held, half-open, and how many elements of them."""
         if any(output in self.units.graph.program.host_values for output in unit.outputs):
             return []
         if self._is_fresh_result(unit):
@@ -196,7 +201,7 @@ class LiveRanges:
             yield self.spans[left[0]][0], self.until(outer, end) + 1, count
 
     def on_host(self, unit: Unit, fetch_at: int, result_bytes: int) -> Interval:
-        """What the host holds of a unit's result that is fetched at a time: of a loop all
+        """The host memory of a unit's result that is fetched at a time. In a loop it holds all
         iterations, until the loop that fetches them ends."""
         program, loop = self.units.graph.program, unit.loop
         if loop is None:
@@ -205,19 +210,19 @@ class LiveRanges:
         return Interval(self.spans[loop][0], end, program.loops[loop].length * result_bytes)
 
     def until(self, loop: int | None, time: int) -> int:
-        """Case 7: until when a value of `loop` is held for a reader at `time`."""
+        """Case 7: how long a value of `loop` is held for a reader at `time`."""
         chain, depth = self.loops[time], len(self.units.graph.program.loops_around(loop))
         return time if len(chain) <= depth else self.spans[chain[depth]][1] - 1
 
     def _is_fresh_result(self, unit: Unit) -> bool:
-        """Case 3; a unit with several results counts if any of them is one."""
+        """Case 3. A unit with several results counts if any of them is one."""
         results = self.units.graph.program.result_values
         return any(o in results and o not in self.units.aliased_results for o in unit.outputs)
 
     @functools.cached_property
     def _handed_on(self) -> frozenset[int]:
-        """Cases 9 and 11: the units that write their result where the iteration found the former
-        value, or where the conditional's is."""
+        """Cases 9 and 11: the units that write their result in the place of the iteration's start
+        value, or of the conditional's result."""
         units, found = self.units, []
         for loop in units.graph.program.loops:
             for carry in loop.carries:
@@ -242,7 +247,7 @@ def runs_of(
     overwritten: frozenset[tuple[int, int]],
     fused: frozenset[tuple[int, int]],
 ) -> tuple[Run, ...]:
-    """The computations that a residency means, given `overwritten_pairs` and `fused_pairs`."""
+    """The computations of a residency, given `overwritten_pairs` and `fused_pairs`."""
 
     def run(start: int, end: int, *, shares_point: bool = False) -> Run:
         by = end if (unit.index, end) in overwritten else -1
@@ -261,8 +266,9 @@ def runs_of(
 def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset[tuple[int, int]]:
     """Pairs of a unit and a reader that may write over its result, once nothing else reads it.
 
-    There is one place to write to: of several, the one whose result the reader reads latest of all
-    readers, and of these the neighbour. `overwritable`: the compiler's rule for one unit.
+    A reader writes to one place. Of several results, it writes over the one that it reads as the
+    latest of all readers, and among these over the neighbour's. `overwritable`: the compiler's rule
+    for one unit.
     """
     found = set()
     for unit in units.units:
@@ -278,7 +284,8 @@ def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset
 
 @functools.lru_cache(maxsize=4)
 def fused_pairs(units: UnitGraph) -> frozenset[tuple[int, int]]:
-    """Pairs of a map and a map of the same body that alone may read it when it runs again."""
+    """Pairs of two maps in the same body, of which the second alone may read the first when it runs
+    again."""
     times = ((r.recompute_at for r in each.options) for each in residencies(units))
     again = [{time for time in each if time is not None} for each in times]
     of_maps = (u for u in units.units if all(is_map(units.graph, e) for e in u.equations))
@@ -302,8 +309,8 @@ def overwritable_temporaries(
 def temporaries(
     units: UnitGraph, reader: Unit, values: Iterable[int]
 ) -> Iterator[tuple[int, Unit]]:
-    """Those of `values` that are temporaries of the body in which they are read, each with the unit
-    that yields just this value."""
+    """The members of `values` that are temporaries of the body in which they are read, each with
+    the unit whose only result it is."""
     for value in values:
         producer = units.producer.get(value)
         if producer is None or value in units.graph.program.result_values:

@@ -1,7 +1,7 @@
 """The steps of a schedule by the loop that runs them, and the dataflow between them.
 
-A step that recomputes a unit runs in the loop of the unit in front of which it stands, but no
-deeper than the unit itself: values that all iterations share are recomputed before the loop.
+A step that recomputes a unit runs in the loop of the unit that it precedes, but no deeper than the
+unit itself: values that all iterations share are recomputed before the loop.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -13,7 +13,7 @@ from kiwi.hlo.units import UnitGraph
 
 
 class OperandRead(NamedTuple):
-    """Entry `number` of a unit's `rule.reads`, as the first computation of the unit reads it or, if
+    """Entry `number` of a unit's `rule.reads`, for the first computation of the unit or, if
     `is_again`, the second."""
 
     unit: int
@@ -23,8 +23,8 @@ class OperandRead(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """One computation of a unit: the position in the schedule, and the unit's index; `is_fetched`:
-    instead, its result is fetched from the host."""
+    """One computation of a unit: the position in the schedule, and the unit's index. With
+    `is_fetched` its result is fetched from the host instead."""
 
     position: int
     unit: int
@@ -34,7 +34,7 @@ class ScheduledUnit:
 
 @dataclass(frozen=True)
 class LoopBody:
-    """What each iteration of a loop runs, in order; the whole step if `loop` is None."""
+    """The steps of each iteration of a loop, in order; the whole step if `loop` is None."""
 
     loop: int | None
     items: tuple["ScheduledUnit | LoopBody", ...]
@@ -51,8 +51,8 @@ class LoopBody:
 def loop_bodies(
     units: UnitGraph, steps: Sequence[int], fetched: Set[int] = frozenset()
 ) -> LoopBody:
-    """The whole step as a body. In `steps` the units of a loop are contiguous; those of `fetched`
-    are not computed a second time, but fetched."""
+    """The whole step as a body. In `steps` the units of a loop are contiguous. The units `fetched`
+    are not computed a second time but fetched."""
     chains = loops_of_steps(units, steps)
     seen: set[int] = set()
     listed = []
@@ -112,9 +112,11 @@ def dataflow(
     kept_copies: Set[OperandRead] = frozenset(),
     fetched: Set[int] = frozenset(),
 ) -> Dataflow:
-    """Follows every value from its latest computation to its readers. `kept_copies`: the operands
-    that are an earlier reader's copy instead; `fetched`: units that are not recomputed but fetched,
-    see `Execution`."""
+    """Follows every value from its latest computation to its readers.
+
+    - `kept_copies`: the operands that are read from an earlier reader's copy.
+    - `fetched`: units that are not recomputed but fetched, see `Execution`.
+    """
     computed: dict[int, int] = {}
     source: list[dict[int, int]] = []
     seen: set[int] = set()
@@ -132,7 +134,7 @@ def dataflow(
             for read, (v, _) in enumerate(unit.rule.reads)
             if OperandRead(index, read, is_again) not in kept_copies
         }
-        # Operands that the operator is handed and never looks at are none of its rule's.
+        # Operands that the operator ignores are not part of its rule.
         ruled = {v for v, _ in unit.rule.reads}
         reads.update((v, computed.get(v, -1)) for v in unit.reads if v not in ruled)
         source.append(reads)

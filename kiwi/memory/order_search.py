@@ -1,10 +1,10 @@
 """Orders of steps under which XLA's heap wastes less: a search by annealing.
 
-XLA's heap needs more than what is alive (`kiwi.memory.heap`), differently for each order of the
-same steps. Runs of steps change places, within what they read and what reads them: they move to
-random places, and stay there where what is needed falls, or hardly grows. What is needed is the
-heap, as XLA would place the buffers, or, where neighbours may run in either order
-(`kiwi.emit.barriers`), what is alive then, if that is more.
+XLA's heap needs more memory than is alive (`kiwi.memory.heap`), by an amount that depends on the
+order of the steps. The search moves runs of steps to random places between the steps they read and
+the steps that read them. A run stays at its new place if the needed memory falls, or hardly grows.
+The needed memory is the heap with XLA's placement of the buffers. If XLA may run neighbours in
+either order (`kiwi.emit.barriers`), it is the memory alive then, if that is more.
 
 Units: bytes, and positions of steps, both ends included.
 """
@@ -24,25 +24,26 @@ ORDER_LOOPS = f"{__name__}:warm_up"
 
 MOST_TRIES = 20_000
 WORK = 8e9
-"""Tries times the square of the number of buffers: three seconds or less."""
+"""Tries times the square of the number of buffers."""
 LEAST_TRIES = 20
-"""Large programs waste less, and get fewer tries."""
+"""Large programs waste less, and get fewer tries, but never fewer than this."""
 HEAT = 0.001
-"""The part of the aim by which what is needed may grow in the beginning; falls to 0. With 0.01 a
-ViT of 300 steps at 40 % ended above the budget, as it did with 0 for one of two seeds."""
+"""The part of the aim by which the needed memory may grow at first. It falls to 0. A larger or
+smaller part left programs above the budget."""
 
 NEAR = 8
-"""Every other step to move is at most so many from where most is needed."""
+"""Every other step to move is at most this many steps from the point of the peak."""
 
 
 @dataclass(frozen=True)
 class MovingBuffer:
-    """What is held from step `first` on until the last of `readers` has run.
+    """A buffer that is held from step `first` until the last of `readers` has run.
 
-    - `first`: -1 for what is there from the start. `is_behind`: it begins just after that step.
+    - `first`: -1 for a buffer that is held from the start. `is_behind`: it begins just after that
+      step.
     - `readers`: steps; the number of steps stands for the end.
-    - `overwritten_by`: the reader that writes its result here, where it comes last; -1 if none.
-    - `is_temporary`: while step `first` runs, and not its result.
+    - `overwritten_by`: the reader that writes its result here, if it comes last; -1 if none.
+    - `is_temporary`: it is held while step `first` runs, and is not its result.
     """
 
     bytes: int
@@ -55,14 +56,14 @@ class MovingBuffer:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps 0, 1, ... of a program with what they hold.
+    """Steps 0, 1, ... of a program with the buffers that they hold.
 
-    - `runs`: lengths of those that move together; they sum to the number of steps.
-    - `precedes`: pairs of steps, the former of which runs first, in another run.
+    - `runs`: the numbers of steps that move together. They add up to the number of steps.
+    - `precedes`: pairs of steps in different runs, the first of which has to run first.
     - `swaps`: whether XLA may run a step before its neighbour.
     - `constant_bytes`: held throughout, outside of the heap.
-    - `events`: how many buffers each step allocates and frees beside `buffers`, if that is known.
-      XLA compares lives by such events.
+    - `events`: how many buffers each step allocates and frees beside `buffers`, if known. XLA
+      compares lives by such events.
     """
 
     runs: tuple[int, ...]
@@ -79,7 +80,7 @@ class Steps:
 
 
 def needed_bytes(steps: Steps, order: Sequence[int] | None = None) -> int:
-    """What an order of runs needs, by default the given one."""
+    """The bytes that an order of runs needs, by default the given order."""
     wait_for(ORDER_LOOPS)
     given = np.arange(len(steps.runs)) if order is None else np.array(order)
     buffers = _buffers_of(steps)
@@ -90,12 +91,13 @@ def needed_bytes(steps: Steps, order: Sequence[int] | None = None) -> int:
 def better_order(
     steps: Steps, limit_bytes: int, aim_bytes: float, seed: int = 0, *, anew: bool = False
 ) -> tuple[int, ...]:
-    """An order of runs that needs no more than the given one: the best found, deterministically.
+    """The best order of runs found, which needs no more than the given one. The search is
+    deterministic.
 
-    - `limit_bytes`: for what is alive, the constant bytes included.
-    - `aim_bytes`: what is needed where the search ends.
-    - `anew`: the given order is out of question, and what is close to it: the best of all that
-      are tried after a quarter of the moves, should it need more, too.
+    - `limit_bytes`: the limit for live bytes, constant bytes included.
+    - `aim_bytes`: the search ends when an order needs no more than this.
+    - `anew`: the given order cannot be used, nor orders close to it. The result is the best of all
+      orders tried after a quarter of the moves, even if it needs more.
     """
     wait_for(ORDER_LOOPS)
     count = max(1, len(steps.buffers))
@@ -125,7 +127,7 @@ def _edges(steps: Steps) -> list[tuple[int, int]]:
 
 
 def _rows(pairs: Iterable[tuple[int, int]], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `count` numbers those it is paired with, as starts of rows and entries."""
+    """For each of `count` numbers its partners, as starts of rows and entries."""
     rows: list[list[int]] = [[] for _ in range(count)]
     for row, entry in pairs:
         rows[row].append(entry)
@@ -157,7 +159,7 @@ class _Buffers(Arrays):
 
 @dataclass(frozen=True, eq=False)
 class _Ties(Arrays):
-    """For each run those that stay behind it, and those that stay before it, as `_rows`."""
+    """For each run the runs that stay behind it, and those that stay before it, as `_rows`."""
 
     after_start: np.ndarray
     after: np.ndarray
@@ -184,7 +186,7 @@ def _buffers_of(steps: Steps) -> _Buffers:
 
 
 def _written_over(buffers: Sequence[MovingBuffer]) -> np.ndarray:
-    """For each buffer the one that takes its place, where it is written over; -1 if none does."""
+    """For each buffer the one that is written over it and takes its place; -1 if there is none."""
     result = {b.first: k for k, b in enumerate(buffers) if b.readers and b.first >= 0}
     found = []
     for buffer in buffers:
@@ -224,7 +226,7 @@ def _search(ends, ties, buffers, limit, aim, tries, heat, seed, anew):
         if tried % 2:
             run = _run_near(order, ends, worst[np.random.randint(2)])
         low, high = _room(run, at, ties)
-        if low > high:  # what the given order does not keep leaves no room
+        if low > high:  # a value that the given order does not keep leaves no room
             continue
         source, target = at[run], np.random.randint(low, high + 1)
         if source == target:
@@ -280,8 +282,8 @@ def _move(order, at, source, target):
 
 @kernel(nogil=True)
 def _needed(place, buffers, bound, aim):
-    """The bytes needed, by how much neighbours the other way round are above the aim, the most
-    that is alive, and from where to where most is needed. Above `bound` the first is any number
+    """The bytes needed; by how much swapped neighbours are above the aim; the most that is alive;
+    and the positions between which most is needed. Above `bound` the first figure is any number
     above it."""
     count, steps = len(buffers.size), len(place) - 1
     begin, last, former = _lives(place, buffers)
@@ -332,7 +334,7 @@ def _lives(place, buffers):
 
 @inner(nogil=True)
 def _alive(begin, last, size, steps):
-    """What is held at each position."""
+    """The bytes held at each position."""
     change = np.zeros(steps + 1, np.int64)
     for b in range(len(size)):
         change[begin[b]] += size[b]
@@ -344,8 +346,8 @@ def _alive(begin, last, size, steps):
 
 @inner(nogil=True)
 def _swapped(place, begin, last, former, held, buffers):
-    """What is alive should a step run before its neighbour, for each that does not read what the
-    neighbour yields: `former` reads it, too, or does not."""
+    """The bytes alive if a step runs before its neighbour, for each step that does not read the
+    neighbour's result. `former`: whether it reads the neighbour's operand, too."""
     size, first = buffers.size, buffers.first
     row, readers = buffers.reader_start, buffers.reader
     steps = len(held)

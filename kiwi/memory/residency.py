@@ -1,29 +1,30 @@
 """Residency of a unit's results: kept until their last use, dropped and recomputed, or offloaded.
 
-Times are unit indices. A *late* reader is one behind the forward pass. A forward unit has:
+Times are unit indices. A *late* reader is one after the forward pass. A forward unit has these
+options:
 
-1. *keep(end)*: computed once, alive until `end`. `end` is the last reader's time, or a later
-   one at which a consumer may be recomputed (KIWI, Eq. 10, as one option per `h_i`).
+1. *keep(end)*: computed once, alive until `end`. `end` is the last reader's time, or a later one at
+   which a consumer may be recomputed (KIWI, Eq. 10, as one option per `h_i`).
 2. *recompute(at, end)*: alive until the last forward reader, computed again just before the unit at
-   time `at` runs, alive from then until `end`. `at` is the unit's own first late reader (KIWI, Eq.
-   5), or that of a consumer recomputed with it: the chains that KIWI's Eq. 9 forbids.
-3. *offload(at, end)*, where host memory may be used: alive as in 2, but copied to the host behind
-   its computation and fetched from there at `at`. It reads nothing then, and who is recomputed at
-   `at` or later may read it. `at` is the unit's own first late reader, or the earliest time at
-   which a consumer may be recomputed.
+   time `at` runs, and alive from then until `end`. `at` is the unit's own first late reader (KIWI,
+   Eq. 5), or that of a consumer recomputed with it: the chains that KIWI's Eq. 9 forbids.
+3. *offload(at, end)*, if host memory may be used: alive as in 2, but copied to the host after its
+   computation and fetched from there at `at`. A fetch reads no device value, and units recomputed
+   at `at` or later may read the result. `at` is the unit's own first late reader, or the earliest
+   time at which a consumer may be recomputed.
 
-All other units have the only option keep(last reader). A unit outside of a loop that runs again
-for a reader in the loop runs before it. Whatever these times are, all units are offered what they
-do where the bodies of loops are rematerialised as a whole (`rematerialised_bodies`).
+All other units have the only option keep(last reader). A unit outside of a loop that runs again for
+a reader in the loop runs before the loop. In addition, all units are offered the residency that
+they have if the bodies of loops are rematerialised as a whole (`rematerialised_bodies`).
 
-Or a rule says what is recomputed, before anything is sharded: every unit then has one option. With
-R the units that the rule recomputes, and H(u) the time at which u of R runs again,
+A rule may decide what is recomputed instead, before anything is sharded. Every unit then has one
+option. With R the units that the rule recomputes, and H(u) the time at which u of R runs again,
 
-1. H(u) is the earliest of u's own first reader behind the forward pass and of H(v) of its
-   readers v in R: as late as possible, and once only. A unit of a loop's body runs again in the
-   body of the loop that reads it; one outside of that loop before it.
+1. H(u) is the earliest of u's own first reader after the forward pass and of H(v) of its readers v
+   in R: as late as possible, and once only. A unit of a loop's body runs again in the body of the
+   loop that reads it; a unit outside of that loop runs before it.
 2. A unit outside R is kept until its last reader, or until the last H(v) of its readers in R.
-3. A unit that nothing reads behind the forward pass, itself or through R, is not run again.
+3. A unit that nothing reads after the forward pass, directly or through R, does not run again.
 """
 
 from bisect import bisect
@@ -39,15 +40,14 @@ from kiwi.hlo.units import Unit, UnitGraph
 RESIDENCIES = ("keep", "recompute", "offload")
 
 MAX_TIMES = 4
-"""How many recomputation times a unit is offered: its own, then those of its nearest
-consumers. More of them make the problem larger, and change plans of transformers by less
-than the gap."""
+"""The number of recomputation times that a unit is offered: its own, then those of its nearest
+consumers. More of them make the problem larger, and gain less than the gap."""
 
 
 @dataclass(frozen=True, order=True)
 class Residency:
-    """One option: `recompute_at` is for *recompute*, `fetch_at` for *offload*; else they are None.
-    `end` is inclusive."""
+    """One option. `recompute_at` is set for *recompute*, `fetch_at` for *offload*; otherwise they
+    are None. `end` is inclusive."""
 
     recompute_at: int | None
     end: int
@@ -60,7 +60,7 @@ class Residency:
 
     @property
     def again_at(self) -> int | None:
-        """From when on the results are there a second time, None where they are kept."""
+        """The time from which the results exist a second time; None if they are kept."""
         return self.fetch_at if self.recompute_at is None else self.recompute_at
 
     @property
@@ -69,15 +69,16 @@ class Residency:
         return "recompute" if self.recomputes else "keep" if self.fetch_at is None else "offload"
 
     def available_at(self, time: int) -> bool:
-        """Whether a consumer recomputed at `time`, behind the forward pass, can read it."""
+        """Whether a consumer recomputed at `time`, after the forward pass, can read the result."""
         start = -1 if self.again_at is None else self.again_at
         return start <= time <= self.end
 
 
 @dataclass(frozen=True)
 class UnitResidency:
-    """A unit's options. `last_forward_use` ends the first life of what comes again; `last_use`
-    is the time of the last reader, or of the step's end for a result of the function."""
+    """A unit's options. `last_forward_use` ends the first life of a result that is recomputed or
+    fetched. `last_use` is the time of the last reader, or the step's end for a result of the
+    function."""
 
     last_forward_use: int
     last_use: int
@@ -90,8 +91,8 @@ def residencies(
     recompute: bool = True,
     least_offloaded_bytes: Callable[[Unit], float] | None = None,
 ) -> tuple[UnitResidency, ...]:
-    """The options of every unit, in order. Without `recompute`, none is recomputed; offloaded are
-    results of at least so many bytes, those of all iterations together, by default none."""
+    """The options of every unit, in order. Without `recompute` no unit is recomputed. Results of at
+    least so many bytes, over all iterations, may be offloaded; by default none."""
     may = [recompute and may_be_recomputed(units, unit) for unit in units.units]
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
@@ -109,8 +110,8 @@ def residencies(
 
 
 def rematerialised_bodies(units: UnitGraph) -> tuple[UnitResidency, ...]:
-    """The only residency of every unit, in order, where each iteration of the backward pass begins
-    with its forward body: of that only what other iterations or loops read is kept, as with
+    """The only residency of every unit, in order, if each iteration of the backward pass begins
+    with its forward body. Only values that other iterations or loops read are kept, as with
     `jax.checkpoint` around each layer of a scan."""
     return rewritten(units, forward_bodies(units))
 
@@ -128,8 +129,9 @@ def forward_bodies(units: UnitGraph) -> set[int]:
 
 
 def may_be_offloaded(units: UnitGraph, unit: Unit, least_bytes: float) -> bool:
-    """Whether a unit's result may go to the host: one array of the forward pass, outside of loops
-    or in a scan that stands in none, that nothing reads behind the scan in the forward pass."""
+    """Whether a unit's result may go to the host. It has to be one array of the forward pass,
+    outside of loops or in a scan that is in no other loop, and nothing may read it after the scan
+    in the forward pass."""
     program, loop = units.graph.program, unit.loop
     if unit.phase is not Phase.FORWARD or len(unit.outputs) != 1 or is_result(units, unit):
         return False
@@ -152,7 +154,8 @@ def may_be_offloaded(units: UnitGraph, unit: Unit, least_bytes: float) -> bool:
 def _offloaded(
     units: UnitGraph, unit: Unit, own: Sequence[int | None], found: Sequence[UnitResidency]
 ) -> Iterator[Residency]:
-    """Fetched for its own first late reader, or for the first consumer that is recomputed."""
+    """The offloading options: fetched for the unit's own first late reader, or for the first
+    consumer that is recomputed."""
     uses = units.uses[unit.index]
     late = [use.time for use in uses if use.is_late]
     readers = {use.reader for use in uses if use.reader is not None}
@@ -169,7 +172,7 @@ def _offloaded(
 
 
 def _is_of_space(units: UnitGraph, unit: Unit, residency: Residency) -> bool:
-    """Whether what is in a loop is read by another loop over the same iterations, and fetched there
+    """Whether a value in a loop is read by another loop over the same iterations, and fetched there
     for all of its readers."""
     program = units.graph.program
     if unit.loop is None:
@@ -186,7 +189,7 @@ def _is_of_space(units: UnitGraph, unit: Unit, residency: Residency) -> bool:
 def with_offered(
     lifetimes: Sequence[UnitResidency], offered: Sequence[Sequence[Residency]]
 ) -> tuple[UnitResidency, ...]:
-    """The same with further options for each unit; `offered` is empty, or one list per unit."""
+    """The options with further ones for each unit. `offered` is empty, or one list per unit."""
     if not offered:
         return tuple(lifetimes)
     return tuple(
@@ -196,7 +199,7 @@ def with_offered(
 
 
 def with_life(units: UnitGraph, unit: Unit, options: Sequence[Residency]) -> UnitResidency:
-    """The options with the life of the unit's result; a result of the function has one."""
+    """The options with the life of the unit's result. A result of the function has one life."""
     if is_result(units, unit):
         step_end = len(units.units) - 1
         return UnitResidency(step_end, step_end, (Residency(None, step_end),))
@@ -206,12 +209,13 @@ def with_life(units: UnitGraph, unit: Unit, options: Sequence[Residency]) -> Uni
 
 
 def last_use(units: UnitGraph, unit: Unit) -> int:
-    """When the unit's result is read last; when it runs, if never."""
+    """The time of the last reader of the unit's result; the unit's own time if there is none."""
     return max((u.time for u in units.uses[unit.index]), default=unit.index)
 
 
 def may_be_recomputed(units: UnitGraph, unit: Unit) -> bool:
-    """Not what loops take elements of: these would have to be there at two times."""
+    """Whether a unit may be recomputed. A stack of which loops take elements may not: it would
+    exist at two times."""
     return unit.may_recompute and not is_result(units, unit) and not units.is_sliced(unit)
 
 
@@ -221,7 +225,7 @@ def is_result(units: UnitGraph, unit: Unit) -> bool:
 
 
 def _first_late(units: UnitGraph, unit: Unit) -> int | None:
-    """When a unit that was dropped has to run again for its own readers."""
+    """The time at which a dropped unit has to run again for its own readers."""
     late = (u.time for u in units.uses[unit.index] if u.is_late)
     return min((units.entry(unit.loop, time) for time in late), default=None)
 
@@ -264,22 +268,22 @@ def _unit_residency(
 
 
 def rewritten(units: UnitGraph, recomputed: Set[int]) -> tuple[UnitResidency, ...]:
-    """The only residency of every unit, in order; `recomputed` are indices of units.
+    """The only residency of every unit, in order. `recomputed` are indices of units.
 
-    Units that cannot be recomputed, are results of the function or lie behind the forward pass
-    are kept whatever the rule says.
+    Units are kept whatever the rule says if they cannot be recomputed, are results of the function,
+    or lie after the forward pass.
     """
     again = _times_of_rule(units, {u for u in recomputed if may_run_again(units, units.units[u])})
     return tuple(_residency_by_rule(units, unit, again) for unit in units.units)
 
 
 def may_run_again(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a rule may have the unit run a second time."""
+    """Whether a rule may make the unit run a second time."""
     return unit.phase is Phase.FORWARD and may_be_recomputed(units, unit)
 
 
 def _times_of_rule(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
-    """H(u) of the units that run again by a rule. Readers come behind what they read."""
+    """H(u) of the units that run again by a rule. Readers come after their operands."""
     found: dict[int, int] = {}
     for unit in reversed(units.units):
         if unit.index not in recomputed:
@@ -303,14 +307,14 @@ def _residency_by_rule(units: UnitGraph, unit: Unit, again: dict[int, int]) -> U
 
 def rematerialised_layers(units: UnitGraph) -> tuple[UnitResidency, ...]:
     """The only residency of every unit, in order, as with `jax.checkpoint` around each layer, in
-    scans and unrolled: one begins with that of the units that repeat for which the fewest bytes
-    pass from layer to layer."""
+    scans and unrolled programs. Of the repeated units, a layer begins with the one for which the
+    fewest bytes pass from layer to layer."""
     bodies = forward_bodies(units)
     return rewritten(units, bodies | _inside_of_layers(units, bodies))
 
 
 def _inside_of_layers(units: UnitGraph, bodies: set[int]) -> set[int]:
-    """The forward units outside of these loops whose results no other layer reads; empty where no
+    """The forward units outside of these loops whose results no other layer reads; none if no
     layers repeat."""
     forward = {u.index for u in units.units if u.phase is Phase.FORWARD} - bodies
     # Of each unit of the first layer the counterparts in all layers, in order.

@@ -1,4 +1,4 @@
-"""Buffers over time: which are alive at a point of time, how many bytes that is, and the most."""
+"""Buffers over time: which are alive at a point of time, their bytes, and the peak."""
 
 import functools
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from kiwi.interval import Interval, curve_bytes
 class Buffer(Interval):
     """Device memory of one owner over a live range, half-open in points of time.
 
-    - `kind`, `index`: the owner. "argument": `index` is a value. "result": what unit `index`
-      yields, and its workspace while it runs. "copy": an operand of unit `index` in another
+    - `kind`, `index`: the owner. "argument": the value `index`. "result": the results of unit
+      `index`, and its workspace while it runs. "copy": an operand of unit `index` in another
       layout, also while later units read the copy.
     - `overwritten_by`: the unit that runs at `end` and writes its result into this buffer; -1 for
       none. Files do not keep it.

@@ -132,7 +132,7 @@ class AxisLinks:
 
     @property
     def spread(self) -> float:
-        """The most bandwidth over the least, 1 where all are alike."""
+        """The largest bandwidth over the smallest; 1 if all are equal."""
         if self.size == 1:
             return 1.0
         return self.fastest_bytes_per_second / self.link.bandwidth_bytes_per_second
@@ -255,10 +255,10 @@ def _position_pairs(shape: tuple[int, ...], axis: int) -> tuple[np.ndarray, np.n
 
 
 def _levels(bandwidth: np.ndarray) -> np.ndarray:
-    """The logarithm of each bandwidth, or of the least that counts as equal, both ways alike.
+    """The logarithm of each bandwidth, rounded down to its level, the same in both directions.
 
-    From the slowest connection up, a level takes in all that are at most `TOLERANCE` faster than
-    its slowest. A pair is as good as its slower direction.
+    From the slowest connection up, a level contains all connections that are at most `TOLERANCE`
+    faster than its slowest. A pair is as fast as its slower direction.
     """
     both = np.minimum(bandwidth, bandwidth.T)
     level = np.zeros_like(both)
@@ -270,7 +270,7 @@ def _levels(bandwidth: np.ndarray) -> np.ndarray:
 
 
 def _starts(cluster: Cluster) -> Iterator[np.ndarray]:
-    """As given; each device followed by its nearest; and at random."""
+    """The starts: the given order; each device followed by its nearest; and random orders."""
     yield np.arange(cluster.size)
     level = _levels(cluster.bandwidth_bytes_per_second)
     chain, left = [0], set(range(1, cluster.size))

@@ -59,7 +59,7 @@ class Collective:
     - `kind`: an HLO opcode, one of `KINDS`.
     - `axes`: the mesh axes that it runs over, increasing, without those of size 1.
     - `bytes`: the larger buffer of one device (see the module's text).
-    - `seconds`: predicted time; 0 if no axis is left. `provenance`: where it comes from.
+    - `seconds`: predicted time; 0 if no axis is left. `provenance`: the provenance of the time.
     """
 
     kind: str
@@ -74,11 +74,11 @@ def collective(
 ) -> Collective:
     """The collective `kind` over `axes`; see the module's text for `size_bytes`.
 
-    The order of `axes` does not matter. `least_share`: the part that it has of the bytes of all
+    The order of `axes` does not matter. `least_share` is its share in the bytes of all collectives
     that it may be combined with; 1 if it is alone.
 
-    **Raises:** `InvalidArgumentError` for an unknown kind, for axes that the mesh lacks or
-    that occur twice, and for negative bytes.
+    **Raises:** `InvalidArgumentError` for an unknown kind, for axes that the mesh lacks or that
+    occur twice, and for negative bytes.
     """
     if size_bytes < 0:
         raise InvalidArgumentError(
@@ -148,7 +148,8 @@ def _ring(devices: int, latency_seconds: float, bytes_per_second: float) -> Line
 
 
 def _by_axis(rings: Sequence[LinearCost], parts: Sequence[int]) -> LinearCost:
-    """One ring after the other, the last first; each leaves one in so many parts of the bytes."""
+    """One ring after the other, the last axis first. Each divides the bytes by its number of
+    devices."""
     total, share = LinearCost(0.0, 0.0), 1.0
     for ring, count in zip(reversed(rings), reversed(parts), strict=True):
         total += LinearCost(ring.latency_seconds, share * ring.seconds_per_byte)

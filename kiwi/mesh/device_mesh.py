@@ -137,7 +137,8 @@ class DeviceMesh:
         return found.placed(order, placement_of(order, shape, found.dimensions))
 
     def placed(self, order: tuple[int, ...], placement: Placement | None) -> "DeviceMesh":
-        """With the devices of a topology in an order, and the placement that it follows from."""
+        """The mesh with the devices of a topology in an order, and the placement that follows from
+        it."""
         links = [self.hardware.intra_link] * len(self.shape)
         for axis, parts in enumerate(placement.axes if placement else ()):
             if any(self.dimensions[p.dimension].connection is Connection.NETWORK for p in parts):
@@ -176,8 +177,8 @@ class DeviceMesh:
 
     @property
     def axis_texts(self) -> tuple[str, ...]:
-        """In words what each axis of TPUs runs over, such as `ring of 16`; empty for other devices
-        and for an axis of one device."""
+        """In words, the connection of each axis of TPUs, such as `ring of 16`; empty for other
+        devices and for an axis of one device."""
         if self.placement is None:
             return ("",) * len(self.shape)
         return self.placement.axis_texts(self.dimensions)
@@ -253,8 +254,8 @@ def axes_of_mesh(
 
 
 def _is_in_order_of(mesh: DeviceMesh, other: "Mesh | AbstractMesh") -> bool:
-    """Whether another mesh may hold its devices in the order of this one's positions: one without
-    devices gets those of the program in which it occurs."""
+    """Whether another mesh may hold its devices in the order of this one's positions. A mesh
+    without devices gets those of the program in which it occurs."""
     from jax.sharding import AbstractMesh
 
     own = tuple(zip(mesh.axis_names, mesh.shape, strict=True))
@@ -278,7 +279,8 @@ def _topology(
     text: str | None,
     slices: int | None,
 ) -> Topology:
-    """The chips of TPUs: as the text says, or as few as will do, in slices no larger than a pod."""
+    """The topology of the TPUs: as the text says, or the smallest one, in slices no larger than a
+    pod."""
     count = prod(shape)
     if slices is not None and (slices < 1 or count % slices):
         raise InvalidMeshError(

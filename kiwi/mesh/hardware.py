@@ -54,18 +54,18 @@ class Link:
 
 @dataclass(frozen=True)
 class BackendTraits:
-    """What all devices of a backend do, as far as prices depend on it.
+    """Properties of all devices of a backend that prices depend on.
 
     The rules of `kiwi.targets.rules` say why.
 
-    - `gathers_first_dimension`: collectives gather and scatter the first dimension of a buffer
-      alone, so that another one is transposed.
-    - `copies_around_all_to_alls`: what an all-to-all moves is copied to the order in which it is
-      split, or from that in which it is joined.
-    - `combined_bytes`: by kind of collective, the bytes to which those that overlap with
-      computation are combined at most.
-    - `is_bound_by_bytes`: what a kernel maps, sums up or transposes takes what reading and writing
-      it take, and functions are computed meanwhile.
+    - `gathers_first_dimension`: collectives gather and scatter only the first dimension of a
+      buffer, so that another dimension is transposed first.
+    - `copies_around_all_to_alls`: the buffer of an all-to-all is copied to the order in which it is
+      split, or from the order in which it is joined.
+    - `combined_bytes`: by kind of collective, the size up to which collectives that overlap with
+      computation are combined.
+    - `is_bound_by_bytes`: maps, sums and transposes in a kernel take the time of reading and
+      writing, and functions are computed meanwhile.
     - `has_function_units`: a kernel multiplies matrices and computes functions at the same time.
     """
 
@@ -82,29 +82,29 @@ class Hardware:
 
     - `flops_per_second`: dense peak rate by dtype name; see `peak_flops_per_second`.
     - `memory_bandwidth_bytes_per_second`, `memory_bytes`: of one device.
-    - `intra_link`: between devices of one node. `inter_link`: between nodes; its bandwidth is
-      per device, or per node and shared by the node's devices where `inter_link_is_shared`.
-    - `devices_per_node`: None means that the nodes are as the mesh says: its last axis lies
-      inside a node, every other axis crosses nodes.
+    - `intra_link`: between devices of one node. `inter_link`: between nodes. Its bandwidth is per
+      device, or per node and shared by the node's devices if `inter_link_is_shared`.
+    - `devices_per_node`: None lets the mesh define the nodes: its last axis lies inside a node,
+      every other axis crosses nodes.
     - `kernel_launch_seconds`: overhead of one kernel.
     - `host_bandwidth_bytes_per_second`: between one device's memory and the host's, one way.
-    - `devices_per_host`: which share the host's memory; None where these are a node's.
-    - `matmul_efficiency`, `bandwidth_efficiency`: the parts of the peak rates that large
-      matmuls, and kernels bound by memory, reach.
-    - `source`: the public documents that the figures come from.
+    - `devices_per_host`: the number of devices that share the host's memory; None if it is a
+      node's.
+    - `matmul_efficiency`, `bandwidth_efficiency`: the parts of the peak rates that large matmuls,
+      and kernels bound by memory, reach.
+    - `source`: the public documents with the figures.
     - `analytic`: True if from documents, False if measured on such a machine.
-    - `interconnect`: of TPUs, how their chips are connected; None for others.
+    - `interconnect`: how the chips of TPUs are connected; None for other devices.
     - `kernel_efficiency`: the part of the peak matmul rate that fused attention reaches.
-      `convolution_efficiency`: that of convolutions, None where it is `matmul_efficiency`.
+      `convolution_efficiency`: that of convolutions; None if it is `matmul_efficiency`.
     - `interference`: the part of its time that communication costs although the device computes
-      meanwhile; None where the device waits for it. `host_interference`: that of copies between
-      device and host, which take some per cent of the device's bandwidth (16 of 819 GB/s on a v5e,
-      54 of 3350 on an H100).
-    - `backend`: jax's name for such devices: which of XLA's compilers makes their programs
+      meanwhile; None if the device waits for it. `host_interference`: the same for copies between
+      device and host, which take a small part of the device's bandwidth.
+    - `backend`: jax's name for such devices, which determines the XLA compiler
       (`kiwi.targets.registry`).
-    - `clock_hertz`: of a TPU's cores, in which XLA:TPU counts; None where it is not known.
-    - `target_config`: what XLA:GPU says of the device (`GpuTargetConfigProto` as text), where
-      the machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
+    - `clock_hertz`: the clock of a TPU's cores, in which XLA:TPU counts; None if unknown.
+    - `target_config`: XLA:GPU's description of the device (`GpuTargetConfigProto` as text), if the
+      machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
     """
@@ -188,17 +188,17 @@ class Hardware:
 
     @property
     def traits(self) -> BackendTraits:
-        """What all devices of its backend do."""
+        """The properties of all devices of its backend."""
         return BACKENDS.get(self.backend, BackendTraits())
 
     def combined_bytes(self, kind: str) -> int:
-        """The bytes that collectives of a kind are combined to at most, where they overlap with
-        computation; 0 where they are not."""
+        """The size up to which the compiler merges background collectives of this kind; 0 if it
+        does not."""
         return self.traits.combined_bytes.get(kind, 0) if self.overlapping_share else 0
 
     @property
     def overlapping_share(self) -> float:
-        """The part of communication's time that costs nothing where the device computes."""
+        """The part of communication's time that costs nothing while the device computes."""
         return 0.0 if self.interference is None else 1.0 - self.interference
 
     @property
@@ -208,14 +208,14 @@ class Hardware:
 
 
 def hardware(name: str) -> Hardware:
-    """The catalogue's entry; raises `UnknownProfileError` if there is none of that name."""
+    """The catalogue's entry; raises `UnknownProfileError` if there is none with that name."""
     if name in CATALOGUE:
         return CATALOGUE[name]
     raise unknown_profile(name, list(CATALOGUE))
 
 
 def unknown_profile(name: str, known: Sequence[str]) -> UnknownProfileError:
-    """The error for a name that is not among those of `known` profiles."""
+    """The error for a name that is not among the `known` profiles."""
     close = get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
     return UnknownProfileError(
         f"There is no hardware profile {name!r}. Known: {', '.join(known)}.",

@@ -1,8 +1,8 @@
-"""How the axes of a mesh lie on the dimensions of a TPU topology.
+"""The placement of a mesh's axes on the dimensions of a TPU topology.
 
 The dimensions are, major to minor: the slices, those of a slice's grid, the devices of a chip. An
-axis takes parts of one or several. A part of a dimension of 16 chips may be 8 neighbours, or 2
-chips that are 8 apart: its stride says which.
+axis takes parts of one or several dimensions. A part of a dimension of 16 chips may be 8
+neighbours, or 2 chips that are 8 apart. Its stride distinguishes the two.
 """
 
 import enum
@@ -29,8 +29,8 @@ class Connection(enum.Enum):
 class Dimension:
     """Equal devices in a row.
 
-    - `extent`: how many.
-    - `link`: from a device to one of its neighbours, one way; of a network, from a device to it.
+    - `extent`: the number of devices.
+    - `link`: from a device to one of its neighbours, one way; for a network, from a device to it.
     """
 
     extent: int
@@ -124,7 +124,7 @@ def dimensions_of(
 def placement_of(
     order: Sequence[int], shape: Sequence[int], dimensions: Sequence[Dimension]
 ) -> Placement | None:
-    """The placement with the same groups of devices along each axis as an order of devices has, see
+    """The placement that puts the same groups of devices on each axis as an order of devices, see
     `Placement.device_order`; None if there is none. The order within a group does not matter."""
     extents = [dimension.extent for dimension in dimensions]
     grid = np.asarray(order).reshape(shape)

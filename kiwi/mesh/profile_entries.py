@@ -14,7 +14,7 @@ from kiwi.messages import topics
 
 
 class Provenance(enum.Enum):
-    """Where a price comes from; see `kiwi.mesh.profile_table`."""
+    """The provenance of a price; see `kiwi.mesh.profile_table`."""
 
     MEASURED = "measured"
     INTERPOLATED = "interpolated"
@@ -58,8 +58,8 @@ class Sample:
 
 
 def price_from(samples: Sequence[Sample], point: tuple[int, ...], roofline_seconds: float) -> Price:
-    """The first of measured, interpolated, extrapolated and analytic that applies; interpolation is
-    linear in the logarithms of size and seconds."""
+    """The price by the first applicable of measured, interpolated, extrapolated and analytic.
+    Interpolation is linear in the logarithms of size and seconds."""
     if not samples:
         return Price(roofline_seconds, Provenance.ANALYTIC)
     for sample in samples:
@@ -91,10 +91,12 @@ Shapes = tuple[tuple[int, ...], ...]
 """The local shapes of an operator's operands."""
 
 ELEMENTWISE = "elementwise"
-"""The variant of entries that say what it costs a kernel to apply a function once more."""
+"""The variant of entries that measure the extra cost of applying a function once more in
+a kernel."""
 
 ARITHMETIC = "mul"
-"""The elementwise opcode that stands for all that a vector unit does in a cycle or two."""
+"""The elementwise opcode that stands for all functions that a vector unit computes in a cycle or
+two."""
 
 STREAM, STREAM_DTYPE = "stream", "uint8"
 """The opcode of memory traffic; its one shape is the number of bytes read plus written."""
@@ -123,7 +125,7 @@ class OperatorEntry:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What no other entry of a table has."""
+        """The key that is unique in a table."""
         return self.opcode, self.variant, self.dtype, self.shapes
 
     def __post_init__(self) -> None:
@@ -162,7 +164,7 @@ class CollectiveEntry:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What no other entry of a table has."""
+        """The key that is unique in a table."""
         return self.kind, self.devices, self.dtype, self.bytes, self.axes
 
     def __post_init__(self) -> None:

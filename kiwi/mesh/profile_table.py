@@ -65,15 +65,16 @@ _PARTS = ("hardware", "operators", "collectives", "environment", "skipped", "mes
 
 @dataclass(frozen=True)
 class ProfileTable:
-    """A device with what was measured on it.
+    """A device with its measurements.
 
-    - `hardware`: the device; its bandwidth and launch overhead are measured if it is not
+    - `hardware`: the device. Its bandwidth and launch overhead are measured if it is not
       `analytic`, and its `target_config` is that of the machine.
-    - `operators`, `collectives`: distinct entries; none of both in a table from data sheets.
+    - `operators`, `collectives`: distinct entries; none in a table from data sheets.
     - `environment`: None for a table from data sheets.
-    - `skipped`: what could not be measured, one sentence each.
-    - `mesh_shape`: of the mesh that collectives ran on.
-    - `scales`: what a compiler's times were multiplied by, see `kiwi.profiling.by_compiler`.
+    - `skipped`: measurements that were not possible, one sentence each.
+    - `mesh_shape`: the shape of the mesh on which collectives ran.
+    - `scales`: the factors by which a compiler's times were multiplied, see
+      `kiwi.profiling.by_compiler`.
     - `loaded_from`: its file, or its name if it comes with Kiwi; not part of the file.
 
     **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured nowhere.
@@ -107,9 +108,11 @@ class ProfileTable:
 
     @classmethod
     def load(cls, path: str | Path) -> "ProfileTable":
-        """Reads what `save` wrote; raises `ProfileFileError` if the file is missing, truncated, of
-        another kind or of a newer version, or if a figure in it is missing or impossible; it says
-        which."""
+        """Reads a file that `save` wrote.
+
+        **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
+        newer version, or if a figure in it is missing or impossible. The error says which.
+        """
         try:
             return from_plain({**_read_content(path), "loaded_from": str(path)}, cls)
         except InvalidArgumentError as error:
@@ -138,7 +141,7 @@ class ProfileTable:
     ) -> Price:
         """The time of an operator on operands of these local shapes.
 
-        `roofline_seconds` is what it takes by the device's rates, see `roofline`.
+        `roofline_seconds` is its time by the device's rates, see `roofline`.
         """
         samples = self._samples.get(_operator_key(opcode, variant, dtype, shapes), ())
         return self._price(samples, _sizes(shapes), roofline_seconds)
@@ -162,10 +165,10 @@ class ProfileTable:
         return frozenset((e.opcode, e.variant, e.dtype) for e in self.operators)
 
     def elementwise(self, opcode: str, dtype: str, size: int) -> Price | None:
-        """What a kernel takes longer for a function of `size` elements.
+        """The extra time of a kernel for a function of `size` elements.
 
-        A function without entries of its own is `ARITHMETIC`, and other dtypes are float32; None
-        if neither was measured.
+        A function without entries of its own counts as `ARITHMETIC`, and other dtypes as float32;
+        None if neither was measured.
         """
         for known in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
             samples = self._samples.get(known)
@@ -174,10 +177,10 @@ class ProfileTable:
         return None
 
     def traffic(self, moved_bytes: float) -> Price:
-        """The time of a kernel that does nothing but read and write so many bytes.
+        """The time of a kernel that only reads and writes so many bytes.
 
-        Where kernels take what their bytes take, at the device's bandwidth: an H100's kernels of
-        less than 64 MiB take as little in a step, and up to three times that alone.
+        If kernels are bound by their bytes, it is the time at the device's bandwidth: small kernels
+        take no longer than that inside a step, but do so when measured alone.
         """
         size, roofline = max(1, int(moved_bytes)), self.roofline("float32", 0.0, moved_bytes)
         samples = self._samples.get((STREAM, "", STREAM_DTYPE, (1,)))
@@ -223,7 +226,7 @@ class ProfileTable:
         return self._price(samples, (size_bytes,), self._ring_seconds(kind, devices, size_bytes))
 
     def roofline(self, dtype: str, flops: float, moved_bytes: float) -> float:
-        """Launch overhead and the larger of work over rate and bytes over bandwidth."""
+        """Launch overhead plus the larger of work over rate and bytes over bandwidth."""
         work = flops / self.hardware.matmul_flops_per_second(dtype)
         moved = moved_bytes / self.hardware.sustained_memory_bytes_per_second
         return self.hardware.kernel_launch_seconds + max(work, moved)
@@ -237,8 +240,8 @@ class ProfileTable:
 
     @cached_property
     def _samples(self) -> dict[tuple[object, ...], list[Sample]]:
-        """What was measured, by the keys of the look-ups above; of the collectives over a number of
-        devices those of each size that took longest."""
+        """The measurements by the keys of the look-ups above. Of the collectives over a number of
+        devices, the slowest of each size counts."""
         found: dict[tuple[object, ...], list[Sample]] = {}
         for e in self.operators:
             sizes = _sizes(e.shapes)
@@ -286,7 +289,7 @@ def _text_of(content: Mapping[str, Any]) -> bytes:
 
 
 def _read_content(path: str | Path) -> dict[str, Any]:
-    """What `_text_of` was given, of this version or an older one; raises `ProfileFileError` if the
+    """The input of `_text_of`, of this version or an older one; raises `ProfileFileError` if the
     file is missing, truncated, of another kind, of a newer version, or lacks a part."""
     content = FORMAT.read(path)
     if content["version"] == 1:  # Collectives did not name their axes then.

@@ -121,7 +121,7 @@ class ReshardingTable:
     def is_cut(
         self, sources: Sequence[TensorSharding], targets: Sequence[TensorSharding]
     ) -> np.ndarray:
-        """For all pairs whether each device only cuts its part out of what it holds."""
+        """For all pairs, whether each device only cuts its part out of its buffer."""
         return np.array([[refines(target, source) for target in targets] for source in sources])
 
     def path(self, source: TensorSharding, target: TensorSharding) -> tuple[ReshardingStep, ...]:
@@ -150,7 +150,7 @@ class ReshardingTable:
 
     @cached_property
     def moved(self) -> MovedTensor:
-        """The tensor; where all-to-alls are copied around, prices depend on its shape, too."""
+        """The tensor. If copies surround all-to-alls, prices depend on its shape, too."""
         shape = self.shape if self.mesh.hardware.traits.copies_around_all_to_alls else None
         return MovedTensor(self.mesh, self.tensor_bytes, self.least_share, shape)
 
@@ -165,7 +165,7 @@ class ReshardingTable:
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Shortest paths between all states of `graph`. `seconds[i, j]` is what the path takes,
+    """Shortest paths between all states of `graph`. `seconds[i, j]` is the time of the path,
     `first_hop[i, j]` the state after i on it."""
 
     graph: MoveGraph

@@ -106,7 +106,7 @@ class TensorSharding:
             if size % count:
                 raise ShardingConflictError(
                     f"Dimension {dim} of shape {tuple(shape)} cannot be cut into {count} equal "
-                    f"pieces (mesh {tuple(mesh_shape)}, sharding {self.dims}).",
+                    f"pieces on a mesh of {tuple(mesh_shape)}.",
                     topic=topics.UNEVEN,
                 )
 

@@ -30,8 +30,8 @@ def table_names() -> list[str]:
 
 
 def table_named(name: str) -> ProfileTable:
-    """The table that comes with Kiwi, or that of the catalogue's entry without measurements; raises
-    `UnknownProfileError` if there is neither."""
+    """The table with this name that comes with Kiwi, or that of the catalogue's entry, without
+    measurements; raises `UnknownProfileError` if there is neither."""
     if name in shipped_names():
         with resources.as_file(_folder() / f"{name}.json") as path:
             return replace(ProfileTable.load(path), loaded_from=name)

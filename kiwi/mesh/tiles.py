@@ -1,7 +1,7 @@
-"""The tiles that buffers in a TPU's memory are cut into, and filled up to.
+"""Tiles of buffers in a TPU's memory.
 
-The two minor dimensions are cut into tiles of 8 x 128 elements, those of a vector into 128 to
-1,024. Layout assignment makes those dimensions minor which waste least.
+The two minor dimensions are filled up to whole tiles of 8 x 128 elements, those of a vector to
+tiles of 128 to 1,024. Layout assignment chooses the minor dimensions that waste least.
 """
 
 import functools
@@ -14,13 +14,13 @@ _LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
 
 @functools.lru_cache(maxsize=4096)
 def buffer_elements(shape: tuple[int, ...], minor: tuple[int, int] | None = None) -> int:
-    """As `tiled_elements`; a scalar has a tile, too."""
+    """As `tiled_elements`, for scalars as well, which have a tile, too."""
     return tiled_elements(shape, minor) if shape else _LANES
 
 
 def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
-    """Elements of a buffer with its tiles filled up; `minor` are the two dimensions cut into
-    tiles, which are chosen where there are none."""
+    """Elements of a buffer with its tiles filled up. `minor` are the two dimensions cut into tiles;
+    None chooses them."""
     if minor is not None:
         major = prod(size for d, size in enumerate(shape) if d not in minor)
         sizes = [max(2, shape[d]) for d in minor]
@@ -29,8 +29,8 @@ def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -
 
 
 def default_order(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of the dimensions of an argument, major to minor: row-major, or with that one as the minor
-    one which wastes least."""
+    """The order of an argument's dimensions, major to minor: row-major, or with the dimension as
+    the minor one that wastes least."""
     dims = range(len(shape))
     moved = [(*(d for d in dims if d != minor), minor) for minor in reversed(dims)]
     return min(moved, key=lambda order: elements_in_order([shape[d] for d in order]), default=())
@@ -40,8 +40,8 @@ def default_order(shape: Sequence[int]) -> tuple[int, ...]:
 def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int, cores: int) -> bool:
     """Whether XLA:TPU reduce-scatters a buffer in `count` pieces along a dimension.
 
-    The outermost dimension, of which each core has a part, is filled up by a quarter at most; other
-    rows have to be whole tiles, and what is of 2 bytes an even number of tiles.
+    The outermost dimension, of which each core has a part, may be filled up by a quarter at most.
+    Other rows have to be whole tiles, and elements of 2 bytes an even number of tiles.
     """
 
     def waste(order: tuple[int, ...]) -> tuple[int, bool]:
@@ -60,7 +60,7 @@ def cuts_tiles(shape: tuple[int, ...], dim: int, count: int, itemsize: int, core
 
 
 def elements_in_order(sizes: Sequence[int]) -> int:
-    """The same where the last two dimensions of more than one element are the minor ones."""
+    """`buffer_elements` with the last two dimensions of more than one element as the minor ones."""
     longer = [size for size in sizes if size > 1]
     if len(longer) < 2:
         size = prod(longer)

@@ -15,12 +15,13 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class Interconnect:
-    """How chips of one kind are connected, and what XLA:TPU calls them.
+    """How chips of one kind are connected, and XLA:TPU's names for them.
 
     - `generation`: the name of the chip.
     - `dimensions`: of the grid, 2 or 3.
-    - `ring_multiple`: of how many chips the extent of a ring is a multiple; see `rings`.
-    - `chip_config`: what XLA:TPU is told beside the name; `devices_per_chip`: as jax counts them.
+    - `ring_multiple`: the extent of a ring is a multiple of this many chips; see `rings`.
+    - `chip_config`: XLA:TPU's configuration beside the name. `devices_per_chip`: as jax counts
+      them.
     - `chip_bandwidth_bytes_per_second`: between the devices of one chip, one way; None means that
       of a link between chips.
     """
@@ -35,8 +36,8 @@ class Interconnect:
     def rings(self, extents: tuple[int, ...]) -> tuple[bool, ...]:
         """Which dimensions of a slice are rings.
 
-        Three dimensions are connected by switches around cubes of chips: all are rings where all
-        consist of whole cubes, none otherwise. Of two dimensions each is a ring by itself where it
+        In three dimensions, switches around cubes of chips connect them: all dimensions are rings
+        if all consist of whole cubes, and none otherwise. In two dimensions, each is a ring if it
         spans the pod.
         """
         whole = tuple(extent % self.ring_multiple == 0 for extent in extents)
@@ -73,7 +74,7 @@ class Topology:
 
     @classmethod
     def of_devices(cls, devices: int, wiring: Interconnect, slices: int = 1) -> "Topology":
-        """The grids of so many devices whose longest dimension is the shortest; raises
+        """The grids of so many devices whose longest dimension is shortest; raises
         `InvalidMeshError` if there are none."""
         chips, rest = divmod(devices, wiring.devices_per_chip * slices)
         if rest:
@@ -89,7 +90,7 @@ class Topology:
 
     @classmethod
     def around(cls, devices: Iterable[Any], wiring: Interconnect) -> "Topology":
-        """The least grid that holds jax's TPUs, by their coordinates."""
+        """The smallest grid that holds jax's TPUs, by their coordinates."""
         found = list(devices)
         spans = [max(line) - min(line) + 1 for line in zip(*(d.coords for d in found), strict=True)]
         return cls(tuple(spans[: wiring.dimensions]), len({_place(d)[0] for d in found}))
@@ -108,7 +109,7 @@ class Topology:
 
 
 def have_coordinates(devices: Iterable[Any]) -> bool:
-    """Whether jax knows where the devices are, as it does of TPUs."""
+    """Whether jax knows the coordinates of the devices, as it does for TPUs."""
     return all(hasattr(device, "coords") for device in devices)
 
 

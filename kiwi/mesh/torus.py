@@ -53,7 +53,7 @@ from kiwi.mesh.placement import Connection, Dimension, DimensionPart, Placement
 from kiwi.mesh.profile_entries import LinearCost
 
 _COMPARED_BYTES = 2**24
-"""Long enough for bandwidth to count more than latency, as in training steps."""
+"""A size at which bandwidth counts more than latency, as in training steps."""
 _Table = tuple[tuple[int, ...], ...]
 """For each axis the devices that it takes of each dimension."""
 
@@ -73,7 +73,7 @@ class _Row:
 
     @property
     def inflow_bytes_per_second(self) -> float:
-        """What its last device can take in."""
+        """The rate at which its last device can receive."""
         return self.bytes_per_second * (2 if self.is_ring else 1)
 
     @property
@@ -83,20 +83,20 @@ class _Row:
 
     @property
     def exchange_seconds_per_byte(self) -> float:
-        """Of an all-to-all."""
+        """The seconds per byte of an all-to-all."""
         return self.size**2 // 4 / self.size / self.inflow_bytes_per_second
 
     @property
     def permute_seconds_per_byte(self) -> float:
-        """Of a collective-permute."""
+        """The seconds per byte of a collective-permute."""
         return max(self.exchange_seconds_per_byte, 1 / self.bytes_per_second)
 
 
 def torus_costs(
     kind: str, parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]
 ) -> tuple[LinearCost, ...]:
-    """The cost of each way to run a collective `kind` over parts as `Placement.parts` yields them,
-    of which the cheapest is taken."""
+    """The cost of each way to run a collective `kind` over parts, as `Placement.parts` yields them.
+    The cheapest way is used."""
     between = [p for p in parts if _connection(p, dimensions) is Connection.NETWORK]
     within = [p for p in parts if _connection(p, dimensions) is not Connection.NETWORK]
     ways = _within(kind, within, dimensions) if within else [LinearCost(0.0, 0.0)]
@@ -151,7 +151,7 @@ def _within(
 
 
 def _one_ring(rows: Sequence[_Row]) -> list[_Row]:
-    """One through the chips of several rows; one row stays as it is."""
+    """One ring through the chips of several rows. A single row stays as it is."""
     if len(rows) < 2:
         return list(rows)
     slowest = min(row.bytes_per_second for row in rows)
@@ -174,8 +174,8 @@ def _gather(rows: Sequence[_Row]) -> LinearCost:
 
 @lru_cache(maxsize=64)
 def best_placement(shape: tuple[int, ...], dimensions: tuple[Dimension, ...]) -> Placement:
-    """The best placement of a mesh with as many devices as the dimensions have together; the first
-    of them are the slices."""
+    """The best placement of a mesh with as many devices as the dimensions have together. The first
+    dimension is the slices."""
     of_slices = list(_divided(dimensions[0].extent, shape))
     rest = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
     extents = tuple(dimension.extent for dimension in dimensions[1:])

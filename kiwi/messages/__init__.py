@@ -1,4 +1,4 @@
-"""What Kiwi tells its users: errors, notes and warnings, each with a stable code.
+"""Kiwi's messages to users: errors, notes and warnings, each with a stable code.
 
 A topic (`kiwi.messages.topics`) is the code, title, cause and next step of one kind of message. A
 message is a topic with the values of one case: an error (`kiwi.errors`) or a note (`Note`).

@@ -12,12 +12,12 @@ Value = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Note:
-    """What the reader of a plan should know.
+    """A fact that the reader of a plan should know.
 
-    - `code`: of its topic in `kiwi.messages.topics`; empty in plan files that are older than codes.
-    - `text`: what is so, with its values.
-    - `suggestion`: what to try next; empty where nothing has to be done.
-    - `values`: the values of the text, for programs.
+    - `code`: the code of its topic in `kiwi.messages.topics`; empty in plan files older than codes.
+    - `text`: the fact, with its values.
+    - `suggestion`: what to try next; empty if nothing has to be done.
+    - `values`: the values in the text, for programs.
     """
 
     code: str
@@ -27,23 +27,23 @@ class Note:
 
     @classmethod
     def of(cls, topic: Topic, text: str, *, suggestion: str | None = None, **values: Value) -> Self:
-        """The note of a topic; it suggests what the topic does unless it has its own suggestion."""
+        """A note of a topic. The topic's suggestion is used unless the note has its own."""
         return cls(topic.code, text, topic.suggestion if suggestion is None else suggestion, values)
 
     @classmethod
     def of_plain(cls, data: Any) -> Self:
-        """The inverse of `plain`; a text is a note of a plan file that is older than codes."""
+        """The inverse of `plain`. A text is a note from a plan file older than codes."""
         if isinstance(data, str):
             return cls("", data)
         return cls(data["code"], data["text"], data.get("suggestion", ""), data.get("values", {}))
 
     def __contains__(self, words: str) -> bool:
-        """Whether words are in the note as it is printed."""
+        """Whether words occur in the note as it is printed."""
         return words in str(self)
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The note as plan files and reports have it."""
+        """The note as plan files and reports store it."""
         return {
             "code": self.code,
             "text": self.text,

@@ -67,7 +67,7 @@ def _sections(topics: list[Topic], *, has_levels: bool) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """The text without what Markdown would take for marks."""
+    """The text with Markdown's marks escaped."""
     for mark in ("*", "<"):
         text = text.replace(mark, f"\\{mark}")
     return text

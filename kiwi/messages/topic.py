@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 
 class Level(enum.Enum):
-    """What a message does to planning."""
+    """The effect of a message on planning."""
 
     ERROR = "error"
     """There is no plan."""
 
     WARNING = "warning"
-    """There is a plan, and something that was asked for is not as asked."""
+    """There is a plan, but something in it is not as it was asked for."""
 
     NOTE = "note"
-    """There is a plan, and its reader should know something of it."""
+    """There is a plan, and its reader should know something about it."""
 
 
 NOTHING = "Nothing has to be done"

@@ -22,7 +22,7 @@ SECTIONS = {
     "T": "Tracing the function",
     "V": "The compile check",
 }
-"""What each letter of a code stands for."""
+"""The section of each letter of a code."""
 
 
 def _error(code: str, title: str, *, cause: str, remedy: str) -> Topic:
@@ -102,6 +102,20 @@ PIPELINE_RESULTS = _error(
     "The body of a pipeline returns a result of each layer",
     cause="Layers of one batch run at different times, on different devices.",
     remedy="return x, None; or stages=1.",
+)
+
+NO_SUCH_PARAMETER = _error(
+    "KIWI-A010",
+    "An argument name does not exist",
+    cause="static_argnames or donate_argnames names no parameter of the function.",
+    remedy="The names of the function's parameters, as jax.jit takes them.",
+)
+
+NO_SUCH_OPTION_NAME = _error(
+    "KIWI-A011",
+    "Neither an option nor an argument of the function has this name",
+    cause="kiwi.plan passes keywords that are no options on to the function.",
+    remedy="The name of an option, or of a parameter of the function.",
 )
 
 
@@ -1270,6 +1284,22 @@ NO_ARRAY_RESULT = _error(
     remedy="Leave the result out, or return it from a function around the step.",
 )
 
+CAPTURED = _error(
+    "KIWI-T011",
+    "The function captures a value that jax is tracing",
+    cause="The function is planned inside of jax.jit, jax.grad or jax.vmap, and uses a variable of "
+    "the function around it.",
+    remedy="Pass the value to the planned function as an argument.",
+)
+
+EXPLICIT_INSIDE = _error(
+    "KIWI-T012",
+    "A planned function is called inside a program over Explicit mesh axes",
+    cause="The planned program is written for Auto axes; jax does not mix the two in one program.",
+    remedy="Call the planned function outside of jax.jit, jax.grad and jax.vmap, or make the mesh "
+    "with axis_types=(jax.sharding.AxisType.Auto, ...).",
+)
+
 WHOLE = _note(
     "KIWI-T101",
     "A region is planned whole and replicated",
@@ -1366,7 +1396,7 @@ NOT_COMPILED = _error(
     "A plan has no compiled program",
     cause="It was made with verify=None, or checked by another compiler than its own, or that "
     "compiler does not report its buffers.",
-    remedy='verify="auto".',
+    remedy='Plan with verify="auto" where the compiler of the hardware is installed.',
 )
 
 CANNOT_LOWER = _error(

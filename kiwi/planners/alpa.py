@@ -26,7 +26,8 @@ from kiwi.problem.build import Fixed
 from kiwi.problem.step import StepToPlan
 
 Rule = Callable[[UnitGraph, int, Settings], frozenset[int]]
-"""From the units of a step and a budget in bytes to the indices of the units to recompute."""
+"""Takes the units of a step and a budget in bytes, returns the indices of the units to
+recompute."""
 
 _MATMULS = frozenset({"dot_general", "conv_general_dilated"})
 
@@ -73,7 +74,7 @@ def _has_batched_matmul(units: UnitGraph, unit: Unit) -> bool:
 
 
 def _neighbours(units: UnitGraph) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
-    """For each unit of the forward pass those whose results it reads, and its readers there."""
+    """For each unit of the forward pass the producers of its operands, and its readers there."""
     forward = [u for u in units.units if u.phase is Phase.FORWARD]
     before = {u.index: {units.producer[v] for v in u.reads if v in units.producer} for u in forward}
     behind: dict[int, set[int]] = {u.index: set() for u in forward}
@@ -84,7 +85,7 @@ def _neighbours(units: UnitGraph) -> tuple[dict[int, set[int]], dict[int, set[in
 
 
 def _walk(start: int, neighbours: dict[int, set[int]], stops: frozenset[int]) -> set[int]:
-    """All that is reached from `start`, itself left out, without going past `stops`."""
+    """All units reached from `start`, without `start` itself, not going past `stops`."""
     found: set[int] = set()
     waiting = [start]
     while waiting:
@@ -105,7 +106,7 @@ class Alpa(ProblemPlanner):
 
 @dataclass(frozen=True)
 class RuleBased(ProblemPlanner):
-    """Sharding of the step in which `rule` says what is recomputed."""
+    """Sharding of a step whose recomputation is determined by `rule`."""
 
     rule: Rule
 

@@ -1,18 +1,19 @@
-"""Sharding and recomputation together; it begins with a baseline's plan where it finds none alone.
+"""Sharding and recomputation together. If the search finds no plan alone, it begins with a
+baseline's plan.
 
-The residencies that "joint" chooses from are a selection (`kiwi.memory.residency.MAX_TIMES`),
-and there are many more of its options than of a baseline's. Close to the least memory that is
-possible its search may end without a plan, or with programs just over the budget, where one of
-theirs has one. Then
+The residencies of "joint" are a selection (`kiwi.memory.residency.MAX_TIMES`), and it has many more
+options than a baseline. Close to the least possible memory its search may end without a plan, or
+with programs just over the budget, while a baseline has a plan. Then
 
-1. the baselines plan the step for the same budget, or for less by what those programs are over it;
-2. what the fastest of them recomputes, and when, is offered to "joint"
+1. the baselines plan the step for the same budget, or for less by the excess of those programs;
+2. the recomputation of the fastest of them, with its times, is offered to "joint"
    (`kiwi.problem.build.Fixed.offered`), so that its plan is a solution of that problem
-   (`kiwi.problem.translation.Choices`); short searches end worse if offered what all of them do;
-3. the search begins with it, and never ends behind it.
+   (`kiwi.problem.translation.Choices`). Short searches end worse if offered the recomputation of
+   all baselines;
+3. the search begins with that plan, and never ends behind it.
 
-Where values may be offloaded to the host, the step is planned without that first, under half of the
-allowance: the search begins with that plan, and the faster of the two is the answer.
+If values may be offloaded to the host, the step is planned without offloading first, under half of
+the allowance. The search begins with that plan, and the faster of the two is the answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ class Joint(ProblemPlanner):
 
     @property
     def baselines(self) -> tuple[ProblemPlanner, ...]:
-        """Whose plans it may begin with: every registered planner that offers them."""
+        """The planners with whose plans it may begin: every registered planner that offers them."""
         registered = planners().values()
         return tuple(p for p in registered if isinstance(p, ProblemPlanner) and p.is_start)
 
@@ -60,7 +61,7 @@ class Joint(ProblemPlanner):
         if start is not None or asks or not self.may_offload(tools.settings):
             return super().plan(step, budget_bytes, tools, start)
         tools = tools.with_settings(memory_budget_bytes=budget_bytes)
-        # With all work, as without a host, than which no plan is slower then.
+        # The search has all work, as without a host, so that no plan is slower than that one.
         plain = self._without_offloading(step, tools)
         half = tools.part(shares.OFFLOADING_SHARE)
         begun = None if plain is None else self._begun_with(plain, step, half)
@@ -74,7 +75,7 @@ class Joint(ProblemPlanner):
         return found if plain is None or gains(found, plain) else plain
 
     def _without_offloading(self, step: StepToPlan, tools: Tools) -> Plan | None:
-        """The plan that offloads no value, None where none is found to fit, arguments on the host
+        """The plan that offloads no value; None if none is found to fit, with arguments on the host
         within the host's budget."""
         own = tools.with_settings(host_budget_bytes=None)
         budget_bytes = own.settings.memory_budget_bytes
@@ -88,7 +89,7 @@ class Joint(ProblemPlanner):
         return found if found.fits else None
 
     def _begun_with(self, plain: Plan, step: StepToPlan, tools: Tools) -> Start | None:
-        """The problem with offloading, begun with a plan without."""
+        """The problem with offloading, begun with a plan without it."""
         if plain.origin is None or plain.execution.units is not step.units:
             return None
         problem = self.formulate(step, tools.settings.memory_budget_bytes, tools.settings)
@@ -107,8 +108,8 @@ class Joint(ProblemPlanner):
     def start_from(
         self, choices: Sequence[Choices], step: StepToPlan, budget_bytes: int, settings: Settings
     ) -> Start | None:
-        """The problem in which the first of some plans that fits, the fastest first, is a solution,
-        and that solution."""
+        """The problem in which the fastest fitting plan of some plans is a solution, and that
+        solution."""
         for each in choices:
             problem = self.formulate(step, budget_bytes, settings, offered=offered([each]))
             solution = fastest_start(problem, [each], budget_bytes)
@@ -117,7 +118,7 @@ class Joint(ProblemPlanner):
         return None
 
     def _baseline_choices(self, step: StepToPlan, tools: Tools) -> Iterator[tuple[float, Choices]]:
-        """Of the baselines that have a plan, its seconds and what it chooses."""
+        """For each baseline with a plan, the plan's seconds and its choices."""
         baselines = self.baselines
         own = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
         for baseline in baselines:
@@ -127,7 +128,7 @@ class Joint(ProblemPlanner):
                 budget_bytes = own.settings.memory_budget_bytes
                 problem = baseline.formulate(step, budget_bytes, own.settings)
                 plan = baseline.search(step, own, Start(problem))
-            except KiwiError:  # it has no plan, or cannot take the step: another one may
+            except KiwiError:  # The baseline has no plan, or cannot take the step; another one may.
                 continue
             assert plan.solve_result.solution is not None
             choices = Choices.of(problem, plan.solve_result.solution)
@@ -145,7 +146,7 @@ def may_help(error: Refusal, budget_bytes: int) -> bool:
 def fastest_start(
     problem: PlanningProblem, choices: Sequence[Choices], budget_bytes: int
 ) -> tuple[int, ...] | None:
-    """Of several plans, as solutions of a problem, the fastest that fits; None if none does."""
+    """The fastest of several plans that fits, as a solution of a problem; None if none does."""
     limited = replace(problem.problem, limit_bytes=budget_bytes)
     starts = [start for each in choices if (start := each.solution_of(problem)) is not None]
     for _, start in fitting(limited, starts):

@@ -1,7 +1,7 @@
-"""What every planner is: an object that plans a step for a budget.
+"""The common interface of planners: an object that plans a step for a budget.
 
-A planner is a frozen dataclass with its parameters as fields, and says by attributes what it can
-do. It is found by its name in `kiwi.planners.registry`.
+A planner is a frozen dataclass with its parameters as fields. Its attributes say what it can do.
+`kiwi.planners.registry` finds it by its name.
 """
 
 import logging
@@ -52,7 +52,7 @@ from kiwi.xla.compilers import ATTACHED, COMPILERS, named
 _LOG = logging.getLogger(__name__)
 
 UNLIMITED_HOST_BYTES = 2**50
-"""Of the host's memory for each device, where the user's own policy offloads without a budget."""
+"""The host memory of each device if the user's own policy offloads without a budget."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Planner(ABC):
     """A planner; subclasses implement `plan`.
 
     - `description`: what it decides, on one line.
-    - `recomputes`: whether its problem offers recomputation, and it heeds hints of that.
+    - `recomputes`: whether its problem offers recomputation, and it heeds hints about it.
     - `heeds_hints`: whether it heeds hints and constraints of shardings.
     - `opens_loops`: whether it plans bodies of loops and branches, see `kiwi.hlo.loops`.
     - `is_sharding`: whether it plans for several devices.
-    - `offloads`: whether its problem offers the host's memory.
-    - `is_start`: whether "joint" may begin with its plans where it finds none alone
-      (`kiwi.planners.joint`); of a `ProblemPlanner` only.
+    - `offloads`: whether its problem offers host memory.
+    - `is_start`: whether "joint" may begin with its plans if it finds none alone
+      (`kiwi.planners.joint`). Only for a `ProblemPlanner`.
     """
 
     name: str
@@ -96,24 +96,24 @@ class Planner(ABC):
     ) -> Plan:
         """The plan of a step for a budget in bytes per device.
 
-        - `start`: the step's problem where it is at hand (see `start_for`), and a solution of it
-          to begin with, of which planners of schedules make no use.
+        - `start`: the step's problem if it is known (see `start_for`), and a solution of it to
+          begin with. Planners of schedules do not use it.
 
-        **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` where there is no plan;
-        `BudgetNotMetError` where none fits as compiled.
+        **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` if there is no plan;
+        `BudgetNotMetError` if none fits as compiled.
         """
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
-        """What plans for budgets from `budget_bytes` on share; None if that is nothing. The
-        smallest budget's problem has the most copies of operands: it serves all budgets."""
+        """The common start of plans for budgets from `budget_bytes` on; None if there is none. The
+        smallest budget's problem has the most copies of operands, and serves all budgets."""
         return Start(self.formulate(step, budget_bytes, settings))
 
     def settings_for(self, settings: Settings) -> Settings:
-        """The settings that it plans for, of those that were asked for."""
+        """The settings that it plans for, given the user's."""
         return settings
 
     def check(self, mesh: DeviceMesh) -> None:
-        """Raises `InvalidMeshError` where it cannot plan for the mesh."""
+        """Raises `InvalidMeshError` if it cannot plan for the mesh."""
         if not self.is_sharding and mesh.size != 1:
             raise InvalidMeshError(
                 f"The planner {self.name!r} plans for one device, the mesh has {mesh.size}.",
@@ -128,9 +128,10 @@ class Planner(ABC):
         *,
         is_checked: bool = True,
     ) -> Plan:
-        """Checks the request, plans the step for the settings, and times that.
+        """Checks the request, plans the step for the settings, and measures the time.
 
-        Without `is_checked` the compiler of `settings.verify` is predicted, and not asked.
+        Without `is_checked`, the program of `settings.verify`'s compiler is predicted and not
+        compiled.
 
         **Raises:** the errors of the checks and of `plan`; `LoopNotSupportedError`.
         """
@@ -179,8 +180,8 @@ class Planner(ABC):
     def _cross_checked(
         self, plan: Plan, settings: Settings
     ) -> tuple[CrossCheck | None, tuple[Note, ...]]:
-        """What another compiler than the plan's makes of it, if that is asked to check; a note
-        where it cannot."""
+        """The program of another compiler than the plan's, if that is asked to check; a note if it
+        cannot."""
         verify = settings.verify
         if verify is None or is_own_compiler(verify, settings.mesh.hardware):
             return None, ()
@@ -205,8 +206,8 @@ class Planner(ABC):
     def _host_limit_bytes(
         self, step: StepToPlan, settings: Settings, facts: TargetFacts
     ) -> int | None:
-        """What one device may take of its host's memory; None where nothing goes there. What the
-        function's own checkpoint policy offloads needs no budget."""
+        """The host memory that one device may use; None if nothing is offloaded. Values offloaded
+        by the function's own checkpoint policy need no budget."""
         if self.may_offload(settings):
             return settings.host_limit_bytes
         if not (step.program.user_offloads and facts.offloads):
@@ -255,7 +256,7 @@ class Planner(ABC):
         """The problem of a step.
 
         - `offered`: as in `kiwi.problem.build.Fixed`.
-        - `kernels`: of the step's units; None for those that the target's rules say.
+        - `kernels`: the kernels of the step's units; None for those by the target's rules.
         """
         program, mesh = step.program, settings.mesh
         if kernels is None:
@@ -296,19 +297,20 @@ class Planner(ABC):
         return build_problem(kernels, mesh, fixed, budget_bytes)
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
-        """What the caller fixes, with what the planner fixes by a rule before it searches."""
+        """The caller's restrictions, with those that the planner adds by a rule before it
+        searches."""
         return fixed
 
     def plan_of(
         self, step: StepToPlan, solved: Solved, result: SolveResult, budget_bytes: int
     ) -> Plan:
-        """The plan of a solution, not yet compiled; `result` is what the solver says of it."""
+        """The plan of a solution, not yet compiled. `result` is the solver's result for it."""
         return plan_of_solution(self.name, step, solved, result, budget_bytes)
 
 
 def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Plan:
-    """The plan of `solved` with a schedule in place of its own order, estimated by the one memory
-    account; `resident_bytes` as of `estimate_schedule`."""
+    """The plan of `solved` with another schedule than its own, estimated by the same account of
+    memory. `resident_bytes`: as in `estimate_schedule`."""
     execution = replace(plan.execution, schedule=schedule)
     decisions = tuple(
         replace(d, residency="recompute") if u in execution.recomputed else d
@@ -321,8 +323,8 @@ def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes
 def _pinned_arguments(
     program: Program, pins: Pins, given: dict[int, TensorSharding], mesh: DeviceMesh
 ) -> dict[int, TensorSharding]:
-    """The arguments whose shardings pins leave no choice; raises `ShardingConflictError` if
-    `in_shardings` says otherwise."""
+    """The arguments whose shardings are fixed by pins; raises `ShardingConflictError` if
+    `in_shardings` contradicts them."""
     found = {}
     for value in set(pins.values) & set(program.arguments):
         shape = program.values[value].shape
@@ -340,7 +342,7 @@ def _pinned_arguments(
 
 
 def _deviations(plan: Plan) -> tuple[KernelDeviation, ...]:
-    """Kernels whose seconds differ from the plan's, most first."""
+    """Kernels whose seconds differ from the plan's, the largest difference first."""
     if plan.compiled is None or plan.compiled.time is None or not plan.breakdown.operators:
         return ()
     rows = seconds_rows(plan, plan.compiled.time.by_unit)

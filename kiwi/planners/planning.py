@@ -1,14 +1,14 @@
 """The way from a call to a `Plan`: traced, lowered, and planned by the planner of the settings.
 
-**A quick bound** says how fast a plan can be, after little work: what searches of configurations go
-by. The solver's bound holds for every solution of the problem, in which each reader reshards its
-operands for itself. Plans keep copies for later readers then (`kiwi.problem.kept_copies`), and are
-faster by that: on eight H100s 5 % for four layers of GPT-3 13B. No bound knows how much. It is
-measured on the solution that was found, and taken off.
+**A quick bound** on the step time guides searches of configurations. It takes little work. The
+solver's bound holds for every solution of the problem, in which each reader reshards its operands
+for itself. Plans then keep copies for later readers (`kiwi.problem.kept_copies`), and are faster
+than such a bound. No bound knows by how much. So the saving is measured on the solution that was
+found, and subtracted.
 
-Where little work finds no solution within the budget, the bound is that of the step without one:
-planners then begin with what another planner recomputes (`kiwi.planners.joint`), which is another
-selection of residencies, and no solution of this problem.
+If little work finds no solution within the budget, the bound is that of the step without a budget.
+In that case planners begin with what another planner recomputes (`kiwi.planners.joint`). That is
+another selection of residencies, and no solution of this problem.
 """
 
 import functools
@@ -67,12 +67,12 @@ def trace_call(
     mesh: DeviceMesh | None = None,
     **kept: Any,
 ) -> StepToPlan:
-    """Traces and lowers a call. Which results lie in host memory is known from the program, which
-    is then traced again.
+    """Traces and lowers a call. The program determines which results lie in host memory, and is
+    then traced again.
 
-    - `fusion`: what the target computes inside of other kernels. `kept`: options of `trace`.
-    - `mesh`: the plan's, for bare `PartitionSpec`s of a function that is traced without one; see
-      `kiwi.planners.tracing_context`.
+    - `fusion`: what the target computes inside other kernels. `kept`: options of `trace`.
+    - `mesh`: the plan's mesh, for bare `PartitionSpec`s of a function that is traced without one;
+      see `kiwi.planners.tracing_context`.
     """
     on_host = on_host or OnHost()
 
@@ -121,6 +121,7 @@ def _lowered(on_host: frozenset[int], to_host: frozenset[int], call: Call, **kep
     started = time.monotonic()
     out_tree: list[Any] = []
 
+    @functools.wraps(call.function)
     def flat(*leaves: Any) -> list[Any]:
         results, tree = jax.tree.flatten(call.function(*leaves))
         out_tree.append(tree)
@@ -145,9 +146,9 @@ def grouped(lowered: Lowered, fusion: Fusion) -> StepToPlan:
 
 
 def quick_bound(step: StepToPlan, settings: Settings) -> float:
-    """Seconds that no plan is expected to take less than; 0 of a planner without a bound.
+    """A step time that no plan is expected to beat; 0 for a planner without a bound.
 
-    **Raises:** `InfeasibleBudgetError` where no plan is predicted to meet the budget.
+    **Raises:** `InfeasibleBudgetError` if no plan is predicted to meet the budget.
     """
     planner, budget_bytes = planner_named(settings.planner), settings.memory_budget_bytes
     planner.check(settings.mesh)
@@ -176,7 +177,7 @@ def _solved(problem: PlanningProblem, tools: Tools) -> SolveResult:
 
 
 def _saved_seconds(problem: PlanningProblem, result: SolveResult, tools: Tools) -> float:
-    """What kept copies save of the solution; none saves nothing."""
+    """The seconds that kept copies save in the solution; 0 if none are kept."""
     if result.solution is None or result.objective is None:
         return 0.0
     allowed = tools.allowance.part(KEPT_SHARE)

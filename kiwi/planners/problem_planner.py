@@ -36,8 +36,8 @@ class ProblemPlanner(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """See `Planner.plan`. Planned again with what compiled programs taught of prices; the plan
-        whose program is fastest is the answer, priced by all that was learnt."""
+        """See `Planner.plan`. The step is planned again with prices corrected by compiled programs.
+        The plan with the fastest program is the answer, with all corrections in its prices."""
         found = self._once(step, budget_bytes, tools, start)
         best, corrections, others = found, tools.settings.corrections, ()
         for _ in range(shares.MOST_CORRECTIONS if start is None else 0):
@@ -61,8 +61,8 @@ class ProblemPlanner(Planner):
         return self._priced(best, corrections.and_also(learnt(found)), bound)
 
     def _priced(self, plan: Plan, corrections: Corrections, bound: float) -> Plan:
-        """A plan, with its seconds by prices that may be corrected since it was made. The bound is
-        that of the last search, which knew most of them."""
+        """A plan with its seconds by prices that may have been corrected since. The bound is that
+        of the last search, which knew most of the corrections."""
         origin = plan.origin
         if corrections == plan.corrections or origin is None:
             return replace(plan, corrections=corrections)
@@ -90,7 +90,7 @@ class ProblemPlanner(Planner):
         )
 
     def _once(self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None) -> Plan:
-        """The plan by the prices at hand."""
+        """The plan by the present prices."""
         log = ProgressLog(tools.settings.on_progress)
         tools = tools.with_settings(planner=self.name, memory_budget_bytes=budget_bytes)
         campaign = self._campaign(step, tools.with_settings(on_progress=log), start)
@@ -116,7 +116,7 @@ class ProblemPlanner(Planner):
         )
 
     def _campaign(self, step: StepToPlan, tools: Tools, start: Start | None) -> Campaign:
-        """What is known before the first search."""
+        """The state before the first search."""
 
         def formulated(settings: Settings) -> PlanningProblem:
             return self.formulate(step, settings.memory_budget_bytes, settings)
@@ -139,6 +139,6 @@ class ProblemPlanner(Planner):
         return searched(self, step, tools, start)
 
     def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
-        """What to begin another search with after the first one found no plan; the budget of
-        `tools` is lower where programs were over it."""
+        """The start of another search after the first one found no plan. The budget of `tools` is
+        lower if programs were over it."""
         return None

@@ -23,8 +23,8 @@ _registered: dict[str, Planner] = {}
 
 
 def register(planner: Planner) -> None:
-    """Adds a planner, which is then found by its name; raises `InvalidArgumentError` if there is
-    one of that name."""
+    """Adds a planner, which is then found by its name; raises `InvalidArgumentError` if the name is
+    taken."""
     if planner.name in planners():
         raise InvalidArgumentError(
             f"There is a planner {planner.name!r} already.", topic=topics.PLANNER_TAKEN
@@ -33,7 +33,7 @@ def register(planner: Planner) -> None:
 
 
 def unregister(name: str) -> None:
-    """Takes a planner out that was added by `register`; raises `UnknownPlannerError`."""
+    """Removes a planner that `register` added; raises `UnknownPlannerError`."""
     planner_named(name)
     del _registered[name]
 
@@ -46,8 +46,8 @@ def planners() -> Mapping[str, Planner]:
 
 
 def planner_named(name: str | PlannerObject) -> Planner:
-    """The planner of a name, or the one that is given; raises `UnknownPlannerError`, which lists
-    all; `InvalidArgumentError` if it is neither a name nor a planner."""
+    """The planner of a name; a planner is returned as it is. Raises `UnknownPlannerError`, which
+    lists all names, or `InvalidArgumentError` for anything else."""
     if isinstance(name, Planner):
         return name
     if not isinstance(name, str):
@@ -64,7 +64,7 @@ def planner_named(name: str | PlannerObject) -> Planner:
 
 
 def described() -> str:
-    """Every planner with what it decides, for a reader at a terminal."""
+    """Every planner with its description, for a reader at a terminal."""
     return "; ".join(f"{p.name}: {p.description}" for p in planners().values())
 
 

@@ -1,9 +1,9 @@
-"""The mesh that a function is traced under, where its caller has set none.
+"""The mesh under which a function is traced if its caller has set none.
 
-A function with bare `PartitionSpec`s needs a mesh in the context (`jax.set_mesh`). From the command
+A function with bare `PartitionSpec`s needs a mesh in the context (`jax.set_mesh`). On the command
 line there often is none. Such a function is traced again under the plan's mesh: with Auto axes, as
-`with_sharding_constraint` wants them, or else with Explicit ones, as `out_sharding` and `reshard`
-want them.
+`with_sharding_constraint` needs them, or else with Explicit ones, as `out_sharding` and `reshard`
+need them.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from kiwi.mesh import DeviceMesh
 from kiwi.messages import topics
 
 _REFUSALS = (ValueError, RuntimeError, NameError, TypeError)
-"""What jax raises for names of axes that it does not know, and for results that are no arrays."""
+"""The errors that jax raises for unknown names of axes, and for results that are no arrays."""
 
 
 _Traced = TypeVar("_Traced")
@@ -30,7 +30,7 @@ _Traced = TypeVar("_Traced")
 def under_some_mesh(
     call: Call, mesh: DeviceMesh | None, traced: Callable[[Call], _Traced]
 ) -> _Traced:
-    """Traces a call in the caller's context, or under the plan's mesh where it needs one.
+    """Traces a call in the caller's context, or under the plan's mesh if the call needs one.
 
     **Raises:** `InvalidFunctionError` for a name of an axis that nothing binds or the mesh lacks;
     whatever the function itself raises.
@@ -78,7 +78,7 @@ def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
 
 
 def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionError | None:
-    """An error that says what to write, about a name of an axis or a result; None for others."""
+    """An error with advice about an axis name or a result; None for other errors."""
     of_result = jax_internals.no_array_result(error)
     if of_result is not None:
         return InvalidFunctionError(

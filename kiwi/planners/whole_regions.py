@@ -1,4 +1,4 @@
-"""Regions that every device runs whole, named where a budget is refused."""
+"""Regions that every device runs whole. A refused budget names them."""
 
 from collections.abc import Iterator
 
@@ -18,8 +18,8 @@ MOST_NAMED = 3
 def naming_whole(
     error: InfeasibleBudgetError, units: UnitGraph, mesh: DeviceMesh, budget_bytes: int
 ) -> InfeasibleBudgetError:
-    """The error, with the regions in its cause that every device runs whole, if the operands and
-    results of one take a large part of the budget."""
+    """The error with such regions in its cause, if the operands and results of one take a large
+    part of the budget."""
     found = sorted(_whole_regions(units, mesh), key=lambda region: -region[0])
     large = [region for region in found if region[0] >= LARGE_REGION * budget_bytes]
     if not large or mesh.size == 1:
@@ -35,8 +35,8 @@ def naming_whole(
 
 
 def _whole_regions(units: UnitGraph, mesh: DeviceMesh) -> Iterator[tuple[int, str, str]]:
-    """Of each region that is whole on every device the bytes of its operands and results, where it
-    stands, and the axes of its mesh if it is a `shard_map`."""
+    """For each region that is whole on every device: the bytes of its operands and results, its
+    place, and the axes of its mesh if it is a `shard_map`."""
     program = units.graph.program
     for unit in units.units:
         equation = program.equations[unit.root]

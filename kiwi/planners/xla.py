@@ -1,10 +1,10 @@
-"""The planner "xla": a program as it is, with the shardings that XLA gives its values by itself.
+"""The planner "xla": the program as it is, with the shardings that XLA chooses.
 
-XLA lays out what the caller leaves open by Shardy's propagation from what is given, on a program
-that it has simplified before. So XLA itself is asked: the program is compiled for virtual CPU
-devices, each equation in a name scope of its own, and XLA's text of it after Shardy says how its
-values lie. Asking for the values as results of the program would be simpler, but what else reads a
-value changes what Shardy propagates to it.
+XLA fills in open shardings by Shardy's propagation, on a program that it has simplified before. So
+XLA itself is asked: the program is compiled for virtual CPU devices, each equation in a name scope
+of its own, and XLA's text after Shardy shows the sharding of each value. Returning the values as
+results of the program would be simpler, but further readers of a value change what Shardy
+propagates to it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from kiwi.xla.step import Step
 
 @dataclass(frozen=True)
 class Xla(ProblemPlanner):
-    """Decides nothing but what XLA leaves open: how operators yield the propagated shardings."""
+    """Decides only what XLA leaves open: how operators yield the propagated shardings."""
 
     opens_loops: ClassVar[bool] = True
 
@@ -41,11 +41,11 @@ class Xla(ProblemPlanner):
 
 
 def propagated(graph: HloGraph, mesh: DeviceMesh, fixed: Fixed) -> dict[int, TensorSharding]:
-    """By value index what XLA propagates from the shardings of `fixed`, and what each `shard_map`
-    says of its results.
+    """By value index, the shardings that XLA propagates from those of `fixed`, and the sharding of
+    each `shard_map`'s results.
 
-    Results that replace arguments are wanted in those arguments' shardings, as a caller asks for
-    who feeds the state back. Values that are cut unevenly are left out.
+    Results that replace arguments are asked to have those arguments' shardings, as a caller who
+    feeds the state back would. Values that are cut unevenly are left out.
 
     **Raises:** `CompileCheckError` if XLA refuses the program.
     """
@@ -71,12 +71,14 @@ def propagated_shardings(
     arguments: Mapping[int, PartitionSpec],
     results: Mapping[int, PartitionSpec],
 ) -> dict[int, TensorSharding]:
-    """By value index how the values of a program lie.
+    """By value index, the shardings of a program's values.
 
-    `arguments` gives the shardings of arguments and constants by value index, those left out are
-    open; `results` those that are wanted of results, by value index as well. Left out are values
-    whose sharding cannot be said in axes of the mesh, those that XLA simplifies away, and results
-    of equations of several, which its text does not tell apart, other than kernels.
+    - `arguments`: the shardings of arguments and constants, by value index. A missing one is open.
+    - `results`: the wanted shardings of results, by value index.
+
+    Three kinds of values are left out: those whose sharding cannot be expressed in axes of the
+    mesh, those that XLA simplifies away, and those of equations with several results (other than
+    kernels), which XLA's text does not distinguish.
     """
     program = graph.program
     inputs = [*program.arguments, *program.constants]
@@ -106,8 +108,8 @@ def propagated_shardings(
 def _of_carries(
     program: Program, found: Mapping[int, TensorSharding]
 ) -> Iterator[tuple[int, TensorSharding]]:
-    """What an iteration starts from and what a loop leaves lie as what an iteration hands on: XLA
-    gives one sharding to all three, and has no instruction for the former."""
+    """The shardings of loop carries. XLA gives the start value, the end value and the final value
+    of a carry one sharding, and has an instruction only for the end value."""
     carries = (carry for loop in program.loops for carry in loop.carries)
     pairs = [(carry.current, carry.next) for carry in carries]
     following = dict(pairs)
@@ -121,8 +123,8 @@ def _of_carries(
 def _values_of(
     program: Program, inputs: Sequence[int], instruction: ShardedInstruction
 ) -> tuple[int, ...]:
-    """The value that an instruction yields, or a step on the way to it. Of the several results of a
-    kernel, those of one shape are taken to lie alike."""
+    """The value that an instruction yields, or that it is a step towards. Results of a kernel with
+    equal shapes are assumed to have equal shardings."""
     if instruction.opcode == "parameter":
         return () if instruction.position is None else (inputs[instruction.position],)
     scope = scope_of(instruction.op_name)

@@ -1,8 +1,7 @@
-"""What is decided of each operator, and what each part of a plan costs and holds: the plan's
-estimate, split by operator.
+"""The decision for each operator, and its part of the plan's time and memory.
 
-The seconds of all entries sum to the estimate's `step_seconds` and `hidden_seconds`, and what they
-hold at a point of time to its `memory_bytes` there.
+The seconds of all entries add up to the estimate's `step_seconds` and `hidden_seconds`. The bytes
+that they hold at a point of time add up to its `memory_bytes` there.
 """
 
 from collections.abc import Mapping
@@ -31,7 +30,8 @@ PARTS = ("compute", "communication", "resharding", "recompute")
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """An argument or captured constant: `held` is when its buffer counts, in unit indices."""
+    """An argument or captured constant. `held` is the interval in which its buffer counts, in unit
+    indices."""
 
     value: int
     sharding: TensorSharding
@@ -42,17 +42,17 @@ class SourceEntry:
 class OperatorEntry:
     """One unit.
 
-    - `seconds`: by kind (`PARTS`), per step: its own work, its collectives, the resharding of
-      what it reads, and all that it does a second time.
-    - `held`: when its results exist; `copies`: when resharded copies of its operands do, also
+    - `seconds`: per step, by kind (`PARTS`): its own work, its collectives, the resharding of its
+      operands, and everything it does a second time.
+    - `held`: when its results exist. `copies`: when resharded copies of its operands exist, also
       those that it makes and later units read.
-    - `kept_reads`: the numbers of the reads for which it reads an earlier unit's copy;
-      `kept_reads_again`: those for which it does so when it is recomputed.
-    - `recompute_at`: the unit before which it runs again, or None; `end`: its last reader, or
-      the later time up to which its results are kept; `fetch_at`: the unit before which its result
-      is fetched from the host, or None.
-    - `reads`: the layout that it expects of each operand; `results`: of each result.
-    - `option_count`: how many pairs of strategy and residency there were to choose from.
+    - `kept_reads`: the numbers of the reads served from an earlier unit's copy. `kept_reads_again`:
+      those served so when the unit is recomputed.
+    - `recompute_at`: the unit before which it runs again, or None. `end`: its last reader, or the
+      later time until which its results are kept. `fetch_at`: the unit before which its result is
+      fetched from the host, or None.
+    - `reads`: the layout that it expects of each operand. `results`: the layout of each result.
+    - `option_count`: the number of pairs of strategy and residency to choose from.
     - `alternatives`: the cheapest other options if nothing else changed, cheapest first.
     - `excluded`: why further shardings and recomputation were impossible.
     """
@@ -74,17 +74,17 @@ class OperatorEntry:
 
     @property
     def computing_seconds(self) -> float:
-        """Of kernels, also of those that run a second time."""
+        """Seconds of kernels, including those that run a second time."""
         return self.seconds["compute"] + self.seconds["recompute"]
 
     @property
     def moving_seconds(self) -> float:
-        """Of transfers: its own collectives, and the resharding of what it reads."""
+        """Seconds of transfers: its own collectives, and the resharding of its operands."""
         return self.seconds["communication"] + self.seconds["resharding"]
 
     @property
     def kept_copies(self) -> KeptCopies:
-        """The reads for which it reads an earlier unit's copy."""
+        """The reads served from an earlier unit's copy."""
         reads = {False: self.kept_reads, True: self.kept_reads_again}
         return frozenset(OperandRead(self.unit, n, again) for again in reads for n in reads[again])
 
@@ -95,7 +95,7 @@ class OperatorEntry:
 
     @property
     def total_seconds(self) -> float:
-        """All kinds together."""
+        """Seconds of all kinds."""
         return sum(self.seconds.values())
 
 
@@ -108,7 +108,7 @@ class CostBreakdown:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All that the entries hold, over unit indices."""
+        """All buffers of the entries, over unit indices."""
         owned = [("argument", s.value, s.held) for s in self.sources]
         owned += [("result", o.unit, o.held) for o in self.operators]
         owned += [("copy", o.unit, o.copies) for o in self.operators]
@@ -120,7 +120,7 @@ class CostBreakdown:
 
     @property
     def choices(self) -> Choices:
-        """What is decided."""
+        """The decisions."""
         units = (UnitChoice(each.reads, each.results, each.residency) for each in self.operators)
         return Choices(tuple(each.sharding for each in self.sources), tuple(units))
 
@@ -179,8 +179,9 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
 
 
 def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
-    """Per node its own parts, and those of the edges that lead into it; a copy's are its reader's.
-    What a kept copy saves is the reader's resharding, which the edge from the producer prices."""
+    """The seconds of each node: its own parts, and those of the edges that lead into it. A copy's
+    seconds belong to its reader. A kept copy saves the reader's resharding, which is priced by the
+    edge from the producer."""
     found = []
     first = len(restricted.sources)
     behind = first + len(restricted.unit_nodes)
@@ -198,16 +199,16 @@ def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for one materialised operator.
+    """The decision for one materialised operator.
 
-    - `opcode`: its StableHLO opcode; `absorbed`: those of the operators fused into it.
-    - `source_line`: the user's line that it is of; its name scope where none is known.
+    - `opcode`: its StableHLO opcode. `absorbed`: the opcodes of the operators fused into it.
+    - `source_line`: its line in the user's code; its name scope if no line is known.
     - `phase`: "forward", "backward" or "update".
-    - `sharding`: layout of its first result, None if it has none. None if it has no result.
-    - `residency`: "keep", "recompute" or "offload"; also of results that the function's own
-      `jax.checkpoint` computes again, where that is respected.
+    - `sharding`: the layout of its first result; None if it has no result.
+    - `residency`: "keep", "recompute" or "offload". Results that the function's own
+      `jax.checkpoint` computes again count as "recompute", if the plan respects it.
     - `seconds`: predicted time on one device, collectives included, without recomputation.
-    - `bytes`: local bytes of its results, in a loop those of one iteration.
+    - `bytes`: local bytes of its results; in a loop, those of one iteration.
     - `trips`: how often it is computed in a step, without recomputation.
     """
 

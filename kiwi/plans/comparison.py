@@ -1,4 +1,4 @@
-"""What the page of two plans draws; see `kiwi.report.render_comparison`."""
+"""The data of the page that compares two plans, see `kiwi.report.render_comparison`."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,7 +14,7 @@ from kiwi.sizes import format_bytes
 def comparison(first: Document, second: Document, names: tuple[str, str]) -> dict[str, Any]:
     """The data of the page.
 
-    - `names`: what the plans are called where their meshes, budgets and planners are the same.
+    - `names`: the names of the plans, if they have the same meshes, budgets and planners.
     """
     found = diff(first, second)
     titles = [_title(first), _title(second)]

@@ -1,8 +1,9 @@
-"""The check by a compiler that the plan was not made for, XLA:CPU for a plan for GPUs, say.
+"""The check by a compiler that the plan was not made for, such as XLA:CPU for a plan for GPUs.
 
-A plan is its target's. Another compiler shows that the planned step compiles, and what it
-communicates; what it holds says nothing of the budget. Its own rules predict what it should hold
-for the same decisions (`expected`), so that one can tell whether it did what it was told.
+A plan belongs to its target. Another compiler shows that the planned step compiles, and which
+collectives it has. Its memory says nothing about the budget. The rules of that compiler predict the
+memory and collectives of the same decisions (`expected`), so that its program can be compared with
+them.
 """
 
 from dataclasses import dataclass
@@ -29,12 +30,11 @@ from kiwi.xla.step import Step
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """What another compiler made of a plan.
+    """The program of another compiler.
 
     - `program`: its figures.
-    - `expected_peak_bytes`: what the rules of that compiler say that it holds.
-    - `unforeseen_collectives`: what it communicates beyond what its rules say, by kind and mesh
-      axes.
+    - `expected_peak_bytes`: the peak by the rules of that compiler.
+    - `unforeseen_collectives`: collectives beyond those of its rules, by kind and mesh axes.
     """
 
     program: CompiledProgram
@@ -53,8 +53,8 @@ def cross_checked(execution: Execution, step: Step, verify: str, budget_bytes: i
 
 @timed("estimate")
 def expected(execution: Execution, target: Target, budget_bytes: int) -> Estimate:
-    """What an execution costs and holds by the rules of another target; nothing of it lies in the
-    host's memory. Copies that are negligible beside the budget are left out."""
+    """The time and memory of an execution by the rules of another target. Nothing lies in host
+    memory, and copies that are negligible beside the budget are left out."""
     units, mesh, kept = execution.units, execution.mesh, execution.kept_copies
     program = units.graph.program
     kernels = target.kernels(units, mesh.hardware)

@@ -1,9 +1,9 @@
-"""Kernels of a plan that take other seconds as compiled than as planned.
+"""Kernels of a plan whose compiled seconds differ from the planned ones.
 
-Both sides are told by the units of the plan. XLA's instructions name theirs by their scopes
-(`kiwi.xla.read.name_scopes`); a fused kernel names the unit of its root. So a fusion that the
-estimate does not know shows as a unit that takes more and others that take nothing. Units that
-compute the same at the same line of the source (those of equal layers) are one row.
+Both sides are attributed to the units of the plan. XLA's instructions name their units by scopes
+(`kiwi.xla.read.name_scopes`), and a fused kernel names the unit of its root. So a fusion that the
+estimate does not know appears as one unit that takes more and others that take nothing. Units that
+compute the same at the same source line (those of equal layers) are one row.
 """
 
 from collections import defaultdict
@@ -16,15 +16,16 @@ from kiwi.sizes import format_seconds
 from kiwi.xla.simulated import UnitSeconds
 
 MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
-"""What kernels deviate in: bytes at the compiled peak, seconds of kernels, seconds of transfers."""
+"""The quantities in which kernels deviate: bytes at the compiled peak, seconds of kernels, seconds
+of transfers."""
 
 
 class Planned(Protocol):
-    """What is read of a plan."""
+    """The part of a plan that is read here."""
 
     @property
     def decisions(self) -> Sequence[Decision]:
-        """One for each unit."""
+        """One decision for each unit."""
         ...
 
     @property
@@ -43,10 +44,10 @@ class KernelDeviation:
 
     - `what`: `MEMORY`, `COMPUTE` or `COMMUNICATION`.
     - `predicted`, `compiled`: bytes or seconds of all its units together.
-    - `name`: the opcode of its units' roots with the phase, or what holds memory beside units.
+    - `name`: the opcode and phase of its units' roots, or the name of memory that no unit owns.
     - `source_line`: `"file.py:12 (function)"`, "" if unknown.
-    - `shape`: that of the first result of its first unit.
-    - `units`: the plan's units, in order; empty for what no unit owns.
+    - `shape`: the shape of its first unit's first result.
+    - `units`: the plan's units, in order; empty for memory that no unit owns.
     """
 
     what: str
@@ -59,12 +60,12 @@ class KernelDeviation:
 
     @property
     def excess(self) -> float:
-        """By how much the estimate is too high; negative where it is too low."""
+        """How much too high the estimate is; negative if it is too low."""
         return self.predicted - self.compiled
 
 
 def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable[KernelDeviation]:
-    """Seconds of kernels and of transfers, of units in which both sides differ."""
+    """Rows for the seconds of kernels and of transfers, for units in which both sides differ."""
     nothing = UnitSeconds()
     computing, moving = {}, {}
     for entry in plan.breakdown.operators:
@@ -83,7 +84,7 @@ def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable
 def grouped(
     plan: Planned, what: str, by_unit: Mapping[int, tuple[float, float]], prefix: str = ""
 ) -> Iterable[KernelDeviation]:
-    """Rows of equal units' sums, without those in which both sides agree."""
+    """One row for the sum over equal units; rows in which both sides agree are left out."""
     groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
     for unit in sorted(by_unit):
         decision = plan.decisions[unit]
@@ -102,7 +103,7 @@ def _kind(decision: Decision) -> str:
 
 
 def worst_text(rows: Sequence[KernelDeviation]) -> str:
-    """The kernels that differ most in seconds, in a sentence; "" where none does."""
+    """A sentence that names the kernels whose seconds differ most; "" if none differs."""
     timed = [row for row in rows if row.what in (COMPUTE, COMMUNICATION)]
     worst = sorted(timed, key=lambda row: -abs(row.excess))[:MOST_NAMED]
     return "; ".join(

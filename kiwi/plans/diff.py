@@ -1,7 +1,7 @@
-"""What two plans do differently, and what each difference costs.
+"""The differences between two plans, and what each costs.
 
-Operators are matched by identity (see `kiwi.plans.fingerprint`), arguments by path, so that
-plans for two versions of a function can be compared as well.
+Operators are matched by identity (see `kiwi.plans.fingerprint`) and arguments by path. So plans for
+two versions of a function can be compared as well.
 """
 
 import itertools
@@ -20,10 +20,10 @@ MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is done differently; `change_*` is second minus first.
+    """One difference; `change_*` is second minus first.
 
     - `kind`: "option", "argument", "operator", "only in first" or "only in second".
-    - `change_bytes`: of the memory held at the first plan's peak.
+    - `change_bytes`: the change of the memory held at the first plan's peak.
     """
 
     kind: str
@@ -37,15 +37,17 @@ class Difference:
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Two plans side by side: totals (name, first, second) and what differs. `same` says that they
-    decide the same for the same function."""
+    """Two plans side by side: totals (name, first, second) and the differences.
+
+    `same` says that both make the same decisions for the same function.
+    """
 
     totals: tuple[tuple[str, float | None, float | None], ...]
     differences: tuple[Difference, ...]
 
     @property
     def same(self) -> bool:
-        """Whether nothing is done differently."""
+        """Whether there is no difference."""
         return not self.differences
 
     def __str__(self) -> str:
@@ -106,7 +108,7 @@ def _entries(kind: str, first: Document, second: Document) -> Iterator[Differenc
 
 
 def _choice(entry: Document) -> object:
-    """What a plan decides of an argument or an operator."""
+    """A plan's decision for an argument or an operator."""
     if "reads" not in entry:
         return entry["sharding"]
     known = tuple(entry[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
@@ -125,7 +127,7 @@ def _entry_text(entry: Document) -> str:
 
 
 def _total(name: str, *values: float | None) -> tuple[str, ...]:
-    """A row: what it is called, its figures, and their difference."""
+    """A row: its name, its figures, and their difference."""
     formatted = format_bytes if name.endswith("_bytes") else format_seconds
     known = [value for value in values if value is not None]
     figures = ["-" if value is None else formatted(value) for value in values]
@@ -134,7 +136,8 @@ def _total(name: str, *values: float | None) -> tuple[str, ...]:
 
 
 def ranked(differences: Sequence[Difference]) -> list[Difference]:
-    """Options and arguments first, then operators by what they change."""
+    """Differences in order: options and arguments first, then operators by the size of
+    the change."""
     order = {"option": 0, "argument": 1}
     return sorted(
         differences,

@@ -1,13 +1,13 @@
 """Dispatch: a plan behind one `jax.jit` of the caller's own arguments.
 
-`jax.jit` finds the program of arguments that it knows in C++, so that a planned call costs what an
-unplanned one does. The function is traced for the planned signature alone: for another one its
+`jax.jit` looks up the program of known arguments in C++, so a planned call costs as much as an
+unplanned one. The function is traced for the planned signature alone. For another signature its
 tracing raises `OtherSignature`, and `jax.jit` itself refuses arguments that are committed to other
-places than the plan's. Then the caller looks for the right plan, or moves the arguments.
+places than the plan's. The caller then looks for the right plan, or moves the arguments.
 
-Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file. With
-different programs they would wait for each other's collectives for ever: before a plan is compiled
-for devices of several processes, these compare a digest of it.
+Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file.
+Processes with different programs would wait for each other's collectives for ever. So before a plan
+is compiled for devices of several processes, they compare a digest of it.
 """
 
 import functools
@@ -23,8 +23,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from kiwi.calls.signature import Arguments, Call
-from kiwi.errors import PlanMismatchError
+from kiwi.errors import InvalidFunctionError, PlanMismatchError
 from kiwi.hlo import jax_internals
+from kiwi.hlo.explicit_axes import has_explicit_axes
 from kiwi.mesh import DeviceMesh
 from kiwi.messages import Note, topics
 from kiwi.plans.fingerprint import fingerprint
@@ -37,7 +38,7 @@ class OtherSignature(Exception):
 
 
 NO_CODE = ("CompileTime", "compile permanent error")
-"""In what XLA:TPU says of a program that it has checked and generates no code for."""
+"""Words of XLA:TPU's error for a program that it has checked but generates no code for."""
 
 REFUSED = (OtherSignature, ValueError, TypeError)
 """Raised by `Dispatched.run` before anything has run."""
@@ -46,13 +47,14 @@ REFUSED = (OtherSignature, ValueError, TypeError)
 class Dispatched:
     """A plan on concrete devices, for calls of one signature.
 
-    Keyword arguments are passed by position, behind the positional ones: `jax.jit` takes no
-    shardings of others.
+    Keyword arguments are passed by position, after the positional ones: `jax.jit` takes no
+    shardings of keyword arguments.
 
-    The jitted function runs in no context of a mesh, whatever the caller's is. Its arguments and
-    results lie on `mesh`, whose axes may be Explicit: then they are so in the results' types.
+    The jitted function runs without a mesh in the context, whatever the caller's context is. Its
+    arguments and results lie on `mesh`. If the axes of `mesh` are Explicit, they are part of the
+    results' types.
 
-    - `context`: the mesh that the caller worked under when the plan was made for it.
+    - `context`: the mesh that the caller worked under when the plan was made.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Dispatched:
         in_shardings += named.values()
         compiler = of_devices(mesh)
         step, out_tree = plan.step_for(compiler), plan.traced.out_tree
+        self._step, self._out_tree = step, out_tree
 
         def planned_step(*args: Any) -> Any:
             given = dict(zip(self._names, args[first:], strict=True))
@@ -98,9 +101,12 @@ class Dispatched:
         return self._context is context or self._context == context
 
     def is_for(self, arguments: Arguments) -> bool:
-        """Whether arguments of the planned signature have the types over Explicit axes that the
-        plan was made for, or lie as the plan wants them: results of the plan do, whose types are
-        not those of the first arguments."""
+        """Whether the plan is for these arguments, which have the planned signature.
+
+        It is if they have the types over Explicit axes that the plan was made for, or if they lie
+        as the plan wants them. Results of the plan do, and their types differ from those of the
+        first arguments.
+        """
         return all(
             (typed, asked) == planned or _lies_as(leaf, sharding)
             for leaf, sharding, typed, asked, planned in zip(
@@ -140,6 +146,33 @@ class Dispatched:
         args, kwargs = arguments.put_together(place_leaves(arguments.leaves, self._shardings))
         return self.run(*args, **kwargs)
 
+    def trace(self, arguments: Arguments) -> Any:
+        """The planned program as a part of the program that jax is tracing.
+
+        Compiler options and donation belong to the outer program. A derivative is that of the
+        user's function: the planned program no longer has its `jax.custom_vjp` rules.
+
+        **Raises:** `InvalidFunctionError` over Explicit axes.
+        """
+        if has_explicit_axes(self._shardings[0].mesh):
+            raise InvalidFunctionError(
+                f"The planned {self._call.name} is called inside of another traced program, over a "
+                "mesh with Explicit axes.",
+                topic=topics.EXPLICIT_INSIDE,
+            )
+
+        @jax.custom_jvp
+        @jax_internals.without_mesh()
+        def planned(*leaves: Any) -> Any:
+            placed = map(jax.lax.with_sharding_constraint, leaves, self._shardings)
+            return jax.tree.unflatten(self._out_tree, self._step.function(*placed))
+
+        @planned.defjvp
+        def derivative(primals: Any, tangents: Any) -> Any:  # pyright: ignore[reportUnusedFunction]
+            return jax.jvp(self._call.function, primals, tangents)
+
+        return planned(*arguments.leaves)
+
     def _positions(
         self, first: int, numbers: Sequence[int], names: Sequence[str]
     ) -> tuple[int, ...]:
@@ -149,15 +182,19 @@ class Dispatched:
 
 
 def _lies_as(leaf: Any, sharding: jax.sharding.Sharding) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
+        return False
+    return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 
 
 def users_mesh(planned: DeviceMesh, given: Any, context: Any) -> jax.sharding.Mesh:
-    """The devices that a plan runs on: a mesh of the user's that has the plan's axes, so that its
-    results can be mixed with the user's arrays, else one of the plan's own.
+    """The devices that a plan runs on.
 
-    - `given`: the mesh that the user gave Kiwi, whose devices are taken; `context`: the mesh that
-      the user works under. They count where they are `jax.sharding.Mesh`es.
+    A mesh of the user's with the plan's axes is taken first, so that results can be mixed with the
+    user's arrays; otherwise a mesh of the plan's own.
+
+    - `given`: the mesh that the user gave Kiwi, whose devices are used. `context`: the mesh that
+      the user works under. Both count only if they are `jax.sharding.Mesh`es.
 
     **Raises:** `NotEnoughDevicesError`.
     """
@@ -173,7 +210,7 @@ def _has_axes_of(mesh: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
 
 
 def plan_digest(plan: PlanRecord) -> bytes:
-    """SHA-256 of all that the planned step is emitted from; equal in every process."""
+    """SHA-256 of everything that the planned step is emitted from. It is equal in every process."""
     execution = plan.execution
     parts = (
         fingerprint(execution.units.graph.program).values,
@@ -195,11 +232,11 @@ def plan_digest(plan: PlanRecord) -> bytes:
 
 
 def check_same_plan(plan: PlanRecord, mesh: jax.sharding.Mesh) -> None:
-    """Compares the plan with that of all other processes; each of them has to call this.
+    """Compares the plan with those of all other processes, each of which has to call this.
 
-    Nothing happens if the mesh's devices all belong to this process.
+    Nothing happens if all devices of the mesh belong to this process.
 
-    **Raises:** `PlanMismatchError`, in every process, if two of them differ.
+    **Raises:** `PlanMismatchError`, in every process, if two plans differ.
     """
     if {d.process_index for d in mesh.devices.flat} <= {jax.process_index()}:
         return

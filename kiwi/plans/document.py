@@ -2,8 +2,8 @@
 
 Arguments and results are keyed by their pytree paths, operators by the identity of their
 materialised equation (see `kiwi.plans.fingerprint`), in execution order. `kiwi.plans.plan_codec`
-writes the parts of a plan; times are seconds, sizes bytes of one device. Wall times are left out:
-equal plans have equal documents.
+writes the parts of a plan. Times are seconds, sizes are bytes of one device. Wall times are left
+out, so equal plans have equal documents.
 """
 
 import math
@@ -34,12 +34,12 @@ Document = dict[str, Any]
 
 
 def document(plan: PlanRecord) -> Document:
-    """Everything about a plan but wall times."""
+    """Everything about a plan except wall times."""
     print_ = fingerprint(plan.execution.units.graph.program)
     names = identities(print_.equations)
     by = plan_converter(plan.mesh.axis_names)
     mesh, tied = to_plain(plan.mesh, by), plan.execution.tied_steps
-    # Nothing where barriers keep all steps in order, as in files of older versions.
+    # The key is absent if barriers keep all steps in order, as in files of older versions.
     tied_steps = {} if tied is None else {"tied_steps": sorted(tied)}
     arrangement = plan.execution.arrangement
     return {
@@ -75,7 +75,7 @@ def document(plan: PlanRecord) -> Document:
 
 
 def timings_document(timings: Sequence[StageTime]) -> Document:
-    """By stage of planning the seconds of the processor and of the wall's clock, rounded."""
+    """Processor and wall seconds of each stage of planning, rounded."""
     return {
         each.stage: {
             "cpu_seconds": round(each.cpu_seconds, 3),
@@ -130,7 +130,7 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
 
 
 def _platforms(plan: PlanRecord) -> list[str]:
-    """Those whose branches of `jax.lax.platform_dependent` the program was traced with."""
+    """The platforms whose branches of `jax.lax.platform_dependent` the program was traced with."""
     equations = plan.execution.units.graph.program.equations
     is_open = any(chooses_platform(equation.jaxpr_eqn) for equation in equations)
     return [] if is_open else list(plan.execution.compiler.platforms)
@@ -206,13 +206,14 @@ def _operator(plan: PlanRecord, entry: OperatorEntry, by: cattrs.Converter) -> D
 
 
 def _portable(source: str) -> str:
-    """A source line without the folder that the machine keeps it in."""
+    """A source line without the folder of this machine."""
     path, separator, rest = source.partition(":")
     return path.replace("\\", "/").rsplit("/", 1)[-1] + separator + rest
 
 
 def _operands(plan: PlanRecord, unit: int) -> list[str]:
-    """What each read is: an argument's path, `#12` for the result of unit 12, or "constant"."""
+    """The source of each read: an argument's path, `#12` for the result of unit 12, or
+    "constant"."""
     units = plan.execution.units
     paths = dict(zip(units.graph.program.arguments, plan.traced.call.paths, strict=True))
     found = []

@@ -1,7 +1,8 @@
-"""The predicted figures of a plan, its time from the independent evaluator.
+"""The predicted figures of a plan. Its time comes from the independent evaluator.
 
-And which operands of a solution are moved to other layouts, and which copies are made again. Each
-reader of a value reshards it for itself, unless it reads a copy that an earlier one keeps.
+The module also lists the operands of a solution that are moved to other layouts, and the copies
+that are made again. Each reader of a value reshards it for itself, unless it reads a copy that an
+earlier reader keeps.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -31,20 +32,23 @@ from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 class Estimate:
     """Predicted time and memory of one step on one device.
 
-    `step_seconds` is the sum of four parts: first computations, their own collectives, resharding
-    between operators, and everything done a second time; less `hidden_seconds`, those of
-    communication behind computation (`kiwi.problem.overlap`). `memory_bytes[u]` is the most
-    that is alive while unit u runs, largest at `peak_unit`; `buffers` are alive then, over points
-    of time of which unit u has `times[u]` (u itself where `times` is empty).
-    `peak_bytes` is what XLA's heap needs for them (`kiwi.memory.heap`), a little more.
-    `collective_uses` by kind and mesh axes, as in `CompiledProgram`. `time_shares`: which share of
-    the time was measured, and so on, see `kiwi.problem.predicted_collectives`; empty where it is
-    not known. `host_peak_bytes`: the most that one device's values take of the host's memory, and
-    `offload_seconds`, of `communication_seconds`, what copying them there and back takes;
-    `hidden_offload_seconds`: what would be hidden if all collectives were waited for, and
-    `hidden_copies_seconds`, of `hidden_seconds`, what would not be if copies of operands that are
-    made again were, and `hidden_sums_seconds`, if reductions were; `sums_behind[u]`: how long
-    those of unit u run behind computation.
+    - `step_seconds`: the sum of four parts, less `hidden_seconds`. The parts are first
+      computations, their own collectives, resharding between operators, and everything done a
+      second time. `hidden_seconds` is communication behind computation (`kiwi.problem.overlap`).
+    - `memory_bytes[u]`: the most that is alive while unit u runs. It is largest at `peak_unit`.
+      `buffers` are the buffers alive, over points of time; unit u has the points `times[u]` (u
+      itself if `times` is empty).
+    - `peak_bytes`: what XLA's heap needs for the buffers (`kiwi.memory.heap`), a little more than
+      the largest `memory_bytes`.
+    - `collective_uses`: by kind and mesh axes, as in `CompiledProgram`.
+    - `time_shares`: the share of the time that was measured, and so on, see
+      `kiwi.problem.predicted_collectives`; empty if unknown.
+    - `host_peak_bytes`: the most that one device's values take of the host's memory.
+      `offload_seconds`: the part of `communication_seconds` that copies them there and back.
+    - `hidden_offload_seconds`: what would stay hidden if the program waited for every collective.
+    - `hidden_copies_seconds`, `hidden_sums_seconds`: the parts of `hidden_seconds` lost if it
+      waited for repeated copies, or for reductions.
+    - `sums_behind[u]`: how long the reductions of unit u run behind computation.
     """
 
     step_seconds: float
@@ -69,19 +73,19 @@ class Estimate:
 
     @property
     def exposed_seconds(self) -> float:
-        """Communication that the device waits for, without what is done again."""
+        """Communication that the device waits for, without repeated transfers."""
         return self.communication_seconds + self.resharding_seconds - self.hidden_seconds
 
     @property
     def without_overlap(self) -> "Estimate":
-        """The same of a program that waits for all collectives; copies to the host and back still
-        run beside computing."""
+        """The estimate of a program that waits for all collectives. Copies to the host and back
+        still run beside computation."""
         hidden = min(self.hidden_seconds, self.hidden_offload_seconds)
         waits_seconds = self.hidden_seconds - hidden
         return self._waiting(waits_seconds, hidden_copies_seconds=0.0, hidden_sums_seconds=0.0)
 
     def hiding(self, sums_seconds: float, copies_seconds: float) -> "Estimate":
-        """The same of a program that hides so much of `hidden_sums_seconds`, and of
+        """The estimate of a program that hides only these parts of `hidden_sums_seconds` and
         `hidden_copies_seconds`."""
         waits_seconds = self.hidden_sums_seconds - sums_seconds
         waits_seconds += self.hidden_copies_seconds - copies_seconds
@@ -94,7 +98,7 @@ class Estimate:
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
-        """By kind, over all axes."""
+        """Collectives by kind, over all axes."""
         return by_kind(self.collective_uses)
 
     def alive_at(self, unit: int) -> tuple[Buffer, ...]:
@@ -104,7 +108,7 @@ class Estimate:
 
 
 def with_seconds_of(estimate: Estimate, priced: Estimate) -> Estimate:
-    """An estimate, with the seconds of another one of the same decisions."""
+    """An estimate with the seconds of another estimate of the same decisions."""
     names = [f.name for f in fields(Estimate) if f.name.endswith("_seconds")]
     seconds = {name: getattr(priced, name) for name in (*names, "sums_behind", "time_shares")}
     return replace(estimate, **seconds)
@@ -123,13 +127,14 @@ def estimate_solution(solved: Solved) -> Estimate:
 def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Estimate:
     """Prices any schedule of units by the sizes and live ranges of the joint problem.
 
-    The schedule of a solution is estimated as the solution is, to the byte.
+    The schedule of a solution gets the solution's own estimate, to the byte.
 
-    - `solved`: how everything is sharded, and the copies of operands that are kept; of its
-      residencies only those that offload matter: they say what copies to the host take.
-    - `schedule`: of units, valid; each is computed at least once. The later steps of the units that
-      `solved` offloads are fetches; the device waits for all of a value but its first.
-    - `resident_bytes`: what is held throughout beside the units, such as pointers of tuples.
+    - `solved`: the shardings, and the copies of operands that are kept. Its residencies matter only
+      where they offload: they determine the copies to the host.
+    - `schedule`: a valid schedule of units, each computed at least once. The later steps of the
+      units that `solved` offloads are fetches. The device waits for every fetch of a value except
+      the first.
+    - `resident_bytes`: memory held throughout beside the units, such as pointers of tuples.
     """
     choices = enumerate(solved.choices)
     fetched = frozenset(u for u, (_, residency) in choices if residency.fetch_at is not None)
@@ -152,7 +157,7 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
 
 
 def _further_fetch_seconds(solved: Solved, schedule: Schedule) -> float:
-    """Of fetching offloaded values a second time and more often."""
+    """Seconds of fetching offloaded values for the second time and later."""
     runs, chosen = schedule.computations(), solved.restricted
     nodes = chosen.problem.nodes[len(chosen.sources) :]
     held = [
@@ -194,7 +199,7 @@ def _estimate(
 
 
 def _user_recompute_seconds(solved: Solved) -> float:
-    """Of what the user's own checkpoints compute again, in units of its own."""
+    """Seconds of the recomputation by the user's own checkpoints, which has units of its own."""
     again = units_computed_again(solved.problem.units)
     return sum(s.seconds for u, (s, _) in enumerate(solved.choices) if u in again)
 
@@ -220,7 +225,7 @@ def _sums_behind(solved: Solved) -> tuple[float, ...]:
 
 
 def _loads_of_sums(solved: Solved) -> Iterator[tuple[int, Load]]:
-    """Those of each unit that nothing large follows from."""
+    """The loads of units that nothing large follows from."""
     chosen = solved.restricted
     nodes = chosen.problem.nodes[len(chosen.sources) :]
     for unit, node in zip(chosen.unit_nodes, nodes, strict=False):  # behind them are copies'
@@ -229,13 +234,14 @@ def _loads_of_sums(solved: Solved) -> Iterator[tuple[int, Load]]:
 
 
 def _offload_seconds(solved: Solved) -> float:
-    """Of copying offloaded values to the host and back."""
+    """Seconds of copying offloaded values to the host and back."""
     held = [node.host_usage[0] for node in solved.restricted.problem.nodes if node.host_usage]
     return 2 * float(solved.problem.seconds_to_host(held).sum())
 
 
 def _spare_host_bytes(solved: Solved) -> int:
-    """Of the elements that no value needs, in buffers of offloaded values that few others equal."""
+    """Bytes of elements that no value needs, in buffers of offloaded values that few others equal
+    in size."""
     if not solved.problem.facts.hoists_copies:
         return 0
     units, shape = solved.problem.units, solved.problem.mesh.shape
@@ -251,8 +257,8 @@ def _spare_host_bytes(solved: Solved) -> int:
 
 @dataclass(frozen=True)
 class Copy:
-    """What is moved to another layout than the stored one, and which units of the step or of one
-    loop's body read it so, in order, each once."""
+    """A value that is moved to another layout than the stored one. Its readers are the units, of
+    the step or of one loop's body, that read it so, in order, each once."""
 
     moved: Value
     stored: TensorSharding
@@ -278,7 +284,7 @@ def copies_made(solved: Solved) -> Iterator[Copy]:
 def copies_again(
     planning: PlanningProblem, copies: Iterable[Copy]
 ) -> Iterator[tuple[float, tuple[Load, ...]]]:
-    """What each reader behind a copy's first one pays for resharding, and the loads of that."""
+    """The resharding that each reader of a copy after the first pays for, and its loads."""
     for copy in copies:
         for reader in copy.readers[1:]:
             operand = planning.operand(planning.units.units[reader.unit], copy.moved.index)
@@ -287,7 +293,7 @@ def copies_again(
 
 
 def hidden_without(loads: Mapping[tuple[int, int], float], left_out: Iterable[Load]) -> float:
-    """What loads by window and channel hide, less some of them."""
+    """The seconds that loads hide, by window and channel, if some of the loads are left out."""
     found = dict(loads)
     for load in left_out:
         found[load.window, load.channel] -= float(load.amounts[0])

@@ -1,8 +1,8 @@
-"""What a program takes that `jax.jit` runs as it is, with the shardings that XLA gives it.
+"""The estimate of a program that `jax.jit` runs as it is, with the shardings that XLA gives it.
 
-Behind a plan's barriers (`kiwi.emit.barriers`) each reader reshards a value for itself; without
-them XLA reshards it once for all readers of a layout, and holds the copy from the first to the
-last. What `jax.checkpoint` recomputes is told apart: it reads its inputs behind barriers.
+Behind a plan's barriers (`kiwi.emit.barriers`) each reader reshards a value for itself. Without
+barriers XLA reshards it once for all readers of a layout, and holds the copy from the first reader
+to the last. Recomputation by `jax.checkpoint` is an exception: it reads its inputs behind barriers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
 
 
 def _buffers(planning: PlanningProblem, copies: Sequence[Copy]) -> Iterator[Buffer]:
-    """Slices are left out: XLA takes them as it reads."""
+    """The buffers without slices, which XLA takes as it reads."""
     shape = planning.mesh.shape
     for copy in copies:
         if copy.wanted.shard_count(shape) <= copy.stored.shard_count(shape):
@@ -54,7 +54,7 @@ def _buffers(planning: PlanningProblem, copies: Sequence[Copy]) -> Iterator[Buff
 
 
 def _untied(solved: Solved) -> Iterator[Buffer]:
-    """What a plan's fences keep from being made at the start of the step."""
+    """The values that a plan's fences keep from being made at the start of the step."""
     kernels = solved.problem.kernels.kernels
     for kernel, (strategy, _) in zip(kernels, solved.choices, strict=True):
         for early in kernel.held_early_without_barriers:

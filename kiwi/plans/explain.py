@@ -1,8 +1,8 @@
 """Why one operator is done as it is, and what another choice would cost.
 
-Two prices of an alternative are told apart. *Alone*: the change of the step time if every
-other choice stayed, from the breakdown. *Forced*: the problem solved again with the operator pinned
-to the alternative, starting from the plan, so that everything around it may follow.
+An alternative has two prices. *Alone* is the change of the step time if every other choice stayed,
+from the breakdown. *Forced* is the problem solved again with the operator pinned to the
+alternative. The search starts from the plan, and everything around the operator may follow.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 
 SEARCH = "search"
-"""What `explain` takes for the search itself."""
+"""The subject of `explain` that means the search itself."""
 
 _Plan = TypeVar("_Plan", bound=PlanRecord)
 
@@ -39,9 +39,9 @@ _Plan = TypeVar("_Plan", bound=PlanRecord)
 class Explanation:
     """One operator of a plan.
 
-    - `entry`: what it costs and holds, what its nearest alternatives would cost alone, and why
-      others were impossible.
-    - `forced`: alternatives with the total if forced; empty where that was not asked for.
+    - `entry`: its costs and memory, the price of its nearest alternatives alone, and why others
+      were impossible.
+    - `forced`: alternatives with the total if forced; empty if none was asked for.
     """
 
     plan: PlanRecord
@@ -63,11 +63,12 @@ def explain(
 ) -> Explanation | SearchExplanation:
     """Explains one operator, or how the plan was found.
 
-    - `operator`: the index of a decision; or a part of its opcode, name stack or source line
-      (`"gpt.py:85"`), of which the costliest match is taken. `"search"` explains the search: its
-      attempts, in order, and which of them made the plan. An operator of that name has its index.
-    - `forced`: for how many alternatives the problem is solved again, each with the effort
-      "quick", and for at most `time_limit_seconds`.
+    - `operator`: the index of a decision, or a part of its opcode, name stack or source line
+      (`"gpt.py:85"`). Of several matches the costliest is taken. `"search"` explains the search:
+      its attempts in order, and which of them made the plan. An operator called so is reached by
+      its index.
+    - `forced`: for how many alternatives the problem is solved again, each with the effort "quick",
+      and for at most `time_limit_seconds`.
 
     **Raises:** `InvalidArgumentError` if there is no such operator.
     """
@@ -84,7 +85,7 @@ def explain(
 
 
 def find_operator(plan: PlanRecord, operator: int | str) -> int:
-    """The unit that `explain` takes for `operator`; raises as it does."""
+    """The unit that `operator` names in `explain`; raises as it does."""
     count = len(plan.decisions)
     if isinstance(operator, int):
         if not 0 <= operator < count:
@@ -110,7 +111,7 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Forcing:
-    """A unit of a plan, pinned to alternatives one after the other; `start` is the plan."""
+    """A unit of a plan that is pinned to one alternative after the other. `start` is the plan."""
 
     origin: Origin
     start: Sequence[int]
@@ -118,7 +119,7 @@ class _Forcing:
     allowed: Allowance
 
     def forced(self, alternative: Alternative) -> ForcedAlternative:
-        """What the alternative costs when everything around it may follow."""
+        """The cost of the alternative when everything around it may follow."""
         times = alternative.recompute_at, alternative.fetch_at
         wanted = (alternative.reads, alternative.results, *times)
         planning = self.origin.planning
@@ -133,7 +134,8 @@ class _Forcing:
         return ForcedAlternative(*wanted[:3], change, *found, *proven)
 
     def _solved(self, allowed: Sequence[int]) -> SolveResult:
-        """Solves again with a pin, from the plan's own choices with the pin put in."""
+        """Solves the problem again with a pin, starting from the plan's own choices with the pin
+        put in."""
         pinned, settings = pin(self.origin.planning, self.unit, allowed), self.origin.settings
         return solve(
             pinned.problem,
@@ -148,8 +150,8 @@ class _Forcing:
     def _with_copies_kept(
         self, result: SolveResult, alone: Sequence[int]
     ) -> tuple[float | None, int | None]:
-        """Time and peak with the copies that plans keep: of what was found, or, where that is
-        faster then, of the plan with nothing else changed."""
+        """Time and peak of the solution with the copies that plans keep. If the plan with nothing
+        else changed is faster then, its time and peak are taken."""
         if result.solution is None:
             return result.objective, result.peak_bytes
         planning, found = self.origin.planning, []
@@ -182,7 +184,7 @@ def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> Plannin
 
 
 def origin_of(plan: PlanRecord) -> Origin:
-    """What a plan was made from; raises `InvalidArgumentError` if that is not known."""
+    """The origin of a plan; raises `InvalidArgumentError` if it is not known."""
     if plan.origin is None:
         raise InvalidArgumentError(
             "The problem that this plan solves cannot be formulated.",
@@ -200,16 +202,16 @@ def what_if(
     time_limit_seconds: float | None = None,
     verify: str | None = None,
 ) -> _Plan:
-    """The best plan in which one operator is done as told.
+    """The best plan with one operator pinned.
 
     - `operator`: as for `explain`.
-    - `sharding`: of its (first) result; None leaves it open.
+    - `sharding`: the sharding of its first result; None leaves it open.
     - `residency`: "keep", "recompute" or "offload"; None leaves it open.
-    - `verify`: as for `kiwi.plan`; by default the new plan is not compiled, and predicted for this
-      plan's compiler.
+    - `verify`: as for `kiwi.plan`. By default the new plan is predicted for this plan's compiler
+      and not compiled.
 
-    **Raises:** `InvalidArgumentError` if that is none of the operator's options;
-    `InfeasibleBudgetError`, `NoPlanFoundError` as `kiwi.plan`.
+    **Raises:** `InvalidArgumentError` if the operator has no such option; `InfeasibleBudgetError`,
+    `NoPlanFoundError` as `kiwi.plan`.
     """
     origin = origin_of(plan)
     if residency is not None:

@@ -10,7 +10,8 @@ from kiwi.sizes import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class SearchExplanation:
-    """The attempts of a search; as a text, a table that names those that made the answer."""
+    """The attempts of a search. As text it is a table that marks the attempts that made
+    the answer."""
 
     history: tuple[Trial, ...]
 

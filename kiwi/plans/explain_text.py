@@ -24,13 +24,13 @@ _FASTER = (
 
 @dataclass(frozen=True)
 class ForcedAlternative:
-    """An operator pinned to one layout and residency, and everything solved again.
+    """An operator pinned to one layout and residency, with everything solved again.
 
-    - `alone_seconds`: change of the step time if nothing else changed.
-    - `step_seconds`, `peak_bytes`: of the best plan found with the pin; None where there is
-      none, and `reason` says why.
-    - `bound_seconds`: proven: no plan with the pin is faster, but for copies of operands that it
-      keeps for later readers (`kiwi.problem.kept_copies`).
+    - `alone_seconds`: the change of the step time if nothing else changed.
+    - `step_seconds`, `peak_bytes`: of the best plan found with the pin. If there is none, they are
+      None and `reason` says why.
+    - `bound_seconds`: a proven lower bound for plans with the pin, apart from copies of operands
+      that are kept for later readers (`kiwi.problem.kept_copies`).
     """
 
     reads: tuple[TensorSharding, ...]
@@ -45,8 +45,8 @@ class ForcedAlternative:
 
 
 def find_in_document(document: Document, text: str) -> list[int]:
-    """The units that `text` fits, the costliest first: an index, an identity, or a part of
-    opcode, name stack or source line."""
+    """The units that `text` matches, the costliest first. `text` is an index, an identity, or a
+    part of the opcode, name stack or source line."""
     operators = document["operators"]
     if text.isdigit():
         return [int(text)] if int(text) < len(operators) else []
@@ -66,7 +66,7 @@ def costliest_first(operators: Iterable[Document]) -> list[Document]:
 def explanation_text(
     document: Document, unit: int, forced: Sequence[ForcedAlternative] = ()
 ) -> str:
-    """One operator: choice, cost parts, memory, alternatives, what was impossible."""
+    """One operator: choice, parts of the cost, memory, alternatives, and what was impossible."""
     operators = list(document["operators"].items())
     identity, operator = operators[unit]
     blocks = [
@@ -96,7 +96,8 @@ def residency_text(operator: Document) -> str:
 
 
 def held_bytes(entry: Document, time: int, *, with_copies: bool = False) -> int:
-    """What an argument or operator holds at a point of time, copies of operands left out or not."""
+    """The bytes that an argument or operator holds at a point of time, with or without copies of
+    operands."""
     spans = (*entry["held"], *(entry.get("copies", ()) if with_copies else ()))
     return bytes_at((Interval(*span) for span in spans), time)
 
@@ -126,9 +127,10 @@ def _operand_lines(document: Document, operator: Document) -> str:
         )
         copy = producers, operator["unit"], name, wanted
         if read in operator["kept_reads"]:
-            moved = f"kept by operator {_reader_before(*copy)}"
+            moved = f"read from the copy of operator {_reader_before(*copy)}"
         if read in operator.get("kept_reads_again", ()):
-            moved += f", again kept by operator {_reader_before(*copy, is_again=True)}"
+            recomputed = _reader_before(*copy, is_again=True)
+            moved += f"; when recomputed, read from the copy of operator {recomputed}"
         rows.append(("reads", what, layout_text(wanted), moved))
     for kind, result in zip(operator["types"], operator["results"], strict=True):
         rows.append(("yields", kind, layout_text(result), residency_text(operator)))
@@ -138,12 +140,13 @@ def _operand_lines(document: Document, operator: Document) -> str:
 def _reader_before(
     operators: list[Document], unit: int, operand: str, wanted: Any, *, is_again: bool = False
 ) -> int:
-    """The operator that reads an operand in a layout latest before `unit` does, first or again."""
+    """The last operator before `unit` that reads an operand in a layout, for the first or the
+    second computation of `unit`."""
     runs = []
     for o in operators:
         if (operand, wanted) in zip(o["operands"], o["reads"], strict=True):
             runs.append(((o["unit"],), o["unit"]))
-            if o["recompute_at"] is not None:  # It runs before that one.
+            if o["recompute_at"] is not None:  # The recomputation runs before that operator.
                 runs.append(((o["recompute_at"] - 1, o["unit"]), o["unit"]))
     own = [at for at, reader in runs if reader == unit][is_again]
     return max((at, reader) for at, reader in runs if at < own)[1]
@@ -217,7 +220,7 @@ def document_summary(document: Document) -> str:
     mesh = mesh_text(document["mesh"]["axis_names"], document["mesh"]["shape"])
     gap = "no bound" if bounds["gap"] is None else f"gap {bounds['gap']:.2%}"
     checks = document["checks"]
-    compiled = "not checked" if checks is None else format_bytes(checks["peak_bytes"])
+    compiled = "not" if checks is None else format_bytes(checks["peak_bytes"])
     parts = ", ".join(f"{kind} {format_seconds(estimate[f'{kind}_seconds'])}" for kind in PARTS)
     operators = costliest_first(document["operators"].values())
     rows = [

@@ -2,10 +2,9 @@
 
     {"format": "kiwi-plan", "version": 5, "digest": "...", "timings": {...}, "plan": {...}}
 
-`digest` is the SHA-256 of the canonical text of `plan`: a file that was cut off or altered is
-refused. `timings` says where the time of planning went; it is no part of the plan, is missing where
-nothing is known of it, and is not read. Reading a file parses JSON and nothing else; no part of it
-is ever executed.
+`digest` is the SHA-256 of the canonical text of `plan`, so that a truncated or altered file is
+refused. `timings` says where the time of planning went. It is no part of the plan, may be missing,
+and is not read. Reading a file parses JSON and nothing else. No part of it is ever executed.
 """
 
 import hashlib
@@ -40,7 +39,7 @@ _SECTIONS = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_LISTS, list) | dict.from
 
 
 Timings = Mapping[str, Mapping[str, float]]
-"""By stage of planning the seconds of the processor and of the wall's clock."""
+"""Processor and wall seconds of each stage of planning."""
 
 
 def dump(document: Document, timings: Timings | None = None) -> bytes:
@@ -58,8 +57,8 @@ def dump(document: Document, timings: Timings | None = None) -> bytes:
 
 
 def write(document: Document, path: str | Path, timings: Timings | None = None) -> None:
-    """Writes a plan file; an existing one is replaced once the new one is complete. Raises
-    `PlanFileError` if the file cannot be written."""
+    """Writes a plan file. It replaces an existing one once it is complete; raises `PlanFileError`
+    if the file cannot be written."""
     FORMAT.write(dump(document, timings), path)
 
 

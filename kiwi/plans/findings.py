@@ -1,6 +1,6 @@
-"""What limits a plan's step and what to try next, in a few sentences: the head of the report.
+"""The head of the report: what limits a plan's step and what to try next, in a few sentences.
 
-Everything is read from the plan's document, so that saved plans have it as well.
+Everything is read from the plan's document, so saved plans have it as well.
 """
 
 import math
@@ -11,21 +11,21 @@ from kiwi.plans.document import Document
 from kiwi.sizes import format_bytes, format_seconds
 
 _FULL = 0.9
-"""From this share of the budget on memory is said to limit the plan."""
+"""From this share of the budget on, the report says that memory limits the plan."""
 
 _ROOMY = 0.5
-"""Below this share of the budget there is said to be room."""
+"""Below this share of the budget, the report says that there is room."""
 
 _OPEN_GAP = 0.05
-"""From this gap on a better plan is worth a longer search."""
+"""From this gap on, the report suggests a longer search."""
 
 _DEVIATION = 0.2
-"""A compiled step that differs more from the planned one is said to."""
+"""Beyond this deviation, the report says that the compiled step differs from the planned one."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that the reader should know, and what to try."""
+    """One fact that the reader should know, and what to try."""
 
     title: str
     text: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def findings(document: Document) -> tuple[Finding, ...]:
-    """What limits the step comes first; then memory, the bound and the compile check."""
+    """The findings: first what limits the step, then memory, the bound and the compile check."""
     return (
         *_over_budget(document),
         _limit(document),
@@ -54,7 +54,7 @@ def _over_budget(document: Document) -> Iterator[Finding]:
 
 
 def _limit(document: Document) -> Finding:
-    """The largest part of the step: computing, computing again, or waiting."""
+    """The largest part of the step: computation, recomputation, or waiting."""
     estimate = document["estimate"]
     step = estimate["step_seconds"] or 1.0
     again = estimate["recompute_seconds"]

@@ -1,9 +1,9 @@
-"""The identity of a traced function: what a plan for it depends on.
+"""The identity of a traced function, to tell whether a saved plan is for it.
 
-Every equation has one line: primitive, a digest of its parameters, operands and result types.
-Lines contain no memory addresses and no names of variables, so that they are equal in every
-process. The *structure*, on which alone a plan depends, leaves out the values of literals and
-captured constants; the *values* have them, and tell whether it is still the same function.
+Every equation has one line: primitive, a digest of its parameters, operands and result types. Lines
+contain no memory addresses and no variable names, so they are equal in every process. A plan
+depends only on the *structure*, which leaves out the values of literals and captured constants. The
+*values* include them, and tell whether the function is still the same.
 """
 
 import difflib
@@ -26,8 +26,11 @@ MOST_DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class EquationLine:
-    """One equation: `text` for people, `inputs` its operands (`%7` or a literal's type), `literals`
-    the values of those that are literals."""
+    """One equation.
+
+    - `text`: the line for people. `inputs`: its operands (`%7` or a literal's type). `literals`:
+      the values of its literal operands.
+    """
 
     text: str
     inputs: tuple[str, ...]
@@ -35,13 +38,13 @@ class EquationLine:
 
     @property
     def structure(self) -> str:
-        """All that planning depends on."""
+        """The part that planning depends on."""
         return f"{self.text} <- {' '.join(self.inputs)}"
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Of a program: `structure` and `values` are SHA-256 digests."""
+    """A program's identity: `structure` and `values` are SHA-256 digests."""
 
     structure: str
     values: str
@@ -71,8 +74,9 @@ def fingerprint(program: Program) -> Fingerprint:
 
 
 def identities(lines: Sequence[EquationLine]) -> list[str]:
-    """One name for each equation, unique and equal in every process: `dot_general:5f0c…#3`. The
-    primitive, a digest of its line without operands, and how often that occurred before."""
+    """One name for each equation, unique and equal in every process: `dot_general:5f0c…#3`. It
+    consists of the primitive, a digest of the line without operands, and how often that occurred
+    before."""
     seen: dict[str, int] = {}
     found = []
     for line in lines:
@@ -84,7 +88,7 @@ def identities(lines: Sequence[EquationLine]) -> list[str]:
 
 
 def differences(saved: Sequence[EquationLine], found: Sequence[EquationLine]) -> list[str]:
-    """Sentences on how a function differs from the saved one, the first few."""
+    """The first differences between the saved function and this one, as sentences."""
     sentences = []
     texts = [line.text for line in saved], [line.text for line in found]
     matcher = difflib.SequenceMatcher(None, *texts, autojunk=False)
@@ -130,7 +134,7 @@ def value_type(program: Program, value: int) -> str:
 
 
 def type_text(array: Any) -> str:
-    """`f32[16,8]`, as JAX writes the type of whatever has a shape and a dtype."""
+    """The type of a value with a shape and a dtype, as JAX writes it: `f32[16,8]`."""
     return f"{_short(array.dtype)}[{','.join(map(str, array.shape))}]"
 
 

@@ -1,7 +1,7 @@
-"""How a plan was found: what the search tried, one record for each attempt, in order.
+"""How a plan was found: one record for each attempt of the search, in order.
 
-The attempts, their triggers and what each may spend are listed by `kiwi.campaign.attempts`. Wall
-times are left out, so that equal plans have equal histories.
+`kiwi.campaign.attempts` lists the attempts, their triggers and what each may spend. Wall times are
+left out, so equal plans have equal histories.
 """
 
 import enum
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 
 class Outcome(enum.Enum):
-    """What became of an attempt.
+    """The outcome of an attempt.
 
     - `ANSWER`: the plan's solution, or its program.
-    - `FOUND`: a solution, and the search went on from it, or another one was better.
-    - `SLOWER`: a solution that was no better than the one at hand.
+    - `FOUND`: a solution. The search went on from it, or another one was better.
+    - `SLOWER`: a solution that was no better than the known one.
     - `NO_PLAN`: no solution within the limit.
     - `FITS`: a program within the budget that is not the answer.
     - `OVER`: a program over the budget.
@@ -33,12 +33,12 @@ class Outcome(enum.Enum):
 class Trial:
     """One attempt.
 
-    - `attempt`: its name; `within`: the names of the attempts that it was made for, the outermost
+    - `attempt`: its name. `within`: the names of the attempts that it was made for, the outermost
       first.
-    - `limit_bytes`: the memory limit that the solver was given; None without one.
+    - `limit_bytes`: the memory limit of the solver; None without one.
     - `predicted_peak_bytes`, `predicted_seconds`: of its solution or plan; None if there is none.
-    - `compiled_peak_bytes`, `compiled_seconds`: of its program; None if it was not compiled, or
-      nobody prices the compiled schedule.
+    - `compiled_peak_bytes`, `compiled_seconds`: of its program; None if it was not compiled, or if
+      its schedule has no price.
     - `work`: options and table cells that the solver went over (`kiwi.solver.effort`).
     """
 

@@ -1,9 +1,9 @@
 """`kiwi.memory_report`: where the memory of a planned step goes, predicted and compiled.
 
-Both sides are broken down by the same owners, so that they can be subtracted: arguments and
-results of the function, what each unit yields (and needs while it runs), the copies that
-resharding makes for a unit, and what no unit owns. The compiled side adds fragmentation, which
-is memory that XLA's heap holds but cannot use.
+Both sides are broken down by the same owners, so that they can be subtracted. Owners are arguments
+and results of the function, the results of each unit (and its scratch memory), and the resharded
+copies made for a unit. Some memory has no unit. The compiled side adds fragmentation: memory that
+XLA's heap holds but cannot use.
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
 _MOST_ROWS = 16
 
 Owner = tuple[str, int]
-"""What holds memory: ("argument", value index), ("result", unit), ("copy", unit) or a kind
-without an index, -1."""
+"""The owner of memory: ("argument", value index), ("result", unit), ("copy", unit), or another kind
+with the index -1."""
 
 _OF_UNITS = ("result", "copy")
 """The kinds of owners that are units."""
@@ -29,11 +29,11 @@ _OF_UNITS = ("result", "copy")
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """What one owner holds at one point of time, on one device.
+    """The memory of one owner at one point of time, on one device.
 
     - `what`: "argument", "result", "recomputed", "copy", "output", "other" or "fragmentation".
-    - `name`: path of an argument, or opcode of an operator with its phase.
-    - `source_line`: where the function computes it, "" if unknown.
+    - `name`: the path of an argument, or the opcode of an operator with its phase.
+    - `source_line`: the line of the function that computes it, "" if unknown.
     """
 
     bytes: int
@@ -46,7 +46,7 @@ class MemoryRow:
 class MemoryDifference:
     """One owner's predicted and compiled bytes, both at the compiled peak.
 
-    `unit`: the unit of the plan that owns it, -1 where it is none's.
+    - `unit`: the unit of the plan that owns them, or -1.
     """
 
     predicted_bytes: int
@@ -59,10 +59,10 @@ class MemoryDifference:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Live values at the peaks, largest first; print it for tables.
+    """Live values at the peaks, largest first. Print it for tables.
 
-    - `predicted_peak_bytes`, `predicted`: the model's peak and what is alive at it.
-    - `compiled_peak_bytes`, `compiled`: the same of the compiled program.
+    - `predicted_peak_bytes`, `predicted`: the predicted peak and the values alive at it.
+    - `compiled_peak_bytes`, `compiled`: the same for the compiled program.
     - `differences`: owners on which the two disagree at the compiled peak, largest first.
     """
 
@@ -84,14 +84,12 @@ class MemoryReport:
 
 
 def memory_report(plan: PlanRecord) -> MemoryReport:
-    """What is alive at the compiled and at the predicted peak, and where they differ; raises
-    `InvalidArgumentError` if the plan was not checked by a compiler."""
+    """The values alive at the compiled and at the predicted peak, and their differences; raises
+    `InvalidArgumentError` if the plan has no compiled program."""
     if plan.compiled is None or plan.compiled.memory is None:
         raise InvalidArgumentError(
             "The plan carries no compiled program to report on.",
             topic=topics.NOT_COMPILED,
-            cause="It was made with verify=None, or the compiler does not report its buffers.",
-            suggestion='kiwi.plan(..., verify="cpu").',
         )
     describe = _Describer(plan)
     memory = plan.compiled.memory
@@ -117,12 +115,12 @@ def unit_at_peak(memory: CompiledMemory) -> int:
 
 
 def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
-    """What the model holds while a unit runs, in bytes by owner."""
+    """The predicted memory while a unit runs, in bytes by owner."""
     return _sums(((b.kind, b.index), b.bytes) for b in plan.estimate.alive_at(unit))
 
 
 def _sums(sizes: Iterable[tuple[Owner, int]]) -> dict[Owner, int]:
-    """In bytes by owner, without those that hold nothing."""
+    """Bytes by owner, without owners that hold nothing."""
     found: Counter[Owner] = Counter()
     for owner, size in sizes:
         found[owner] += size
@@ -139,7 +137,7 @@ def _owner(buffer: LiveBuffer, arguments: Sequence[int]) -> Owner:
 
 
 class _Describer:
-    """Puts owners in words."""
+    """Describes owners in words."""
 
     def __init__(self, plan: PlanRecord) -> None:
         self._units = plan.execution.units
@@ -169,7 +167,8 @@ class _Describer:
         return tuple(sorted(found, key=key))
 
     def _folded(self, sizes: Mapping[Owner, int]) -> dict[Owner, int]:
-        """A result that takes over an argument's buffer is that argument."""
+        """The owner, with a result that takes over an argument's buffer counted as that
+        argument."""
         return _sums((self._canonical(owner), size) for owner, size in sizes.items())
 
     def _canonical(self, owner: Owner) -> Owner:
@@ -182,7 +181,7 @@ class _Describer:
         return ("output", -1) if output in self._units.graph.program.result_values else owner
 
     def _words(self, owner: Owner) -> tuple[str, str, str]:
-        """What, name and source line."""
+        """Kind, name and source line."""
         kind, index = owner
         if kind == "argument":
             return kind, self._paths.get(index, "constant"), ""

@@ -16,7 +16,7 @@ def plan_of_solution(
     """The plan of a solution, not yet compiled.
 
     - `planner`: the name of the planner that made it.
-    - `result`: what the solver says of the solution.
+    - `result`: the solver's result for the solution.
     """
     estimate = estimate_solution(solved)
     as_is = solved.problem.fixed.values

@@ -1,4 +1,4 @@
-"""`kiwi.Plan`: what `kiwi.plan` returns."""
+"""`kiwi.Plan`, the result of `kiwi.plan`."""
 
 import warnings
 from dataclasses import dataclass
@@ -21,8 +21,11 @@ from kiwi.report.notebook import fragment, plot_memory
 
 @dataclass(frozen=True, eq=False)
 class Plan(PlanRecord):
-    """How one training step runs on a mesh; see `kiwi.plan`. Its attributes are those of
-    `kiwi.plans.record.PlanRecord`; methods that are functions elsewhere are documented there."""
+    """How one training step runs on a mesh; see `kiwi.plan`.
+
+    Its attributes are those of `kiwi.plans.record.PlanRecord`. Methods that are functions elsewhere
+    are documented there.
+    """
 
     @property
     def ledger(self) -> CostBreakdown:
@@ -35,14 +38,17 @@ class Plan(PlanRecord):
         return self.breakdown
 
     def save(self, path: str | Path) -> None:
-        """Writes the plan to a file that `kiwi.load_plan` reads, with `timings` in its header.
-        Beside these, equal plans give equal bytes; raises `PlanFileError` if the file cannot be
-        written."""
+        """Writes the plan to a file that `kiwi.load_plan` reads.
+
+        The header has `timings`. Apart from these, equal plans give equal bytes.
+
+        **Raises:** `PlanFileError` if the file cannot be written.
+        """
         write(document(self), path, timings_document(self.timings))
 
     def write_report(self, path: str | Path) -> None:
-        """Writes the HTML report: one file, to be opened in a browser; raises
-        `InvalidArgumentError` if the file cannot be written."""
+        """Writes the HTML report, one file for a browser; raises `InvalidArgumentError` if the file
+        cannot be written."""
         write_report(path, report_data(document(self), self))
 
     def plot_memory(self, ax: Any = None) -> Any:

@@ -1,14 +1,14 @@
-"""Plans that were made before, on disk: a request that was answered once is not searched again.
+"""Plans on disk, so that a request that was answered once is not searched again.
 
-A file is a plan file (`kiwi.plans.file`) with one section more. Its name is the digest of the
-request, in which the sources of Kiwi are: a changed Kiwi does not find what another one made. What
-cannot be read is planned anew, and what cannot be written is left out.
+A file is a plan file (`kiwi.plans.file`) with one more section. Its name is the digest of the
+request. The digest includes the sources of Kiwi, so a changed Kiwi does not use the files of
+another one. A file that cannot be read is ignored, and a plan that cannot be written is not kept.
 
-**The identity of a request**: equal requests have equal plans. All that may decide a plan is in it:
-the traced program, what the caller says of its arguments and results, the settings with the
-hardware and its measurements, the sources of Kiwi, the versions of what it computes with, and what
-the compile check depends on. Where something is in it that does not matter, a plan is made again;
-where something were missing, an old one would be taken for it.
+**The identity of a request**: equal requests have equal plans. So everything that may decide a plan
+is part of it: the traced program, the caller's statements about arguments and results, the settings
+with the hardware and its measurements, the sources of Kiwi, the versions of the libraries, and
+whatever the compile check depends on. Something irrelevant in it costs a plan made again. Something
+missing from it would return a wrong plan.
 """
 
 import datetime
@@ -47,10 +47,10 @@ from kiwi.xla.compilers import ATTACHED
 _LOG = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "KIWI_PLAN_CACHE"
-"""The environment variable that names the folder; "off": there is none."""
+"""The environment variable that names the folder. "off" means no cache."""
 
 MOST_FILES = 500
-"""Those that were used last are kept."""
+"""The number of files that are kept, the last used ones."""
 
 _PACKAGES = (
     *("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt"),
@@ -61,7 +61,7 @@ _COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 @dataclass(frozen=True)
 class _Made:
-    """How a plan was made; files of plans do not have this."""
+    """How a plan was made, which plan files do not say."""
 
     on: str
     planning_seconds: float
@@ -79,8 +79,8 @@ class PlanCache:
 
     @staticmethod
     def of_user() -> "PlanCache | None":
-        """In the folder for caches of this user; None where the environment says "off", or there
-        is no such folder."""
+        """The cache in this user's folder; None if the environment says "off" or there is no such
+        folder."""
         named = os.environ.get(FOLDER_VARIABLE, "")
         if named == "off":
             return None
@@ -90,14 +90,14 @@ class PlanCache:
             return None
 
     def plan(self, step: StepToPlan, settings: Settings, planner: MadeBy) -> Plan:
-        """The plan of an equal request, or a new one, which is kept; raises as the planner."""
+        """The plan of an equal request, or a new one, which is kept; raises as the planner does."""
         digest = request_digest(step, settings)
         path = self.folder / f"{digest}.json"
         found = _read(path, step, settings, planner)
         if found is not None:
             return found
         made = planner.make(step, settings)
-        # Where the clock ended a search, another run may do better.
+        # If the clock ended a search, another run may find a better plan.
         if made.solve_result.deterministic and made.as_written is None:
             self._keep(made, path)
         return made
@@ -127,7 +127,7 @@ def _made(plan: Plan) -> Document:
 
 
 def _read(path: Path, step: StepToPlan, settings: Settings, planner: MadeBy) -> Plan | None:
-    """The plan in a file; None if there is none, or one that cannot be read."""
+    """The plan in a file; None if there is no file, or if it cannot be read."""
     try:
         saved = read(path)
         made = from_plain(saved["made"], _Made)
@@ -142,7 +142,7 @@ def _read(path: Path, step: StepToPlan, settings: Settings, planner: MadeBy) -> 
 def _completed(
     plan: Plan, made: _Made, step: StepToPlan, settings: Settings, planner: MadeBy
 ) -> Plan:
-    """With what the request says that files do not: lines of the source, measurements, times."""
+    """The plan with what the request says and files do not: source lines, measurements, times."""
     program = step.program
     roots = [program.equations[unit.root] for unit in plan.execution.units.units]
     decisions: tuple[Decision, ...] = tuple(
@@ -185,7 +185,7 @@ def request_digest(step: StepToPlan, settings: Settings) -> str:
 
 @functools.cache
 def _sources() -> str:
-    """A digest of all that is installed with Kiwi."""
+    """A digest of all files installed with Kiwi."""
     root, found = Path(__file__).parent.parent, hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -245,14 +245,14 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield "table", mesh.table and mesh.table.digest
     yield "budgets", [settings.memory_budget_bytes, settings.host_budget_bytes]
     given = settings.constraints
-    # The first pattern that matches counts.
+    # The order matters: the first pattern that matches counts.
     yield "shardings", [(pattern, canonical(s)) for pattern, s in given.shardings.items()]
     yield "constraints", [list(given.forbid_replicated), list(given.memory_kinds.items())]
     yield "notes", [sorted(settings.dropped_pins), [note.plain for note in settings.notes]]
 
 
 def _check(verify: str | None) -> list[Any]:
-    """What the compiled program depends on beside the plan."""
+    """Everything besides the plan that the compiled program depends on."""
     if verify is None:
         return []
     variables = {name: os.environ.get(name, "") for name in _COMPILER_VARIABLES}

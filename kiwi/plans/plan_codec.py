@@ -1,5 +1,6 @@
-"""How the parts of a plan are written: a sharding as lists of mesh axis names, one list for each
-dimension, an interval as `[start, end, bytes]`, a `PartitionSpec` as the list of its entries."""
+"""Conversion of a plan's parts to plain data: a sharding as lists of mesh axis names, one list for
+each dimension; an interval as `[start, end, bytes]`; a `PartitionSpec` as the list of its entries.
+"""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -27,13 +28,13 @@ _DERIVED: dict[type, tuple[str, ...]] = {
     DeviceMesh: ("table",),  # Tables are long, and stay in their own files.
     Estimate: ("buffers", "times"),
 }
-"""Fields that are left out, because other parts of the document tell them."""
+"""Fields that are left out because other parts of the document determine them."""
 
 
 @functools.lru_cache(maxsize=8)
 def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
-    """A converter for the parts of a plan on a mesh with these axes. Keys that are no fields are
-    ignored: a file of an older Kiwi may have them."""
+    """A converter for the parts of a plan on a mesh with these axes. It ignores keys that are no
+    fields: a file of an older Kiwi may have them."""
     found, names = converter(forbid_extra_keys=False), axis_names
     for kind, derived in _DERIVED.items():
         omitted: Any = {name: override(omit=True) for name in derived}
@@ -70,7 +71,7 @@ def _entries(spec: PartitionSpec) -> list[Any]:
 
 
 def partition_spec(entries: Sequence[Any] | None) -> PartitionSpec | None:
-    """A `PartitionSpec` of its entries, or of lists of axis names."""
+    """A `PartitionSpec` from its entries, or from lists of axis names."""
     return None if entries is None else PartitionSpec(*map(_entry, entries))
 
 

@@ -1,7 +1,7 @@
-"""A plan as data: what was decided, what it should cost, and what the compiler made of it.
+"""A plan as data: the decisions, their predicted cost, and the compiled program's figures.
 
-All that reads a plan (files, reports, explanations) takes a `PlanRecord`. `kiwi.plans.plan.Plan`
-adds the methods by which users reach them.
+Everything that reads a plan (files, reports, explanations) takes a `PlanRecord`.
+`kiwi.plans.plan.Plan` adds the methods for users.
 """
 
 import functools
@@ -39,7 +39,7 @@ from kiwi.xla.step import XLAS_OWN, Step
 
 
 class MadeBy(Protocol):
-    """What a plan asks of the planner that made it (`kiwi.planners.planner.Planner`)."""
+    """The part of a planner that a plan needs (`kiwi.planners.planner.Planner`)."""
 
     formulate: Callable[..., PlanningProblem]
     make: Callable[..., Any]
@@ -47,11 +47,12 @@ class MadeBy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What was planned, the settings and the planner of a plan.
+    """The step, the settings and the planner of a plan.
 
-    A `PlanningProblem` is large and made in seconds, so that a plan keeps what leads to it.
-    `offered`: residencies of other plans that it was made from
-    (`kiwi.planners.joint`), or its own, which today's problem may not offer by itself.
+    A `PlanningProblem` is large and quick to make again, so a plan keeps only what it is made from.
+
+    - `offered`: residencies that today's problem may not offer by itself: the plan's own, or those
+      of plans that it was made from (`kiwi.planners.joint`).
     """
 
     step: StepToPlan
@@ -68,11 +69,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Round:
-    """What the closed loop tried in one round, see `kiwi.campaign.closed_loop`.
+    """One round of the closed loop, see `kiwi.campaign.closed_loop`.
 
-    - `limit_bytes`: the memory limit that the solver was given.
+    - `limit_bytes`: the memory limit of the solver.
     - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.
-    - `predicted_peak_bytes`: of the plan's estimate; `compiled_peak_bytes` None without a check.
+    - `predicted_peak_bytes`: the estimate's peak. `compiled_peak_bytes`: None without a check.
     - `solve_seconds`, `compile_seconds`: wall time.
     - `is_tied`: whether barriers kept every step in the plan's order.
     """
@@ -96,36 +97,37 @@ class Round:
 class PlanRecord:
     """How one training step runs on a mesh; see `kiwi.plan`.
 
-    - `mesh`: the device mesh planned for; `profile`: name of the hardware profile.
-    - `planner`: its name; `planner_parameters`: those that are not at their defaults.
+    - `mesh`: the device mesh. `profile`: the name of the hardware profile.
+    - `planner`: its name. `planner_parameters`: its parameters that are not at their defaults.
     - `memory_budget_bytes`: per device.
     - `estimate`: predicted times and memory.
-    - `compiled`: figures of the program as compiled for the plan's hardware, or None where it was
-      not.
+    - `compiled`: figures of the program compiled for the plan's hardware; None if it was not
+      compiled.
     - `solve_result`: status, objective, bound, gap and seconds of the solver, before copies of
       operands are kept (`kiwi.problem.kept_copies`).
-    - `decisions`: one per materialised operator, in execution order.
-    - `execution`: schedule and layouts, what is emitted.
-    - `traced`: what was planned.
-    - `notes`: what the reader should know, with a stable code each.
+    - `decisions`: one for each materialised operator, in execution order.
+    - `execution`: schedule and layouts, from which the program is emitted.
+    - `traced`: the traced step.
+    - `notes`: notes for the reader, each with a stable code.
     - `planning_seconds`: wall time of planning, compile checks included.
     - `breakdown`: the estimate, split by argument and operator.
-    - `origin`: what the plan was made from, for explaining and changing it; `progress`: states
-      of the solver, in time.
-    - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it
-      is, without the order that a plan imposes; else None.
-    - `rounds`: what the closed loop tried, the last one being this plan unless it was refused;
-      those of searches by other prices (`corrections`) stand in front.
-    - `host_limit_bytes`: what one device may take of its host's memory; None where nothing is
-      offloaded.
-    - `history`: what the search tried (`kiwi.campaign.attempts`); `made_by`: the positions in it of
-      the attempts that made the plan: that of its solution, then that of its program.
+    - `origin`: what the plan was made from, for explaining and changing it.
+    - `progress`: states of the solver, in time.
+    - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it is,
+      without the order that a plan imposes; otherwise None.
+    - `rounds`: the rounds of the closed loop. The last one is this plan, unless it was refused.
+      Rounds of searches by other prices (`corrections`) come first.
+    - `host_limit_bytes`: the host memory that one device may use; None if nothing is offloaded.
+    - `history`: the attempts of the search (`kiwi.campaign.attempts`). `made_by`: the positions in
+      it of the two attempts that made the plan's solution and its program.
     - `timings`: where the time of planning went, from tracing on; empty in plans from files.
-    - `deviations`: the kernels whose seconds as compiled differ from the plan, most first.
-    - `corrections`: of prices, those that it was made with and those that its programs taught.
-    - `cross_check`: what another compiler than the plan's made of it, where that checked.
-    - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made, whose
-      times are those of then; "" for a new one.
+    - `deviations`: the kernels whose compiled seconds differ from the plan, the largest difference
+      first.
+    - `corrections`: corrected prices: those that the plan was made with, and those that its
+      programs taught.
+    - `cross_check`: the program of another compiler than the plan's, if one checked it.
+    - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made; "" for
+      a new plan. Its times are those of that day.
     """
 
     mesh: DeviceMesh
@@ -157,22 +159,23 @@ class PlanRecord:
 
     @functools.cached_property
     def in_shardings(self) -> Any:
-        """A `PartitionSpec` per argument leaf, as a pair (positional, keyword) of pytrees.
+        """A `PartitionSpec` for each argument leaf, as a pair (positional, keyword) of pytrees.
 
-        Without keyword arguments it is the tuple of positional ones alone, as `jax.jit` takes.
+        Without keyword arguments it is the tuple of the positional ones alone, as `jax.jit` takes
+        it.
         """
         args, kwargs = jax.tree.unflatten(self.traced.call.tree, self._in_specs)
         return (args, kwargs) if kwargs else args
 
     @functools.cached_property
     def out_shardings(self) -> Any:
-        """A `PartitionSpec` per result leaf, in the result's pytree."""
+        """A `PartitionSpec` for each result leaf, in the result's pytree."""
         return jax.tree.unflatten(self.traced.out_tree, self._out_specs)
 
     @property
     def fits(self) -> bool:
-        """Whether the compiled peak, or the estimate without a check, is within the budget, and
-        that of the host's memory within its own."""
+        """Whether the plan is within the budget of the device and of the host: as compiled, or as
+        estimated without a check."""
         is_within = self.host_limit_bytes is None or self.host_peak_bytes <= self.host_limit_bytes
         return self.peak_bytes <= self.memory_budget_bytes and is_within
 
@@ -189,19 +192,20 @@ class PlanRecord:
 
     @property
     def host_peak_bytes(self) -> int:
-        """What one device takes of its host's memory, as compiled or else as estimated; arguments
-        and results that the caller keeps there count where it is compiled."""
+        """The host memory that one device uses, as compiled or else as estimated. The compiled
+        figure includes arguments and results that the caller keeps there."""
         return (self.compiled or self.estimate).host_peak_bytes
 
     @property
     def time_shares(self) -> Mapping[str, float]:
-        """Which share of the predicted time is "measured", "interpolated", "extrapolated" from
-        measurements, or "analytic"; they sum to 1. Empty in plans saved before it was kept."""
+        """The shares of the predicted time that are "measured", "interpolated", "extrapolated" from
+        measurements, or "analytic". They add up to 1. Plans saved before these were kept have none.
+        """
         return self.estimate.time_shares
 
     @property
     def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
-        """What the compiled program communicates beyond the plan, by kind and mesh axes.
+        """Collectives of the compiled program beyond the plan's, by kind and mesh axes.
 
         Empty without a check.
         """
@@ -228,7 +232,7 @@ class PlanRecord:
 
     @functools.cached_property
     def step(self) -> Step:
-        """The planned step with all that compiling it needs."""
+        """The planned step with everything that compiling it needs."""
         program, specs = self.execution.units.graph.program, (self._in_specs, self._out_specs)
         on_host = (
             frozenset(k for k, value in enumerate(values) if program.is_on_host(value))
@@ -253,7 +257,7 @@ class PlanRecord:
 
     @property
     def _kernel_seconds(self) -> Mapping[int, float]:
-        """By unit, what one run of each of its library kernels is priced at."""
+        """The price of one run of each library kernel, by unit."""
         kernels, graph = self.execution.kernels, self.execution.units.graph
         found: dict[int, float] = {}
         for unit, decision in zip(self.execution.units.units, self.decisions, strict=True):
@@ -270,12 +274,13 @@ class PlanRecord:
         return found
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
-        """Puts arguments where the plan wants them; returns them as given (a tuple if several).
+        """Moves arguments to where the plan wants them. Returns them in the form given (a tuple if
+        several).
 
-        `mesh`: the devices to use, by default the first `plan.mesh.size` attached ones.
+        - `mesh`: the devices to use, by default the first `plan.mesh.size` attached ones.
 
-        **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments are not
-        those planned for.
+        **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments are not those
+        planned for.
         """
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self.traced.call.tree:
@@ -295,8 +300,11 @@ class PlanRecord:
         return self.step.argument_shardings(mesh)
 
     def step_for(self, compiler: Compiler) -> Step:
-        """The planned step for a compiler; one that the plan was not made for gets the barriers
-        that every plan needs, or, where that does not order steps by memory, one at every step."""
+        """The planned step for a compiler.
+
+        For a compiler that the plan was not made for, it gets the barriers that every plan needs.
+        If that compiler does not order steps by memory, it gets a barrier at every step.
+        """
         if compiler.name == self.execution.compiler.name:
             return self.step
         facts = target_named(compiler.name).facts(self.mesh.hardware)
@@ -318,8 +326,8 @@ class PlanRecord:
         return self.step_for(compiler).jit(mesh, self.run_options(compiler))
 
     def run_options(self, compiler: Compiler, *, waits: bool = False) -> Mapping[str, Any]:
-        """The compiler options that the plan runs with; collectives overlap with computation unless
-        a check has not found room for that, or the step `waits` for them."""
+        """The compiler options that the plan runs with. Collectives overlap with computation,
+        unless a check found no room for that or the step `waits` for them."""
         if compiler.name == self.execution.compiler.name:
             compiler = compiler.arranged(self.execution.arrangement)
         checked, ways = self.compiled, compiler.overlapping_options
@@ -332,8 +340,8 @@ class PlanRecord:
     def lower(self, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """The planned step lowered for devices, to be compiled, read or compared.
 
-        `devices`: of jax, by default the attached ones. Described devices will do
-        (`jax.experimental.topologies`), so that nothing needs to be attached.
+        - `devices`: devices of jax, by default the attached ones. Described devices
+          (`jax.experimental.topologies`) are enough, so nothing needs to be attached.
 
         **Raises:** `NotEnoughDevicesError`; `CompilerUnavailableError` as `jit`.
         """
@@ -341,7 +349,7 @@ class PlanRecord:
         return jitted.lower(*self.step.arguments)
 
     def residency_counts(self) -> Mapping[str, int]:
-        """How many operators are kept, recomputed and, where there are any, offloaded."""
+        """How many operators are kept, recomputed and, if there are any, offloaded."""
         found = [decision.residency for decision in self.decisions]
         names = dict.fromkeys(("keep", "recompute", *sorted(found)))
         return {residency: found.count(residency) for residency in names}
@@ -350,10 +358,10 @@ class PlanRecord:
 def place_leaves(
     leaves: Sequence[Any], shardings: Sequence[jax.sharding.NamedSharding]
 ) -> list[Any]:
-    """Moves leaves to their shardings; those already in place are returned as they are.
+    """Moves leaves to their shardings. A leaf that is already in place is returned unchanged.
 
-    A device takes over the array that it has, and cannot be given one twice: an array that stands
-    for several leaves is copied.
+    `jax.device_put` may take over the buffer of an array, and cannot take it twice. So an array
+    that stands for several leaves is copied.
     """
     moved = set[int]()
 

@@ -1,4 +1,4 @@
-"""What the HTML report draws: a plan's document, and what files leave out."""
+"""The data of the HTML report: a plan's document, and what files leave out."""
 
 import math
 from dataclasses import asdict
@@ -23,8 +23,9 @@ def report_data(
 ) -> dict[str, Any]:
     """The data of `kiwi.report.render`.
 
-    - `plan`: where it was just made: its wall times and the solver's progress are shown.
-    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve; `search`: that of
+    - `plan`: the plan, if it was just made: the report then shows wall times and the solver's
+      progress.
+    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve. `search`: the table of
       `kiwi.configurations.result.SearchResult.json`.
     """
     budget = document["options"]["memory_budget_bytes"]

@@ -1,7 +1,7 @@
-"""A saved plan put back on its function: a `Plan` from a document and a traced call.
+"""Puts a saved plan back on its function: a `Plan` from a document and a traced call.
 
-The function is traced anew, and the document tells nothing but layouts, order and figures; what
-is executed is always the function at hand.
+The function is traced anew. The document supplies layouts, order and figures only: what is executed
+is always the present function.
 """
 
 from collections.abc import Sequence
@@ -42,20 +42,20 @@ from kiwi.xla.step import Arrangement
 
 
 def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: bool = True) -> Plan:
-    """The plan, for a function that is the one it was made for.
+    """The plan for a function, which has to be the one that it was made for.
 
-    - `planner`: makes the plan again, where it is to be changed or explained.
+    - `planner`: the planner that changes or explains the plan.
     - `strict`: False accepts other values of literals and captured constants, on which no plan
       depends.
 
-    **Raises:** `PlanMismatchError` if the function differs, with what differs.
+    **Raises:** `PlanMismatchError` with the differences.
     """
     _check_function(saved, traced, strict=strict)
     mesh = mesh_of(saved)
     units, regrouped = _units(saved, traced)
     breakdown = breakdown_of(saved, units)
     table = _table(saved)
-    # Without the table that it was priced from it cannot be priced again.
+    # A plan cannot be priced again without the table that it was priced from.
     lost = regrouped or (saved["options"].get("recorded", False) and table is None)
     own = replace(_with_given_shardings(saved, traced), units=units)
     history = history_of(saved)
@@ -91,7 +91,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
 
 
 def check_arguments(saved: Document, call: Call) -> None:
-    """Raises `PlanMismatchError` unless paths, types and donation are those of the plan."""
+    """Raises `PlanMismatchError` unless paths, types and donation are the plan's."""
     donated = ("", " (donated)")
     wanted = {path: a["type"] + donated[a["donated"]] for path, a in saved["arguments"].items()}
     found = {
@@ -113,7 +113,7 @@ def check_arguments(saved: Document, call: Call) -> None:
 
 
 def on_host_of(saved: Document) -> OnHost:
-    """What lay in host memory."""
+    """The arguments and results in host memory."""
     arguments, results = (
         frozenset(k for k, entry in enumerate(saved[part].values()) if "memory_kind" in entry)
         for part in ("arguments", "results")
@@ -162,7 +162,7 @@ def _converter(saved: Document) -> cattrs.Converter:
 
 
 def _table(saved: Document) -> ProfileTable | None:
-    """The table of the plan, if it still is where it was, and still is the same."""
+    """The table of the plan, if it still exists unchanged at its place."""
     reference = saved["options"].get("table")
     if reference is None or reference["loaded_from"] is None:
         return None
@@ -174,7 +174,7 @@ def _table(saved: Document) -> ProfileTable | None:
 
 
 def _units(saved: Document, traced: StepToPlan) -> tuple[UnitGraph, bool]:
-    """The units in the plan's order, and whether today's rules group equations otherwise."""
+    """The units in the plan's order, and whether today's rules group equations differently."""
     roots = [operator["root"] for operator in saved["operators"].values()]
     known = [unit.root for unit in traced.units.units]
     if roots == known:
@@ -226,19 +226,19 @@ def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:
 
 
 def history_of(saved: Document) -> tuple[Trial, ...]:
-    """What the search tried; nothing in files of older versions."""
+    """The attempts of the search; none in files of older versions."""
     return from_plain(saved.get("history", []), tuple[Trial, ...], _converter(saved), "history")
 
 
 def estimate_of(saved: Document, breakdown: CostBreakdown | None = None) -> Estimate:
-    """The estimate; `buffers` come from the breakdown, where there is one."""
+    """The estimate. Its `buffers` come from the breakdown, if there is one."""
     plain = {**saved["estimate"], "buffers": []}
     found = from_plain(plain, Estimate, _converter(saved), "estimate")
     return replace(found, buffers=() if breakdown is None else breakdown.buffers)
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:
-    """The figures of the compiled program; compiling took no time now."""
+    """The figures of the compiled program. Its compile time is zero."""
     if saved.get("checks") is None:
         return None
     checks = {**saved["checks"], "compile_seconds": 0.0}
@@ -246,7 +246,7 @@ def compiled_of(saved: Document) -> CompiledProgram | None:
 
 
 def cross_check_of(saved: Document) -> CrossCheck | None:
-    """What another compiler than the plan's made of it."""
+    """The program of another compiler than the plan's."""
     if saved.get("cross_check") is None:
         return None
     program = {**saved["cross_check"]["program"], "compile_seconds": 0.0}
@@ -255,7 +255,7 @@ def cross_check_of(saved: Document) -> CrossCheck | None:
 
 
 def corrections_of(saved: Document) -> Corrections:
-    """What compiled programs taught of prices, by which the plan is priced."""
+    """The corrected prices by which the plan is priced."""
     return from_plain(saved.get("corrections", {}), Corrections, _converter(saved), "corrections")
 
 
@@ -282,7 +282,7 @@ def decisions_of(saved: Document) -> tuple[Decision, ...]:
 
 
 def _with_derived(operator: Document) -> Document:
-    """With the fields of a `Decision` that other entries of the document tell."""
+    """A `Decision` with the fields that other entries of the document determine."""
     results, types, seconds = (operator[key] for key in ("results", "types", "seconds"))
     shape = types[0].partition("[")[2].rstrip("]") if types else ""
     return {
@@ -295,7 +295,7 @@ def _with_derived(operator: Document) -> Document:
 
 
 def _with_given_shardings(saved: Document, traced: StepToPlan) -> StepToPlan:
-    """With the shardings that the caller of the saved plan had fixed."""
+    """The call with the shardings that the caller of the saved plan had fixed."""
     arguments, results = (
         [partition_spec(v["sharding"]) if v.get("given") else None for v in saved[part].values()]
         for part in ("arguments", "results")
@@ -309,7 +309,7 @@ def _with_given_shardings(saved: Document, traced: StepToPlan) -> StepToPlan:
 def _origin(
     saved: Document, traced: StepToPlan, mesh: DeviceMesh, breakdown: CostBreakdown, planner: MadeBy
 ) -> Origin | None:
-    """What the plan was made from."""
+    """The origin of the plan."""
     options = saved["options"]
     if "solver" not in options:
         return None
@@ -319,7 +319,7 @@ def _origin(
         host_budget_bytes=options.get("host_budget_bytes"),
         constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
         corrections=corrections_of(saved),
-        # Files of before an option have its default.
+        # Files older than an option have its default.
         **{name: options[name] for name in IN_FILES if name in options},
     )
     own = tuple((entry.residency,) for entry in breakdown.operators)

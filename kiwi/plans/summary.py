@@ -13,16 +13,16 @@ from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 
 _MOST_ROWS = 8
 _LEAST_SHARE = 0.05
-"""Stages that took less of the time are not shown."""
+"""Stages with a smaller share of the time are not shown."""
 SAME_TIME = 0.05
-"""A compiled step that takes so much more or less than planned is said to differ."""
+"""Up to this difference the compiled step is said to take the planned time."""
 
 _LONGEST_PATH = 44
 _INDEX = re.compile(r"\[\d+\]")
 
 
 def summary(plan: PlanRecord) -> str:
-    """About thirty lines: what it costs, whether it fits, what is sharded and recomputed."""
+    """About thirty lines: the plan's cost, whether it fits, and what is sharded and recomputed."""
     blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
     blocks += [_arguments(plan), _offloaded(plan), _recomputed(plan)]
     blocks.append("\n".join(note.line for note in plan.notes))
@@ -46,7 +46,7 @@ def _head(plan: PlanRecord) -> str:
 
 def _quality(plan: PlanRecord) -> str:
     """How good the plan is by its prices and its account of memory, which is all that the solver
-    proves; "optimal" only where the compiled program takes the time that is planned."""
+    proves. It is called "optimal" only if the compiled program takes the planned time."""
     result, ratio = plan.solve_result, plan.time_ratio
     if result.gap is None:
         return f"{result.status.value}, no bound"
@@ -57,13 +57,13 @@ def _quality(plan: PlanRecord) -> str:
 
 
 def _planner(plan: PlanRecord) -> str:
-    """Its name, with the parameters that are not at their defaults."""
+    """The planner's name, with its parameters that are not at their defaults."""
     given = ", ".join(f"{name}={value!r}" for name, value in plan.planner_parameters.items())
     return f"{plan.planner}({given})" if given else plan.planner
 
 
 def _timings(plan: PlanRecord) -> str:
-    """The stages that took most of the processor's time, on a line of its own."""
+    """One line with the stages that took most of the processor's time."""
     total = sum(each.cpu_seconds for each in plan.timings)
     if not total:
         return ""
@@ -142,7 +142,7 @@ def _unchecked(plan: PlanRecord) -> str:
 
 
 def _host(plan: PlanRecord) -> str:
-    """What lies in the host's memory, where the plan puts something there."""
+    """The plan's use of host memory, if it has any."""
     size, checked = plan.estimate.host_peak_bytes, plan.compiled
     if not size:
         return ""
@@ -152,7 +152,7 @@ def _host(plan: PlanRecord) -> str:
 
 
 def _rounds(plan: PlanRecord) -> str:
-    """What the closed loop took."""
+    """The rounds of the closed loop."""
     if not plan.rounds:
         return ""
     solving = format_seconds(sum(r.solve_seconds for r in plan.rounds))
@@ -181,7 +181,7 @@ def _collectives(plan: PlanRecord) -> str:
 
 
 def _arguments(plan: PlanRecord) -> str:
-    """The largest arguments and their shardings; those of equal layers on one line."""
+    """The largest arguments and their shardings. Those of equal layers share a line."""
     sizes: dict[tuple[str, ...], list[int]] = {}
     call, shardings = plan.traced.call, plan.execution.argument_shardings
     for path, shape, sharding in zip(call.paths, call.shapes, shardings, strict=True):

@@ -1,4 +1,4 @@
-"""What the shardings of the user's own function cost."""
+"""The cost of the shardings in the user's own function."""
 
 from dataclasses import replace
 from typing import TypeVar
@@ -10,13 +10,13 @@ _Plan = TypeVar("_Plan", bound=PlanRecord)
 
 
 def without_user_shardings(plan: _Plan, *, effort: str = "quick") -> _Plan:
-    """The plan of the same request without what the function and its arguments say of shardings
-    (`respect_user_shardings=False`), not compiled.
+    """The plan of the same request without the shardings that the function and its arguments ask
+    for (`respect_user_shardings=False`). It is not compiled.
 
-    Its `estimate.step_seconds` beside this plan's is what they cost. It is a second plan, made
-    with the given effort. A `shard_map` stays, as opposed to `respect_user_shardings=False`.
+    The difference of its `estimate.step_seconds` to this plan's is their cost. It is a second plan,
+    made with the given effort. Unlike with `respect_user_shardings=False`, each `shard_map` stays.
 
-    **Raises:** `InvalidArgumentError` if the problem cannot be formulated anew;
+    **Raises:** `InvalidArgumentError` if the problem cannot be formulated again;
     `InfeasibleBudgetError`, `NoPlanFoundError` as `kiwi.plan`.
     """
     origin = origin_of(plan)

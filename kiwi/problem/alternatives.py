@@ -1,4 +1,4 @@
-"""What else could be done with one operator, if everything around it stayed as it is."""
+"""The other options of one operator, priced as if everything around it stayed as it is."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +22,9 @@ class Alternative:
     """Another option of a unit.
 
     - `reads`, `results`: the layouts expected and yielded.
-    - `recompute_at`: the unit before which it would run again, or None where it is kept.
-    - `change_seconds`: change of the step time if every other choice stayed.
-    - `change_bytes`: change of the memory held at the plan's peak, its own results alone.
+    - `recompute_at`: the unit before which it would run again, or None if it is kept.
+    - `change_seconds`: the change of the step time if every other choice stayed.
+    - `change_bytes`: the change of the memory of its own results at the plan's peak.
     - `fetch_at`: the unit before which it would be fetched from the host, if offloaded.
     """
 
@@ -39,12 +39,12 @@ class Alternative:
 def local_alternatives(
     planning: PlanningProblem, solution: Sequence[int], restricted: PlanningProblem
 ) -> list[tuple[Alternative, ...]]:
-    """For each unit its cheapest other options; those that neighbours forbid are left out.
+    """The cheapest other options of each unit, without those that its neighbours forbid.
 
-    Copies of operands follow from the choices of producer and reader and cost no time, so that
-    the nodes that stand for them are passed over. An option that neither makes nor reads a kept
-    copy any more loses what that saves; `restricted` is the solution's problem with the copies
-    that the plan keeps.
+    Nodes of copies are passed over: copies follow from the choices of producer and reader and cost
+    no time. An option that no longer makes or reads a kept copy loses what the copy saves.
+
+    - `restricted`: the solution's problem with the copies that the plan keeps.
     """
     first = len(planning.sources)
     chosen = zip(planning.problem.nodes, solution, strict=True)
@@ -61,8 +61,8 @@ def local_alternatives(
 
 
 def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.ndarray]:
-    """For each node the cost of every option, its edges to neighbours' chosen options included.
-    Infinite where a neighbour's choice forbids the option."""
+    """The cost of every option of each node, with its edges to the neighbours' chosen options. It
+    is infinite if a neighbour's choice forbids the option."""
     return [local.costs for local in _local(planning, solution)]
 
 
@@ -78,7 +78,7 @@ def _local(planning: PlanningProblem, solution: Sequence[int]) -> "list[_Local]"
 
 
 class _Local:
-    """For each option of a node its costs and loads, with its edges to neighbours' choices."""
+    """The costs and loads of a node's options, with its edges to the neighbours' choices."""
 
     def __init__(self, node: Node) -> None:
         self.costs = np.array(node.costs)
@@ -86,20 +86,20 @@ class _Local:
         self._load(node.loads, ...)
 
     def add(self, edge: Edge, lines: Any) -> None:
-        """An edge, of which `lines` are the cells of the options."""
+        """Adds an edge. `lines` are the cells of the options."""
         self.costs += edge.costs[lines]
         self._load(edge.loads, lines)
 
     def lose(self, edge: Edge, options: list[int]) -> None:
-        """What an edge saves, which some options do without."""
+        """Takes back an edge's saving from the options that go without it."""
         cell = edge.cell(0, 0)
         self.costs[options] -= edge.costs[cell]
         for load in edge.loads:
             self._amounts(load)[options] -= load.amounts[cell]
 
     def step_costs(self, total: Mapping[tuple[int, int], float], chosen: int) -> np.ndarray:
-        """The costs less what is hidden in the node's windows; `total`: the loads of a solution
-        that chooses `chosen`."""
+        """The costs less the seconds hidden in the node's windows. `total` is the loads of a
+        solution that chooses `chosen`."""
         found = np.array(self.costs)
         for window in {window for window, _ in self._loads}:
             keys = {key for key in (*total, *self._loads) if key[0] == window}
@@ -123,7 +123,7 @@ class _Local:
 def _lost(
     planning: PlanningProblem, restricted: PlanningProblem
 ) -> Iterator[tuple[int, list[int], Edge]]:
-    """For makers and readers of kept copies, their options that do not save what an edge does."""
+    """For makers and readers of kept copies, the options that lose an edge's saving."""
     behind = len(restricted.sources) + len(restricted.unit_nodes)
     for edge in restricted.problem.edges:
         if edge.head < behind or edge.costs[edge.cell(0, 0)] >= 0:
@@ -132,12 +132,12 @@ def _lost(
         assert copy.earlier is not None
         earlier = restricted.copies[copy.earlier]
         yield copy.unit, _without_copy(planning, copy), edge
-        if earlier.earlier is None:  # else there is another one, still
+        if earlier.earlier is None:  # otherwise another copy still exists
             yield earlier.unit, _without_copy(planning, earlier), edge
 
 
 def _without_copy(planning: PlanningProblem, copy: CopyNode) -> list[int]:
-    """The options of a unit that have no copy in the layout that is kept."""
+    """The options of a unit without a copy in the kept layout."""
     read, target, is_again = copy.read, copy.options[0].target, copy.reader is Reader.AGAIN
     return planning.unit_nodes[copy.unit].options_where(
         lambda s, r: s.reads[read] != target or (is_again and not r.recomputes)

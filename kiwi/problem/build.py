@@ -1,22 +1,25 @@
 """The `Problem` of a unit graph on a mesh.
 
-Nodes: every argument and captured constant (how it is sharded), then every unit (how it is
-sharded, and whether its results are kept or recomputed), then the copies of large operands
-that may be resharded (see `kiwi.problem.copies`). The option of a unit is the pair (sharding
+There is a node for every argument and captured constant (its sharding), then one for every unit
+(its sharding, and whether its results are kept or recomputed), then one for every copy of a large
+operand that may be resharded (see `kiwi.problem.copies`). The option of a unit is a pair (sharding
 strategy, residency), strategy-major.
 
 Edges:
 
-(a) from the node of a value to each unit that reads it: resharding from the producer's layout
-    to the one the strategy expects, twice where the reader is recomputed; forbidden where the
-    reader is recomputed at a time at which the value is not there.
-(b) from producer and reader to the copy between them: which options go together, and what a copy
-    that is kept saves.
-(c) from an argument to the unit whose result replaces it in the next step (a donated buffer,
-    or state in and state out), and from what an iteration of a loop starts from to what it hands
-    on: resharding from the result's layout to the argument's.
-(d) between a reduction that goes to the kernel of its readers and what it reads, or who reads it:
-    what a kernel of its own takes more, see `kiwi.problem.reductions_apart`.
+(a) from a value's node to each unit that reads it: resharding from the producer's layout to the
+layout that the strategy expects, twice if the reader is recomputed. It is forbidden to recompute
+the reader at a time at which the value does not exist.
+
+(b) from producer and reader to the copy between them: which options go together, and what a kept
+copy saves.
+
+(c) from an argument to the unit whose result replaces it in the next step (a donated buffer, or
+state in and state out), and from the start of a loop's iteration to its end: resharding from the
+result's layout to the argument's.
+
+(d) between a reduction in its readers' kernel and the units it reads, or its readers: the extra
+cost of a kernel of its own, see `kiwi.problem.reductions_apart`.
 """
 
 import functools
@@ -68,27 +71,26 @@ from kiwi.solver.problem import Edge, Node, Problem
 from kiwi.timings import timed
 
 LEAST_OFFLOADED = 0.001
-"""The part of the memory limit that a value has at least, on each device, to be offloaded."""
+"""A smaller value, on each device and as a part of the memory limit, is not offloaded."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the caller fixes.
+    """Restrictions and additions by the caller.
 
     - `arguments`: value index of an argument → its sharding.
     - `results`: position among the function's results → its sharding.
-    - `carried`: position of a result → value index of the argument that it replaces in the
-      next step, and whose sharding it should have.
+    - `carried`: position of a result → value index of the argument that it replaces in the next
+      step, and whose sharding it should have.
     - `recompute`: whether recomputation may be planned.
-    - `values`: value index of what a unit yields → its sharding, where the unit has a strategy
-      that yields it so.
-    - `rewrite`: the units that are recomputed, and no others; None leaves that to the solver.
-    - `offered`: for each unit, residencies to offer beside its own: those of other plans of the
-      same step, which are then solutions of this problem, too.
-    - `pins`: the user's, see `kiwi.problem.pins`. They have options left.
-    - `host_limit_bytes`: of the host's memory for each device; None offloads nothing.
-    - `offloads_pinned_only`: whether nothing goes there but what the user asks for.
-    - `corrections`: of prices, by what programs took.
+    - `values`: value index of a unit's result → its sharding, if a strategy of the unit yields it.
+    - `rewrite`: exactly the units that are recomputed; None leaves that to the solver.
+    - `offered`: for each unit, further residencies: those of other plans of the same step, which
+      are then solutions of this problem, too.
+    - `pins`: the user's pins, see `kiwi.problem.pins`. Each leaves some options.
+    - `host_limit_bytes`: the host memory of each device; None offloads nothing.
+    - `offloads_pinned_only`: whether only values that the user asks for are offloaded.
+    - `corrections`: prices corrected by compiled programs.
     """
 
     arguments: Mapping[int, TensorSharding]
@@ -106,8 +108,8 @@ class Fixed:
     def least_offloaded_bytes(
         self, facts: TargetFacts, limit_bytes: int | None, devices: int
     ) -> Callable[[Unit], float] | None:
-        """How many bytes a unit's result has at least, on all devices together, to be offloaded;
-        None where nothing is."""
+        """The least bytes of a unit's result, on all devices together, with which it is offloaded;
+        None if nothing is offloaded."""
         if self.host_limit_bytes is None:
             return None
         least = LEAST_OFFLOADED * (limit_bytes or 0) * devices
@@ -138,25 +140,25 @@ class UnitNode:
     residency: UnitResidency
 
     def choice(self, option: int) -> tuple[ShardingStrategy, Residency]:
-        """The pair that an option index means."""
+        """The pair of strategy and residency of an option index."""
         strategy, residency = divmod(option, len(self.residency.options))
         return self.strategies[strategy], self.residency.options[residency]
 
     def options_where(self, fits: Callable[[ShardingStrategy, Residency], bool]) -> list[int]:
-        """The options of which a condition holds."""
+        """The options that meet a condition."""
         pairs = itertools.product(self.strategies, self.residency.options)
         return [option for option, pair in enumerate(pairs) if fits(*pair)]
 
 
 KeptCopies = frozenset[OperandRead]
-"""Reads that go on with an earlier reader's copy."""
+"""Reads that use an earlier reader's copy."""
 
 NONE_KEPT: KeptCopies = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
 class OfferedOptions:
-    """What there is to choose from, for a step on a mesh."""
+    """The options of a step on a mesh."""
 
     kernels: KernelGraph
     mesh: DeviceMesh
@@ -168,17 +170,17 @@ class OfferedOptions:
 
     @property
     def units(self) -> UnitGraph:
-        """Those of the step, in order."""
+        """The units of the step, in order."""
         return self.kernels.units
 
     @property
     def facts(self) -> TargetFacts:
-        """What the target does with any program."""
+        """Facts of the target that hold for any program."""
         return self.kernels.facts
 
     @functools.cached_property
     def overlap(self) -> Overlap:
-        """What communicates while the devices compute."""
+        """The communication that overlaps with computation."""
         on_host = self.units.graph.program.host_values
         copies = bool(on_host) or self.fixed.host_limit_bytes is not None
         overlap = Overlap.on(self.kernels, copies=copies)
@@ -190,12 +192,12 @@ class OfferedOptions:
 
     @functools.cached_property
     def _least_seconds(self) -> Mapping[int, float]:
-        """What large units take at least."""
+        """The least seconds of large units."""
         large = (unit.index for unit in large_ones(self.units))
         return {k: self._work(k).least_seconds(self.mesh.size) for k in large}
 
     def crowding(self, residencies: Iterable[Residency]) -> Crowded:
-        """Where the copies to the host and back of units with these residencies crowd."""
+        """Where copies to the host and back crowd, for units with these residencies."""
         program, copied, fetched = self.units.graph.program, {}, {}
         for unit, residency in zip(self.units.units, residencies, strict=True):
             if residency.fetch_at is not None and unit.loop is not None:
@@ -220,21 +222,22 @@ class OfferedOptions:
         return self.kernels.storage.copied_bytes(moved, layout, self.mesh.shape)
 
     def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
-        """What the compiler allocates for buffers: more than is alive at once."""
+        """The bytes that the compiler allocates for buffers: more than are alive at once."""
         return allocated_bytes(buffers, horizon, self.units)
 
     def seconds_to_host(self, held: Sequence[Sequence[Interval]]) -> np.ndarray:
-        """Seconds of copying what is held in the host's memory there, or back, by option."""
+        """Seconds of copying a unit's offloaded results to the host, or back, by option."""
         held_bytes = np.array([sum(each.bytes for each in own) for own in held], dtype=np.float64)
         return held_bytes / self.mesh.hardware.host_bandwidth_bytes_per_second
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
-        """Between the layouts of a value, as a unit reads it."""
+        """The resharding between the layouts of a value, for a unit that reads it."""
         return self.operands.table(value, reader)
 
     @functools.cached_property
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
-        """For each value with a buffer the number of its node, and the layout by each strategy."""
+        """For each value with a buffer, the number of its node and its layout under each
+        strategy."""
         found = {source.value: (k, source.shardings) for k, source in enumerate(self.sources)}
         for number, node in enumerate(self.unit_nodes, start=len(self.sources)):
             for k, value in enumerate(self.units.units[node.unit].outputs):
@@ -242,8 +245,8 @@ class OfferedOptions:
         return found
 
     def carried(self, *, known: bool = False) -> Iterator[tuple[int, int, float]]:
-        """What a step, or an iteration of a loop, starts from and hands on for the next one, and
-        the results of branches: both values, and how often; `known`: as far as XLA knows."""
+        """The pairs of values that a step or an iteration starts from and hands on to the next one,
+        and the results of branches, with how often they are moved. `known`: as far as XLA knows."""
         program = self.units.graph.program
         carried = [(a, program.results[p], 1.0) for p, a in self.fixed.carried.items()]
         for loop in program.loops:
@@ -271,14 +274,14 @@ class OfferedOptions:
 
 
 MOST_RESTRICTIONS = 4
-"""Restricted problems that a problem keeps: of the best solution and of the one it is compared
-with, each with and without the choice of copies."""
+"""The number of restricted problems that a problem keeps: for the best solution and for the one it
+is compared with, each with and without the choice of copies."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlanningProblem(OfferedOptions):
-    """A `Problem` together with what its nodes and options mean. The problem's nodes are `sources`,
-    then `unit_nodes`, then `copies`."""
+    """A `Problem` together with the meaning of its nodes and options. The problem's nodes are
+    `sources`, then `unit_nodes`, then `copies`."""
 
     copies: tuple[CopyNode, ...]
     problem: Problem
@@ -302,7 +305,7 @@ class PlanningProblem(OfferedOptions):
         return found
 
     def kept_copies(self, solution: Sequence[int]) -> KeptCopies:
-        """The copies that a solution keeps, where that is offered."""
+        """The copies that a solution keeps, if keeping is offered."""
         first = len(self.sources) + len(self.unit_nodes)
         chosen = zip(self.copies, solution[first : first + len(self.copies)], strict=True)
         return frozenset(
@@ -313,18 +316,18 @@ class PlanningProblem(OfferedOptions):
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All that is held, where each node has one option."""
+        """All buffers, of a problem in which each node has one option."""
         usages = (node.usage[0] for node in self.problem.nodes)
         return tuple(b for usage in usages for b in usage if isinstance(b, Buffer))
 
     def restricted(
         self, solution: Sequence[int], kept: KeptCopies | None = NONE_KEPT
     ) -> "PlanningProblem":
-        """The same with the chosen options only, edges split into parts.
+        """The problem with the chosen options only, with edges split into parts.
 
-        Its only solution is all zeros; with None for `kept`, the copies that may be kept are what
-        is left to choose, and the first options make them all. Splitting all edges of the whole
-        problem would triple its memory. The last few are kept: a solution is priced, estimated and
+        Its only solution is all zeros. With `kept` None, the choice of copies stays open, and the
+        first options make them all. Splitting all edges of the whole problem would triple its
+        memory. The last few restricted problems are kept: a solution is priced, estimated and
         explained.
         """
         key = tuple(solution), kept
@@ -342,7 +345,8 @@ class PlanningProblem(OfferedOptions):
         return {}
 
     def _assembly_of(self, solution: tuple[int, ...]) -> "_Assembly":
-        """That of the chosen options. Problems that differ in the copies that are kept share it."""
+        """The assembly of the chosen options. Problems that differ only in the kept copies share
+        it."""
         if solution not in self._assemblies:
             while len(self._assemblies) >= MOST_RESTRICTIONS // 2:
                 del self._assemblies[next(iter(self._assemblies))]
@@ -370,7 +374,8 @@ class PlanningProblem(OfferedOptions):
         return OfferedOptions(*given, sources, nodes, crowded, self.operands)
 
     def crowded_as(self, solution: Sequence[int]) -> "PlanningProblem":
-        """The same, cut where the copies of a solution crowd; itself where it is."""
+        """The same problem, cut where the copies of a solution crowd; itself if it is cut there
+        already."""
         crowded = self.crowding(residency for _, residency in self.unit_choices(solution))
         if crowded == self.crowded:
             return self
@@ -427,8 +432,8 @@ def chosen_problem(
 
 
 def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[ShardingStrategy, ...]:
-    """Those that yield what is fixed, and of these those that move the fewest bytes; all where
-    nothing is fixed, or no strategy yields it."""
+    """The strategies that yield what is fixed and move the fewest bytes; all strategies if nothing
+    is fixed, or if none yields it."""
     wanted = [fixed.values.get(output) for output in unit.outputs]
     if all(sharding is None for sharding in wanted):
         return fixed.pins.strategies(table, unit)
@@ -446,8 +451,9 @@ def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[Shardin
 def _moved_bytes(
     table: StrategyTable, unit: Unit, strategy: ShardingStrategy, fixed: Fixed
 ) -> tuple[bool, int, int]:
-    """Whether operands lie in another layout than the fixed one, the local bytes of these and of
-    partial sums, and of these alone: XLA's partitioner takes operands as they lie where it can."""
+    """The order of strategies for `_strategies`: whether operands lie in another layout than the
+    fixed one, the local bytes of these and of partial sums, and of these alone. XLA's partitioner
+    takes operands as they lie if it can."""
     layouts, values = {**fixed.values, **fixed.arguments}, table.units.graph.program.values
     operands = sum(
         values[value].size_bytes // expected.shard_count(table.mesh.shape)
@@ -468,8 +474,8 @@ def _source_node(units: UnitGraph, mesh: DeviceMesh, fixed: Fixed, value: int) -
 
 
 class _Assembly:
-    """Nodes and edges of what is offered; of problems that differ in the copies that are kept, all
-    but the copies are made once."""
+    """Nodes and edges of the offered options. Problems that differ only in the kept copies share
+    all but the copies."""
 
     def __init__(self, offered: OfferedOptions, matrices: EdgeMatrices | None = None) -> None:
         self._offered, self._units, self._kernels = offered, offered.units, offered.kernels
@@ -485,11 +491,11 @@ class _Assembly:
     def problem(
         self, limit_bytes: int | None, kept: KeptCopies | None = NONE_KEPT
     ) -> PlanningProblem:
-        """`kept`: the copies that are kept; None leaves that open."""
+        """The problem with the copies `kept`; None leaves the choice open."""
         offered = self._offered
         least = math.inf if limit_bytes is None else NEGLIGIBLE * limit_bytes
         if self._matrices.with_parts and limit_bytes is not None:
-            # Of what is decided few are left: they count under any limit.
+            # Decided copies are few: they count under any limit.
             whole_bytes = sum(v.size_bytes for v in offered.units.graph.program.values)
             least = min(least, NEGLIGIBLE * (whole_bytes // offered.mesh.size))
         copies = self._copies(least, kept)
@@ -510,7 +516,7 @@ class _Assembly:
 
     @functools.cached_property
     def _own_nodes(self) -> tuple[Node, ...]:
-        """Those of sources and units."""
+        """The nodes of sources and units."""
         return (
             *(self._node_of_source(source) for source in self._offered.sources),
             *(self._node_of_unit(node) for node in self._offered.unit_nodes),
@@ -518,13 +524,13 @@ class _Assembly:
 
     @functools.cached_property
     def _own_edges(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...]]:
-        """Edges between sources and units: those of reads, and all others."""
+        """The edges between sources and units: those of reads first, then all others."""
         others = (*self._carried_edges(), *self._edges_of_reductions())
         return tuple(self._read_edges()), others
 
     def _find_copies(self, least: float, kept: KeptCopies | None) -> Iterator[CopyNode]:
-        """One node per read that may be resharded. Copies of fewer bytes than `least` are
-        negligible, and left out where none is kept."""
+        """Adds a node for each read that may be resharded. Copies of fewer bytes than `least` are
+        negligible, and left out if none is kept."""
         values, shape = self._units.graph.program.values, self._offered.mesh.shape
         for node in self._offered.unit_nodes:
             unit = self._units.units[node.unit]
@@ -547,8 +553,8 @@ class _Assembly:
                     yield replace(copy, is_negligible=is_negligible)
 
     def _gathered_results(self, least: float) -> Iterator[GatheredResult]:
-        """One node per result of at least so many bytes that collectives may bring into the layout
-        of the donated argument that it takes over."""
+        """Adds a node for each large result that collectives may bring into the layout of the
+        donated argument that it takes over."""
         values = self._units.graph.program.values
         for argument, value, _ in self._offered.carried():
             if not self._is_copied(argument, value) or values[value].size_bytes < least:
@@ -560,7 +566,7 @@ class _Assembly:
                 yield GatheredResult(**vars(found), argument=argument)
 
     def _is_copied(self, argument: int, value: int) -> bool:
-        """Whether a result takes over a donated argument where collectives may not write."""
+        """Whether a result takes over a donated argument to which collectives may not write."""
         is_over = self._units.aliased_results.get(value) == argument
         return is_over and self._offered.facts.copies_gathered_results
 
@@ -585,7 +591,7 @@ class _Assembly:
         return Node(f"argument {source.value}", zero, usage, {"compute": zero}, host_usage=on_host)
 
     def _held_by_host(self, source: SourceNode) -> tuple[tuple[Interval, ...], ...]:
-        """An argument that the caller has on the host stays there; empty for others."""
+        """The options of an argument that the caller keeps on the host; empty for others."""
         if source.value not in self._units.graph.program.host_values:
             return ()
         sizes = (self._offered.local_bytes(source.value, s) for s in source.shardings)
@@ -627,7 +633,7 @@ class _Assembly:
         return Node(name, costs, self._usage(node), parts, loads, host_usage)
 
     def _stacking_seconds(self, node: UnitNode) -> np.ndarray:
-        """Of a unit's options, where what another loop reads of its results is copied to stacks."""
+        """Seconds of a unit's options for copying results to stacks, if another loop reads them."""
         unit, mesh = self._units.units[node.unit], self._offered.mesh
         passes = self._kernels[node.unit].stack_passes
         if not passes or unit.loop is None:
@@ -640,7 +646,8 @@ class _Assembly:
         return trips * per_byte * np.outer(sizes, is_stacked).ravel()
 
     def _row_seconds(self, node: UnitNode) -> np.ndarray:
-        """Of a unit's options, what reductions of rows wait for, and kernels of their own take."""
+        """Seconds that reductions of rows wait, and that kernels of their own take, by option of a
+        unit."""
         rows, mesh = self._kernels[node.unit].rows, self._offered.mesh
         again = np.array([residency.recomputes for residency in node.residency.options])
         if rows is None:
@@ -653,7 +660,7 @@ class _Assembly:
         return (waits + np.outer(apart * rows.is_summed_once, ~again)).ravel()
 
     def _host_usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
-        """What a unit's options hold in the host's memory; empty where that is never anything."""
+        """The host memory of a unit's options; empty if none uses any."""
         unit, options = self._units.units[node.unit], node.residency.options
         if all(r.fetch_at is None for r in options):
             return ()
@@ -667,7 +674,7 @@ class _Assembly:
         )
 
     def _usage(self, node: UnitNode) -> tuple[tuple[Interval, ...], ...]:
-        """Memory of a unit's options. Strategies that hold equally much share their lists."""
+        """The memory of a unit's options. Strategies with equal memory share their lists."""
         unit, residency = self._units.units[node.unit], node.residency
         runs = [
             runs_of(self._units, unit, residency, option, self._overwritten, self._fused)
@@ -682,7 +689,7 @@ class _Assembly:
         return tuple(usage for memory in held for usage in known[memory])
 
     def _producer(self, value: int) -> Side:
-        """The node that yields a value, and what its options store."""
+        """The node that yields a value, and the layouts that its options store."""
         if value not in self._producers:
             self._producers[value] = self._make_producer(value)
         return self._producers[value]
@@ -699,7 +706,7 @@ class _Assembly:
         return Side.of(number, layouts, self._offered.unit_nodes[unit].residency.options)
 
     def _reader(self, node: UnitNode, read: int) -> Side:
-        """A unit's node, and what its options expect of a read."""
+        """A unit's node, and the layouts that its options expect of a read."""
         wanted = (s.reads[read] for s in node.strategies)
         return Side.of(len(self._offered.sources) + node.unit, wanted, node.residency.options)
 
@@ -738,7 +745,8 @@ class _Assembly:
                 yield edge
 
     def _copied_seconds(self, argument: int, layouts: Sequence[TensorSharding]) -> np.ndarray:
-        """Of copying a donated argument and the result that takes it over, see `GatheredResult`."""
+        """Seconds of copying a donated argument and the result that takes it over, see
+        `GatheredResult`."""
         sizes = np.array([self._offered.local_bytes(argument, layout) for layout in layouts])
         hardware = self._offered.mesh.hardware
         moved = 2 * sizes / hardware.sustained_memory_bytes_per_second

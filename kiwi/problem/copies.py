@@ -1,22 +1,22 @@
 """Memory of resharded operands: a copy in the layout that the reader expects.
 
-Where a unit expects an operand in another layout than the stored one, the resharded copy is
-held while the unit runs, beside the original. The problem gets a node for each such read,
-between producer and reader, whose options are
+If a unit expects an operand in another layout than the stored one, the resharded copy is held while
+the unit runs, beside the original. The problem gets a node for each such read, between producer and
+reader, with these options:
 
-- *direct(d)*: the value is stored in layout d, and read so; no memory;
-- *copy(d, t)*: it is stored otherwise; a copy in layout d is held while the reader runs, and
-  while it runs again at time t if it is recomputed there; twice that where the reader cannot read
-  what is gathered from the stored layout as it lies (`Kernel.transposed_copies`);
-- *kept(d)*: it is stored otherwise; the copy in layout d that an earlier reader of the value made,
-  or kept itself, is held on to and read. Parameters gathered for the forward pass stay gathered
-  until the backward pass has read them: FSDP without resharding in between. Those gathered for a
-  layer that is recomputed stay gathered for its gradients.
+- *direct(d)*: the value is stored in layout d and read so. It takes no memory.
+- *copy(d, t)*: the value is stored in another layout. A copy in layout d is held while the reader
+  runs, and while it runs again at time t if it is recomputed. It takes twice that memory if the
+  reader cannot read the gathered value as it lies (`Kernel.transposed_copies`).
+- *kept(d)*: the value is stored in another layout, and the copy in layout d of an earlier reader is
+  held until this one reads it. So parameters gathered for the forward pass stay gathered until the
+  backward pass has read them: FSDP without resharding in between. Parameters gathered for a layer
+  that is recomputed stay gathered for its gradients.
 
 For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
-all else is decided (`kiwi.problem.kept_copies`), where an earlier reader expects the same layout. A
-unit that is recomputed is then two readers, with a node each. Resharding is priced on the edge
-between producer and reader; the edge between producer and copy gives it back for *kept*.
+everything else is decided (`kiwi.problem.kept_copies`), if an earlier reader expects the same
+layout. A recomputed unit then counts as two readers, with a node each. Resharding is priced on the
+edge between producer and reader. The edge between producer and copy gives it back for *kept*.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,11 +36,11 @@ from kiwi.mesh import TensorSharding
 from kiwi.problem.strategies import ShardingStrategy
 
 CopiedBytes = Callable[[Value, TensorSharding], int]
-"""Bytes of one device's part of a copy of what is moved, in a layout."""
+"""Bytes of one device's part of a copy, in a layout."""
 
 NEGLIGIBLE = 0.004
-"""Copies below this part of the memory limit count only while they are kept: they are too many. In
-an estimate it is a part of what a device has of all values, where that is less."""
+"""Smaller copies, as a part of the memory limit, count only while they are kept, since they are too
+many. In an estimate the part is one of all values on a device, if that is less."""
 
 
 Transposes = Callable[[TensorSharding, TensorSharding], bool]
@@ -53,7 +53,7 @@ def never(stored: TensorSharding, target: TensorSharding) -> bool:
 
 
 class Reading(Enum):
-    """How a reader comes by its operand, see above."""
+    """How a reader gets its operand, see above."""
 
     DIRECT = "direct"
     COPY = "copy"
@@ -70,8 +70,11 @@ class Reader(Enum):
 
 @dataclass(frozen=True)
 class CopyOption:
-    """`target` is the layout read; `again_at` is None where nothing is recomputed. `is_transposed`:
-    the stored layout is one from which the reader transposes the copy."""
+    """One option of a copy.
+
+    `target` is the layout that is read. `again_at` is None if nothing is recomputed.
+    `is_transposed` says that the reader transposes the copy from the stored layout.
+    """
 
     target: TensorSharding
     reading: Reading
@@ -90,18 +93,18 @@ class CopyOption:
 
 
 TimesAgain = Callable[[int, CopyOption], Sequence[int]]
-"""The points of time at which a unit is recomputed, whose copies have an option."""
+"""The points of time at which a unit is recomputed and its copies have an option."""
 
 
 @dataclass(frozen=True, eq=False)
 class CopyNode:
     """The node of read number `read` of unit `unit`.
 
-    `reader` tells of which computations of the unit.
-    `earlier` is the number of the node, among all copies, whose copy *kept* holds on to. The memory
-    of a copy that `is_negligible` only counts while it is kept. `transposes` tells whether a copy
-    is transposed by its reader, from the stored layout and the target. `moved` is what the copy is
-    of: the value that is read, in the dtype that `Kernel.moved` says.
+    - `reader`: the computations of the unit that it is for.
+    - `earlier`: the number of the node, among all copies, whose copy *kept* holds on to.
+    - `is_negligible`: its memory counts only while it is kept.
+    - `transposes`: whether the reader transposes a copy, by stored layout and target.
+    - `moved`: what is copied: the value that is read, in the dtype that `Kernel.moved` says.
     """
 
     unit: int
@@ -120,7 +123,7 @@ class CopyNode:
 
     @property
     def operand_read(self) -> OperandRead:
-        """What a node of one reader stands for."""
+        """The value, unit and read of a node with one reader."""
         return OperandRead(self.unit, self.read, self.reader is Reader.AGAIN)
 
     def buffers(
@@ -131,7 +134,7 @@ class CopyNode:
         copies: Sequence["CopyNode"],
         again: TimesAgain,
     ) -> tuple[Buffer, ...]:
-        """Memory of one option; `copies` are all nodes."""
+        """The memory of one option. `copies` are all nodes."""
         if not option.is_copy:
             return ()
         maker, spans = self.unit, self._spans(option, ranges, again)
@@ -160,13 +163,14 @@ class CopyNode:
         return copies[self.earlier]
 
     def _maker(self, copies: Sequence["CopyNode"]) -> int:
-        """The unit that makes the copy which *kept* holds on to."""
+        """The unit that makes the copy that *kept* holds on to."""
         return self.unit if self.earlier is None else self._earlier(copies)._maker(copies)
 
     def wanted(
         self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
     ) -> TensorSharding:
-        """The layout of the copy under the unit's strategy; `layouts` of all that is stored."""
+        """The layout of the copy under the unit's strategy. `layouts` are those of all stored
+        values."""
         return strategy.reads[self.read]
 
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
@@ -184,8 +188,8 @@ class CopyNode:
     def allowed_before(
         self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
     ) -> np.ndarray:
-        """Boolean [options, wanted x times]: which agree with the reader's choice. `times` are
-        those at which the reader is recomputed, None where it is not."""
+        """Boolean [options, wanted x times]: which options agree with the reader's choice. `times`
+        are the times at which the reader is recomputed, None if it is not."""
         index, targets = self._target_numbers()
         is_copy = np.array([o.is_copy for o in self.options])
         number_of_time = {time: k for k, time in enumerate(times)}
@@ -213,7 +217,7 @@ class CopyNode:
 
     @property
     def is_kept(self) -> np.ndarray:
-        """Boolean [options]: which hold on to an earlier copy."""
+        """Boolean [options]: which options hold on to an earlier copy."""
         return np.array([option.reading is Reading.KEPT for option in self.options])
 
     def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
@@ -225,12 +229,12 @@ class CopyNode:
 
 @dataclass(frozen=True, eq=False)
 class GatheredResult(CopyNode):
-    """The node of a result that takes over the donated argument `argument`, where collectives bring
-    it into that one's layout and the compiler does not let them write there
+    """The node of a result that takes over the donated argument `argument`. Collectives bring it
+    into the argument's layout, but the compiler does not let them write there
     (`TargetFacts.copies_gathered_results`).
 
-    What they yield is held until the step ends, and readers of the argument read a copy of it,
-    which is made as the step starts.
+    The gathered result is held until the step ends. Readers of the argument read a copy of it, made
+    as the step starts.
     """
 
     argument: int = -1
@@ -238,7 +242,7 @@ class GatheredResult(CopyNode):
     def wanted(
         self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
     ) -> TensorSharding:
-        """The argument's."""
+        """The argument's layout."""
         return layouts[self.argument]
 
     def buffers(
@@ -260,7 +264,7 @@ class GatheredResult(CopyNode):
 
 
 def of_each_reader(node: CopyNode) -> Iterator[CopyNode]:
-    """A node of one target as one for each computation of its unit."""
+    """A node of one target as several, one for each computation of its unit."""
     (option,) = node.options
     if option.again_at is None:
         yield replace(node, reader=Reader.FIRST)
@@ -277,8 +281,8 @@ def copy_node(
     residencies: Sequence[Residency],
     transposes: Transposes = never,
 ) -> CopyNode | None:
-    """The node of one read; None where stored and expected layout can never differ. `transposes` as
-    in `CopyNode`."""
+    """The node of one read; None if stored and expected layout never differ. `transposes`: as in
+    `CopyNode`."""
     targets, stored = sorted(set(wanted)), set(layouts)
     if len(targets) == 1 and stored == set(targets):
         return None
@@ -294,8 +298,8 @@ def copy_node(
 
 
 def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
-    """A node of one reader and target with the option *kept*, of the copy that node `earlier` makes
-    or keeps. `always`: without the option to make one."""
+    """A node of one reader and target with the option *kept*, for the copy that node `earlier`
+    makes or keeps. `always` leaves out the option to make one."""
     (made,) = node.options
     kept = replace(made, reading=Reading.KEPT)
     return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)
@@ -304,9 +308,9 @@ def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
 def readers_of_copies(
     units: UnitGraph, copies: Iterable[CopyNode], kept: frozenset[OperandRead] | None
 ) -> Iterator[CopyNode]:
-    """A node for each reader of copies that have one option, with the option to keep what the
-    reader before it, in the body of the same loop, has made or kept; a unit that is recomputed
-    reads twice. `kept`: the reads that have just this option; None leaves all open."""
+    """A node for each reader of copies with one option, with the option to keep the copy of the
+    reader before it in the same loop body. A recomputed unit reads twice. `kept`: the reads that
+    have only this option; None leaves all open."""
     nodes = (_RunningReader.of(units, each) for copy in copies for each in of_each_reader(copy))
     latest: dict[tuple[Any, ...], tuple[int, _RunningReader]] = {}
     for number, reader in enumerate(sorted(nodes, key=lambda reader: reader.runs_at)):
@@ -323,9 +327,9 @@ def readers_of_copies(
 class _RunningReader:
     """A node of one reader.
 
-    - `runs_at`: orders readers as they run; reads of one computation run at once.
-    - `key`: that of all readers that might share a copy: what is moved, to which layout, in the
-      body of which loop.
+    - `runs_at`: the order in which readers run; reads of one computation run at once.
+    - `key`: equal for all readers that might share a copy: what is moved, to which layout, in which
+      loop's body.
     - `may_share`: whether each iteration of the body has a value of its own.
     """
 

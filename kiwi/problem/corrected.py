@@ -1,4 +1,4 @@
-"""Strategies with the seconds that compiled programs took (`kiwi.corrections`)."""
+"""Strategies with the seconds of compiled programs (`kiwi.corrections`)."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from kiwi.problem.strategies import ShardingStrategy
 
 
 def kind_of(units: UnitGraph, unit: Unit) -> str:
-    """A digest of what a unit computes: its operators, and shapes and dtypes of what it reads and
-    yields; the same in all layers that are alike, in each process and for each budget."""
+    """A digest of a unit's computation: its operators, and shapes and dtypes of its operands and
+    results. It is the same in all equal layers, in each process and for each budget."""
     program = units.graph.program
     names = [program.equations[e].name for e in unit.equations]
     values = [program.values[v] for v in (*unit.reads, *unit.outputs)]
@@ -26,7 +26,7 @@ def corrected(
     unit: Unit,
     strategies: Sequence[ShardingStrategy],
 ) -> tuple[ShardingStrategy, ...]:
-    """The strategies of a unit, with what programs took."""
+    """The strategies of a unit, with the seconds that programs took."""
     if not corrections:
         return tuple(strategies)
     own = corrections.of(kind_of(units, unit))

@@ -2,25 +2,21 @@
 
 seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 
-Where the mesh has a profile table, its figures go before these, see
-`kiwi.problem.recorded_seconds`.
-
-A copy between host and device memory takes its bytes over the bandwidth between them.
-
-A region that is planned whole takes what the units take that it consists of, loops times their
-trips (`kiwi.hlo.region_units`).
-
-A unit in the body of a loop takes its seconds once per iteration.
-
-Where no kernel computes a matmul together with what maps its result, those maps are a kernel of
-their own, which reads the result and writes it again, and so is what a library adds, where partial
-sums have to be summed up first. Operands that it does not read as they lie are transposed in
-another kernel each (`Kernel.transposed_operands`).
-
-Where a compiler reduces rows in the kernel of their readers (`Kernel.rows`), it takes
-no more than a launch: were it nothing, plans would compute the few bytes of it again for the
-backward pass, and the barrier for that makes a kernel of it. What is reduced in the kernel of an
-earlier unit (`Kernel.shared`) takes that and its own traffic, a map its traffic alone.
+- Figures of the mesh's profile table, if it has one, replace these, see
+  `kiwi.problem.recorded_seconds`.
+- A copy between host and device memory takes its bytes over the bandwidth between them.
+- A region that is planned whole takes the sum over its units, loops times their trips
+  (`kiwi.hlo.region_units`).
+- A unit in a loop's body takes its seconds once per iteration.
+- If no kernel computes a matmul together with the maps of its result, those maps are a kernel of
+  their own, which reads the result and writes it again. So is an addition by a library that has to
+  wait for the sum of partial sums. Operands that the library cannot read as they lie are transposed
+  in another kernel each (`Kernel.transposed_operands`).
+- If a compiler reduces rows in the kernel of their readers (`Kernel.rows`), the reduction takes a
+  launch. If it were free, plans would recompute its few bytes for the backward pass, and the
+  barrier for that makes a kernel of it.
+- A reduction in the kernel of an earlier unit (`Kernel.shared`) takes a launch and its own traffic,
+  a map its traffic alone.
 """
 
 import functools
@@ -51,30 +47,33 @@ _PARTIAL_READERS = _SLICES | {"gather"}
 
 @dataclass(frozen=True)
 class UnitWork:
-    """What a unit computes and moves, unsharded.
+    """A unit's computation and traffic, unsharded.
 
-    - `work[k]`: of the k-th equation the seconds at the device's rate, and the factors whose
+    - `work[k]`: the seconds of the k-th equation at the device's rate, and the factors whose
       sharding divides them.
-    - `read_bytes[k]`: bytes of the k-th read, as it is stored; of what is only sliced, those of the
-      slices.
-    - `read_once`: only as many bytes of a read as the result has are touched.
-    - `recorded`: its work as the mesh's profile table knows it, None without one.
-    - `workspace_bytes`: what it holds while it runs unsharded, beyond operands and results.
+    - `read_bytes[k]`: bytes of the k-th read, as it is stored. For a read that is only sliced,
+      bytes of the slices.
+    - `read_once`: no more bytes of a read are touched than the result has.
+    - `recorded`: its work as the mesh's profile table knows it; None without one.
+    - `workspace_bytes`: memory while it runs unsharded, beyond operands and results.
     - `trips`: how often the unit runs in a step; less than once in a branch.
-    - `border`: the border of a loop that it stands at, if any. What an iteration starts from or
-      ends with lies in place; of what is stacked an iteration writes one element.
-    - `stacked`: how many elements a stacked result has, 1 if it is none.
+    - `border`: the border of a loop that it stands at, if any. The start or end value of an
+      iteration lies in place. An iteration writes one element of a stack.
+    - `stacked`: how many elements a stacked result has; 1 if it is none.
     - `is_transfer`: whether it copies between host and device memory.
-    - `reduced_for_readers`: the factors that it reduces in its readers' kernel; None where it has
-      a kernel of its own.
-    - `at_hand[k]`: where the kernel of an earlier unit computes it, whether this one has the k-th
-      read anyway; else None. `reduces`: whether it ends in a reduction.
-    - `functions`: of `work` what units of their own compute meanwhile, on devices that have such.
-    - `region`: what the region takes that it runs, if it runs one.
-    - `beside`: the seconds of what other kernels of it move beside its own.
-    - `maps_apart`: whether maps behind its matmul are a kernel of their own; `adds_apart`: the
-      factors whose sharding makes one of what is added to it, which waits for partial sums.
-    - `transposed`: by number of the read, when a kernel of its own transposes it first.
+    - `reduced_for_readers`: the factors that it reduces in its readers' kernel; None if it has a
+      kernel of its own.
+    - `at_hand[k]`: if the kernel of an earlier unit computes it, whether that unit has the k-th
+      read anyway; otherwise None.
+    - `reduces`: whether it ends in a reduction.
+    - `functions`: the part of `work` that other execution units compute meanwhile, on devices that
+      have such.
+    - `region`: the price of the region that it runs, if it runs one.
+    - `beside`: the seconds of the traffic of its further kernels.
+    - `maps_apart`: whether maps behind its matmul are a kernel of their own. `adds_apart`: the
+      factors whose sharding puts an addition into a kernel of its own, which waits for partial
+      sums.
+    - `transposed`: the reads, by number, that a kernel of its own transposes first.
     """
 
     work: tuple[tuple[float, frozenset[int]], ...]
@@ -142,7 +141,7 @@ class UnitWork:
     def price(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> Price:
-        """Seconds on one device, and the weakest provenance of what they are made of.
+        """Seconds on one device, and the weakest provenance among their parts.
 
         - `shards`: into how many pieces each sharded factor is cut.
         - `read_bytes`: local bytes of each read.
@@ -181,7 +180,8 @@ class UnitWork:
         return Price(self.trips * seconds, once.provenance)
 
     def share_without_beside(self, result_bytes: int) -> float:
-        """The part of its seconds that its own kernel takes, without what it moves beside."""
+        """The share of its seconds that its own kernel takes, without the traffic of further
+        kernels."""
         if not self.beside or self.at_hand is not None:
             return 1.0
         alone = replace(self, beside=())
@@ -189,7 +189,7 @@ class UnitWork:
         return own.seconds / all_of_it.seconds
 
     def least_seconds(self, devices: int) -> float:
-        """What it computes takes at least on one of so many devices, where all share it."""
+        """The least seconds of its computation on one of so many devices, if all share it."""
         shared_seconds = sum(seconds for seconds, _ in self.work) / devices
         region_seconds = 0.0 if self.region is None else self.region.multiplying_seconds
         return self.trips * (shared_seconds + region_seconds)
@@ -197,8 +197,8 @@ class UnitWork:
     def apart_seconds(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
-        """What it takes more in a kernel of its own than in that of its readers, or of an earlier
-        unit, of `price`'s arguments; 0 where it has one anyway."""
+        """The extra seconds of a kernel of its own, compared with the kernel of its readers or of
+        an earlier unit; 0 if it has one anyway. The arguments are those of `price`."""
         if self.at_hand is None and not self._is_in_kernel_of_readers(shards):
             return 0.0
         alone = replace(self, reduced_for_readers=None, at_hand=None)
@@ -208,7 +208,8 @@ class UnitWork:
     def again_seconds(
         self, once: Price, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
-        """What a second run takes, of `price` and its arguments: operands lie transposed."""
+        """The seconds of a second run, with the arguments and result of `price`: transposed
+        operands lie ready."""
         if not any(operand.is_transposed(shards) for _, operand in self.transposed):
             return once.seconds
         return replace(self, transposed=()).price(shards, read_bytes, result_bytes).seconds
@@ -216,7 +217,7 @@ class UnitWork:
     def _apart(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, int]:
-        """What kernels beside its library's move, and their number."""
+        """The traffic of kernels beside its library's, and their number."""
         moved = [read_bytes[k] for k, operand in self.transposed if operand.is_transposed(shards)]
         if self.maps_apart or any(shards.get(f, 1) > 1 for f in self.adds_apart):
             moved.append(result_bytes)
@@ -228,15 +229,15 @@ class UnitWork:
 
 
 def _workspace_bytes(equation: Equation, is_region: bool) -> int:
-    """What the function of an equation holds beyond its operands and results."""
+    """The memory that an equation's function holds beyond its operands and results."""
     if is_region:
         return region_workspace_bytes(equation.jaxpr_eqn)
     return 0 if equation.kernel is None else peak_bytes(equation.kernel_jaxpr)
 
 
 def _moved_in_kernels(units: UnitGraph, unit: Unit) -> Iterator[MovedBeside]:
-    """What a function with a sharding rule moves in front of, and behind, the library kernels that
-    it calls. One that calls none is priced as one kernel."""
+    """The traffic of a function with a sharding rule before and after the library kernels that it
+    calls. A function without such calls is priced as one kernel."""
     for place, index in enumerate(unit.equations):
         equation = units.graph.program.equations[index]
         if equation.kernel is not None and kernel_calls(equation.kernel_jaxpr):
@@ -245,7 +246,7 @@ def _moved_in_kernels(units: UnitGraph, unit: Unit) -> Iterator[MovedBeside]:
 
 
 def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
-    """For each read whether the earlier kernel that computes the unit has it anyway; None where the
+    """For each read, whether the earlier kernel that computes the unit has it anyway; None if the
     unit has a kernel of its own."""
     if kernel.shared is None:
         return None
@@ -254,12 +255,12 @@ def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
 
 @dataclass(frozen=True)
 class RegionPrice:
-    """What one run of a region takes on one device.
+    """The price of one run of a region on one device.
 
-    - `seconds`: all of it but its collectives.
-    - `multiplying_seconds`: of its matmuls, convolutions and library kernels.
-    - `kernel_seconds`: of its library kernels, and `kernel_runs`: how many run.
-    - `provenance`: the weakest of what it is made of.
+    - `seconds`: all seconds without those of collectives.
+    - `multiplying_seconds`: those of its matmuls, convolutions and library kernels.
+    - `kernel_seconds`: those of its library kernels, of which `kernel_runs` run.
+    - `provenance`: the weakest among its parts.
     """
 
     seconds: float = 0.0
@@ -269,7 +270,7 @@ class RegionPrice:
     provenance: Provenance = Provenance.ANALYTIC
 
     def times(self, trips: float) -> "RegionPrice":
-        """Of so many runs."""
+        """The price of so many runs."""
         return RegionPrice(
             trips * self.seconds,
             trips * self.multiplying_seconds,
@@ -280,7 +281,7 @@ class RegionPrice:
 
 
 def region_price(kernels: KernelGraph, equation: Equation, mesh: DeviceMesh) -> RegionPrice:
-    """What the region of an equation takes: of a conditional its costliest branch."""
+    """The price of an equation's region; for a conditional, that of its costliest branch."""
     parts = units_of_region(equation.jaxpr_eqn, kernels.facts.fusion)
     prices = [_program_price(units, mesh, kernels.facts.target) for units in parts]
     runs = trips(equation.jaxpr_eqn)
@@ -291,7 +292,7 @@ def region_price(kernels: KernelGraph, equation: Equation, mesh: DeviceMesh) -> 
 
 @functools.lru_cache(maxsize=64)
 def _program_price(units: UnitGraph, mesh: DeviceMesh, target: str) -> RegionPrice:
-    """What the units of a program take one after another on one device, its collectives apart."""
+    """The price of a program's units, one after another on one device, without collectives."""
     kernels = TARGETS[target].kernels(units, mesh.hardware)
     equations, prices = units.graph.program.equations, []
     for unit in units.units:
@@ -334,7 +335,7 @@ def _local_seconds(own: Sequence[tuple[float, frozenset[int]]], shards: Mapping[
 
 
 def _read_bytes(kernels: KernelGraph, unit: Unit, value: int) -> int:
-    """What each of a unit's reads of a value reads, as it is stored."""
+    """The bytes that each of a unit's reads of a value reads, as the value is stored."""
     sliced_bytes = _sliced_bytes(kernels.units, unit, value)
     itemsize = kernels.units.graph.program.values[value].itemsize
     return sliced_bytes * kernels.storage.itemsize(value) // itemsize

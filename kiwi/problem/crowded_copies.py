@@ -21,8 +21,9 @@ from kiwi.memory.residency import Residency
 
 @dataclass(frozen=True)
 class Crowded:
-    """The units at which copies crowd, by loop: in forward bodies those to the host of the unit and
-    of all behind it, in backward bodies those from there that it and all before it read."""
+    """The units at which copies crowd, by loop. In forward bodies these are copies to the host, of
+    the unit and of all behind it. In backward bodies they are copies from the host, read by the
+    unit and by all before it."""
 
     to_host: Mapping[int | None, int] = field(default_factory=dict)
     from_host: Mapping[int | None, int] = field(default_factory=dict)
@@ -33,12 +34,12 @@ class Crowded:
         return unit.index > first or unit.index < last
 
     def is_among(self, unit: Unit) -> bool:
-        """Whether the copy of a unit's result to the host is one of them."""
+        """Whether the copy of a unit's result to the host is a crowded one."""
         return unit.index >= self.to_host.get(unit.loop, math.inf)
 
     def until(self, loop: int, residencies: Iterable[Residency]) -> np.ndarray:
-        """Whether what a backward body does again for each residency, to fetch or to compute it, is
-        one of them, or they may hide behind it."""
+        """By residency, whether the fetch or the recomputation in a backward body is a crowded
+        copy, or may hide one."""
         last = self.from_host.get(loop, -1)
         return np.array([r.again_at is not None and r.again_at <= last for r in residencies])
 
@@ -49,8 +50,9 @@ def crowded(
     copied_seconds: Mapping[int, float],
     fetched: Mapping[int, tuple[int, int]],
 ) -> Crowded:
-    """By unit what computing takes at least, and copying its result either way; where it may be
-    copied also the loop that reads it from there, and before which unit."""
+    """The units where copies crowd. Arguments are by unit: the least seconds of computing, the
+    seconds of copying its result either way, and, if it may be copied, the loop that reads it from
+    there and the unit before which it does."""
     needed: dict[int, float] = {}
     for unit, (_, time) in fetched.items():
         needed[time] = needed.get(time, 0.0) + copied_seconds[unit]
@@ -71,8 +73,8 @@ def crowded(
 def _most(
     body: Sequence[int], computed_seconds: Mapping[int, float], copied_seconds: Mapping[int, float]
 ) -> int | None:
-    """The unit up to which the most copies are left over by what is computed before; None where
-    none is."""
+    """The unit up to which the computation before leaves the most copies over; None if it leaves
+    none."""
     left_seconds, most_seconds, found = 0.0, 0.0, None
     for unit in body:
         left_seconds += copied_seconds.get(unit, 0.0)

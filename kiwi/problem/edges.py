@@ -1,7 +1,7 @@
 """Cost matrices of the problem's edges.
 
-Options that store a value in one layout, or expect it in one, share a line of the matrix (see
-`kiwi.solver.Edge`). A line stands for a pair (layout, class of residencies), layout-major; equal
+Options that store or expect a value in the same layout share a line of the matrix (see
+`kiwi.solver.Edge`). A line stands for a pair (layout, class of residencies), layout-major. Equal
 matrices, such as those of repeated layers, are built once.
 """
 
@@ -25,9 +25,9 @@ _ALWAYS = (Residency(None, 2**31),)
 class Side:
     """One end of an edge: the layouts that the node's options store or expect.
 
-    - `node`: its number in the problem. `layouts`: distinct.
-    - `layout_of_strategy`: for each strategy its index in `layouts`.
-    - `residencies`: of the node; an argument is always there.
+    - `node`: its number in the problem. `layouts`: its distinct layouts.
+    - `layout_of_strategy`: for each strategy the index in `layouts`.
+    - `residencies`: the node's residencies; an argument is always live.
     """
 
     node: int
@@ -48,8 +48,8 @@ class Side:
         return cls(node, tuple(index), numbers, residencies)
 
     def lines(self, class_of_residency: Sequence[int] | None = None) -> np.ndarray:
-        """For each option its line: one for each layout and class of residencies, of which there
-        is just one by default."""
+        """The line of each option. There is one line for each layout and class of residencies; by
+        default there is one class."""
         classes = np.asarray(class_of_residency or [0] * len(self.residencies))
         width = int(classes.max()) + 1
         return (self.layout_of_strategy[:, None] * width + classes[None, :]).ravel()
@@ -58,23 +58,23 @@ class Side:
 def resharding_table(
     mesh: DeviceMesh, facts: TargetFacts, value: Value, *, least_share: float = 1.0
 ) -> ReshardingTable:
-    """Between the layouts of a value, in the bytes that the compiled program moves.
+    """Resharding between the layouts of a value, in the bytes that the compiled program moves.
 
-    What a unit reads is moved as `Kernel.moved` says; `least_share`: as `ReshardingTable`'s.
+    A unit's operand is moved as `Kernel.moved` says. `least_share`: as in `ReshardingTable`.
     """
     return ReshardingTable(mesh, value.shape, facts.moved_itemsize(value), least_share)
 
 
 @dataclass(frozen=True)
 class OverlappingMoves:
-    """The moves of an operand that the device computes meanwhile: gathers of `dims` and, if
-    `others`, all moves but gathers."""
+    """The moves of an operand that overlap with computation: gathers of `dims` and, with `others`,
+    all moves that are no gathers."""
 
     dims: frozenset[int]
     others: bool
 
     def has(self, stored: TensorSharding, wanted: TensorSharding) -> bool:
-        """Whether the move between two layouts is one."""
+        """Whether the move between two layouts overlaps."""
         if not refines(stored, wanted):
             return self.others
         pairs = enumerate(zip(stored.dims, wanted.dims, strict=True))
@@ -85,13 +85,13 @@ class OverlappingMoves:
 class Operand:
     """A value as a unit reads it.
 
-    - `table`: between its layouts. `trips`: how often it is resharded in a step.
+    - `table`: resharding between its layouts. `trips`: how often it is resharded in a step.
     - `is_map`: the reader is elementwise, and pays nothing for a part of the device's shard: XLA
-      fuses the slice (`tests/emit/test_emission.py`).
-    - `is_slice`: the reader is a slice, which needs the stacked operand for as long as the slice
-      has readers.
+      fuses the slice.
+    - `is_slice`: the reader is a slice, which needs the stacked operand as long as the slice has
+      readers.
     - `overlap`: the loads of resharding it, from the seconds of doing so once and again.
-    - `moves`: those that may overlap; None where all may.
+    - `moves`: the moves that may overlap; None if all may.
     """
 
     table: ReshardingTable
@@ -104,14 +104,14 @@ class Operand:
     def seconds_once(
         self, stored: Sequence[TensorSharding], wanted: Sequence[TensorSharding]
     ) -> np.ndarray:
-        """[stored, wanted] of resharding it once."""
+        """[stored, wanted]: seconds of resharding it once."""
         seconds = self.table.seconds_matrix(stored, wanted)
         return np.where(self.table.is_cut(stored, wanted), 0.0, seconds) if self.is_map else seconds
 
     def overlapping(
         self, stored: Sequence[TensorSharding], wanted: Sequence[TensorSharding]
     ) -> np.ndarray:
-        """[stored, wanted], whether resharding it may overlap."""
+        """[stored, wanted]: whether resharding it may overlap."""
         if self.moves is None:
             return np.ones((len(stored), len(wanted)))
         return np.array([[self.moves.has(s, w) for w in wanted] for s in stored], float)
@@ -125,8 +125,8 @@ class Operand:
 
 @dataclass(frozen=True, eq=False)
 class _Matrices:
-    """What edges of equal operands share; `once` and `again`: seconds of resharding that may
-    overlap."""
+    """The parts that edges of equal operands share. `once` and `again` are the seconds of
+    resharding that may overlap."""
 
     costs: np.ndarray
     parts: dict[str, np.ndarray]
@@ -135,7 +135,7 @@ class _Matrices:
 
 
 class EdgeMatrices:
-    """Builds edges; equal matrices once. `with_parts`: whether costs are split into parts."""
+    """Builds edges, equal matrices once. `with_parts`: whether costs are split into parts."""
 
     def __init__(self, *, with_parts: bool) -> None:
         self.with_parts = with_parts
@@ -172,8 +172,8 @@ class EdgeMatrices:
     def _read_matrices(
         self, here: np.ndarray, again: np.ndarray, seconds: np.ndarray, hideable: np.ndarray
     ) -> "_Matrices | None":
-        """Resharding and that of a recomputed reader together, and the parts if asked for;
-        `hideable`: of `seconds` what may overlap."""
+        """The resharding of a reader's first computation and of its recomputation together, and the
+        parts if asked for. `hideable` is the part of `seconds` that may overlap."""
         if not seconds.any() and here.all():
             return None
         penalty = np.where(here, 0.0, np.inf)
@@ -193,8 +193,9 @@ class EdgeMatrices:
         return _Matrices(costs, parts, *overlapping)
 
     def edge_into_copy(self, stored: Side, node: int, copy: CopyNode, operand: Operand) -> Edge:
-        """From a producer to the copy: which options agree with the stored layout. A copy that is
-        kept gives back what the reader pays for resharding, now or when it is recomputed."""
+        """The edge from a producer to the copy: which options agree with the stored layout. A kept
+        copy gives back the reader's price of resharding, for its first computation or its
+        recomputation."""
         allowed = copy.allowed_after(stored.layouts)
         if copy.earlier is None:
             costs, parts, loads = np.where(allowed, 0.0, np.inf), {}, ()
@@ -220,8 +221,9 @@ class EdgeMatrices:
     def carried_edge(
         self, kept: Side, yielded: Side, table: ReshardingTable, trips: float, copied: np.ndarray
     ) -> Edge | None:
-        """From an argument to the unit whose result replaces it; None if all zero. `copied`: by
-        layout of the argument what a result takes more that collectives move; empty for nothing."""
+        """The edge from an argument to the unit whose result replaces it; None if all costs are
+        zero. `copied`: by layout of the argument, the extra seconds of a result that collectives
+        move; empty for none."""
         seconds = trips * table.seconds_matrix(yielded.layouts, kept.layouts).T
         if copied.any():
             is_cut = table.is_cut(yielded.layouts, kept.layouts).T

@@ -1,9 +1,9 @@
-"""The nodes of a problem that equal layers have in common: their decisions are tied.
+"""Equal nodes of equal layers, whose decisions are tied.
 
-Layers are found in the graph of units (`kiwi.hlo.repeated_layers`). A node of one layer and that of
-the next one are equal if they offer the same: the same strategies or shardings, and residencies
-whose times are those of corresponding units. That is not so where a layer has other neighbours, as
-the first and the last one have: there the chain of equal nodes ends.
+Layers are found in the graph of units (`kiwi.hlo.repeated_layers`). A node of one layer and its
+counterpart in the next are equal if they offer the same strategies or shardings, and residencies
+with times at corresponding units. The first and the last layer have other neighbours, and so other
+options: the chain of equal nodes ends there.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -17,19 +17,20 @@ from kiwi.solver.tied import EqualNodes
 
 Next = dict[int, tuple[int, np.ndarray]]
 """For each node its counterpart in the next layer, and for each of its options the counterpart's
-option that means the same."""
+option of the same meaning."""
 
 _Found = tuple[int, int, np.ndarray | None]
-"""A node, that of the next layer, and what its options mean there, if both offer the same."""
+"""A node, its counterpart in the next layer, and the meaning of its options there, if both offer
+the same."""
 
 
 def equal_nodes(planning: PlanningProblem) -> tuple[EqualNodes, ...]:
-    """The classes of equal nodes, of two members or more."""
+    """The classes of equal nodes with two members or more."""
     return tuple(_chains(_Correspondence(planning), planning))
 
 
 def _chains(layers: "_Correspondence", planning: PlanningProblem) -> Iterator[EqualNodes]:
-    """From each node that no other leads to, along its chain."""
+    """The chains of equal nodes, each from a node that no other node leads to."""
     following = layers.next_nodes()
     behind = {node for node, _ in following.values()}
     for first in following:
@@ -67,7 +68,7 @@ class _Correspondence:
         return self._unit_layer.get(number, 0)
 
     def next_nodes(self) -> Next:
-        """Of those that have an equal node in the next layer."""
+        """The counterparts of all nodes that have an equal node in the next layer."""
         found = (*self._sources(), *self._units_of_layers(), *self._copies())
         return {one: (other, means) for one, other, means in found if means is not None}
 
@@ -101,15 +102,15 @@ class _Correspondence:
                 yield first + one, first + other, _meaning(moved, copies[other].options)
 
     def _moved_time(self, time: int | None) -> Hashable:
-        """The time of the corresponding unit; the end of the step stays. Other times of units
-        without counterpart equal no time."""
+        """The time of the corresponding unit. The end of the step stays. Any other time of a unit
+        without counterpart matches nothing."""
         if time is None or time == len(self._planning.units.units) - 1:
             return time
         return self._units.get(time, ("of no next layer", time))
 
 
 def _meaning(mine: Sequence[Hashable], theirs: Sequence[Hashable]) -> np.ndarray | None:
-    """For each of `mine` its place among `theirs`; None where they are not the same."""
+    """For each of `mine` its place among `theirs`; None if the two differ."""
     place_of = {key: place for place, key in enumerate(theirs)}
     if len(mine) != len(theirs) or any(key not in place_of for key in mine):
         return None

@@ -1,9 +1,9 @@
-"""Why options of an operator were not among those to choose from, in sentences.
+"""Why options of an operator were not offered, in sentences.
 
 1. A mesh axis does not divide a factor of the operator's sharding rule evenly.
 2. A factor may not be cut at all: the operator needs it whole on every device.
-3. Recomputation is offered for forward operators only, without side effects, whose results are
-   read again behind the forward pass and are no results of the function.
+3. Recomputation is offered only for forward operators without side effects, whose results are read
+   again after the forward pass and are no results of the function.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
 
 
 def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[str]:
-    """Cases 1 and 2: which shardings an operator's rule does not have."""
+    """Cases 1 and 2: the shardings that an operator's rule does not have."""
     for factor in sorted(rule.shardable):
         size = rule.factor_sizes[factor]
         axes = [a for a in mesh.nontrivial_axes if size % mesh.shape[a]]

@@ -1,11 +1,12 @@
-"""Which resharded operands are kept for later readers, decided for a plan that is otherwise made.
+"""The choice of resharded operands that are kept for later readers, made after the rest of the
+plan.
 
-In a plan every reader that expects a value in another layout reshards it for itself: parameters
-that are sharded fully are gathered for the forward and once more for the backward pass. Where
-memory is left, the first copy can be held instead (*kept* in `kiwi.problem.copies`). What is kept
-is chosen once shardings and recomputation are: the problem is the plan's own, with the choice
-between making and keeping a copy for all that is left open. With these options beside all others,
-the search of the whole problem ended far worse in equal time.
+In a plan every reader that expects a value in another layout reshards it for itself: fully sharded
+parameters are gathered for the forward pass and again for the backward pass. If memory is left, the
+first copy can be held instead (*kept* in `kiwi.problem.copies`). The problem is then the plan's
+own, with shardings and recomputation fixed and the choice between making and keeping each copy
+open. With these options beside all others, the search of the whole problem ended far worse in equal
+time.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from kiwi.solver.effort import Allowance
 from kiwi.solver.settle import settled
 
 KEPT_SHARE = 0.1
-"""Of what the search for the plan may take, at most."""
+"""The largest share of the search's work that may be spent on kept copies."""
 
 
 def kept_copies(
@@ -26,12 +27,11 @@ def kept_copies(
     solution: Sequence[int],
     allowed: Allowance,
 ) -> tuple[KeptCopies, Allowance]:
-    """The copies to keep: those that save most time within the limit; and what it took to find
-    them.
+    """The copies to keep, which save the most time within the limit, and the work of finding them.
 
-    - `corrected`: `planning` under the limit that holds, with nodes for what was learnt of compiled
-      programs behind its own.
-    - `solution`: of `planning`. `allowed`: what the search may take.
+    - `corrected`: `planning` under the valid limit, with nodes behind its own for what compiled
+      programs taught.
+    - `solution`: a solution of `planning`. `allowed`: the work that the search may spend.
     """
     opened = planning.restricted(solution, kept=None)
     own = opened.problem.nodes

@@ -1,12 +1,12 @@
 """Calls of a unit that are kernels of their own (matmuls, convolutions, reductions, scatters), as
 profile tables know them.
 
-A call is known by its opcode, by what its primitive was traced with beside shapes (the
+A call is identified by its opcode, by the parameters of its primitive beside shapes (the
 *variant*), and by the shapes of its operands on one device.
 
-Where kernels take what their bytes take (`BackendTraits.is_bound_by_bytes`), matmuls are those of
-matrices, as a library gets them: operands that lie otherwise are transposed in kernels of their
-own, which are priced apart. What only moves or sums up is no call there.
+If kernels are bound by their bytes (`BackendTraits.is_bound_by_bytes`), matmuls are those of
+matrices, as a library gets them. Operands that lie otherwise are transposed in kernels of their
+own, which are priced separately. Moves and sums are no calls there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,26 +30,26 @@ RECORDED_OPCODES = LIBRARY_OPCODES | {
     "sort",
     "transpose",
 }
-"""Calls whose time is not that of their bytes: on CPUs how a reduction runs depends on which
-dimensions are summed over."""
+"""Calls whose time does not follow from their bytes: on CPUs the time of a reduction depends on the
+dimensions that are summed over."""
 
 FUNCTIONS = frozenset(
     {"acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh"}
     | {"tan", "tanh", "exp", "exp2", "expm1", "log", "log1p", "log2", "logistic", "pow", "cbrt"}
     | {"sqrt", "rsqrt", "div", "rem", "erf", "erf_inv", "erfc", "digamma", "lgamma"}
 )
-"""Elementwise primitives that take a device longer than arithmetic."""
+"""Elementwise primitives that take longer than arithmetic."""
 
 _BY_BYTES = frozenset({"reduce", "transpose"})
-"""Those whose time is that of their bytes where kernels take what these take."""
+"""Calls whose time follows from their bytes, if kernels are bound by bytes."""
 
 _NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
-"""Parameters of primitives that do not change what is computed on one device."""
+"""Parameters of primitives that do not change the computation on one device."""
 
 
 @dataclass(frozen=True)
 class CallTensor:
-    """An operand or the result of a call, unsharded; `dims`: the factors of each dimension."""
+    """An operand or the result of a call, unsharded. `dims`: the factors of each dimension."""
 
     shape: tuple[int, ...]
     dims: Dims
@@ -65,13 +65,13 @@ class CallTensor:
         return self.size_bytes // prod(shards.get(f, 1) for own in self.dims for f in own)
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> "CallTensor":
-        """The same with one dimension for each group of its dimensions."""
+        """The tensor with one dimension for each group of its dimensions."""
         shape = tuple(prod(self.shape[d] for d in group) for group in groups)
         dims = tuple(tuple(chain.from_iterable(self.dims[d] for d in group)) for group in groups)
         return CallTensor(shape, dims, self.size_bytes)
 
     def lies(self, groups: Sequence[Sequence[int]]) -> bool:
-        """Whether its dimensions lie in this order, but for those of one element."""
+        """Whether its dimensions lie in this order, not counting those of one element."""
         order = [d for group in groups for d in group if self.shape[d] > 1]
         return order == sorted(order)
 
@@ -80,10 +80,10 @@ class CallTensor:
 class LibraryCall:
     """One call, unsharded.
 
-    - `opcode`, `variant`, `dtype`: what a table knows it by, beside shapes.
-    - `factors`: all that divide its work. `flops`: work.
-    - `hlo`: the opcodes of `RECORDED_OPCODES` that it is made of.
-    - `subscripts`: of a matmul of matrices, for `einsum`; of others none.
+    - `opcode`, `variant`, `dtype`: its identity in a table, beside shapes.
+    - `factors`: all factors that divide its work. `flops`: its work.
+    - `hlo`: the opcodes of `RECORDED_OPCODES` that it consists of.
+    - `subscripts`: for a matmul of matrices, those of `einsum`; otherwise none.
     """
 
     opcode: str
@@ -103,7 +103,7 @@ class LibraryCall:
 
     @property
     def known(self) -> tuple[str, str, str]:
-        """What a table knows it by, beside shapes."""
+        """Its identity in a table, beside shapes."""
         return self.opcode, self.variant, self.dtype
 
     def local_shapes(self, shards: Mapping[int, int]) -> Shapes:
@@ -122,8 +122,8 @@ class LibraryCall:
 def library_calls(
     units: UnitGraph, unit: Unit, hardware: Hardware
 ) -> tuple[LibraryCall | None, ...]:
-    """Per equation of a unit its call on such devices; None where it is another operator, or
-    several."""
+    """The call of each equation of a unit on such devices; None if the equation is another
+    operator, or several."""
     calls = [_call(units, unit, position) for position in range(len(unit.equations))]
     if not hardware.traits.is_bound_by_bytes:
         return tuple(calls)
@@ -136,14 +136,14 @@ def library_calls(
 
 
 def variant(equation: Any) -> str:
-    """What a traced equation computes, but for the shapes of its operands."""
+    """The computation of a traced equation, without the shapes of its operands."""
     params = equation.params
     return " ".join(f"{k}={params[k]}" for k in sorted(params) if k not in _NOT_IN_VARIANT)
 
 
 def _of_matrices(call: LibraryCall, equation: Any) -> LibraryCall:
-    """The matmul of batches of matrices, each of its rows or of its columns as the operand lies; of
-    its rows where another kernel transposes it."""
+    """The matmul as one of batches of matrices. An operand is taken by rows or by columns as it
+    lies; by rows if another kernel transposes it."""
     orders = [*orders_of_matmul(equation)]
     (left, left_matrix), (right, right_matrix) = (
         _matrix(operand, names, groups)

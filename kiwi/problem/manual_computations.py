@@ -1,8 +1,8 @@
-"""Manual computations: `shard_map` says itself how what it reads and yields is laid out.
+"""Manual computations: a `shard_map` fixes the layouts of its operands and results.
 
 Such a unit has one strategy, between the layouts of its `in_specs` and `out_specs`. Its mesh may
-have other axes than the plan's, see `kiwi.mesh.axes_of_mesh`. What it computes is written for one
-device; the collectives inside are priced as any.
+have other axes than the plan's, see `kiwi.mesh.axes_of_mesh`. Its body is written for one device.
+The collectives inside are priced like any others.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -26,7 +26,7 @@ from kiwi.mesh.collective_kinds import (
 from kiwi.mesh.collectives import collective
 
 Axes = Mapping[Hashable, tuple[int, ...]]
-"""By name of an axis of a `shard_map`'s mesh, the axes of the plan's mesh that it is made of."""
+"""By name of an axis of a `shard_map`'s mesh, the axes of the plan's mesh whose product it is."""
 
 _KINDS = {
     "all_gather": ALL_GATHER,
@@ -39,12 +39,12 @@ _KINDS = {
     "psum_invariant": ALL_REDUCE,
     "reduce_scatter": REDUCE_SCATTER,
 }
-"""The collective that a primitive stands for."""
+"""The collective of each primitive."""
 
 
 @dataclass(frozen=True)
 class GivenLayouts:
-    """The layouts of a unit's reads and results that the program fixes, and what it communicates.
+    """The layouts of a unit's reads and results that the program fixes, and its collectives.
     `collectives` are those of one run, each with the seconds of all its repetitions."""
 
     reads: tuple[TensorSharding, ...]
@@ -53,7 +53,8 @@ class GivenLayouts:
 
 
 def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
-    """What a unit's `shard_map` fixes; None for all other units, and for one on another mesh."""
+    """The layouts that a unit's `shard_map` fixes; None for all other units, and for a `shard_map`
+    on another mesh."""
     equation = units.graph.program.equations[unit.root]
     layouts = manual_layouts(units.graph.program, equation, mesh)
     axes = None if layouts is None else axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"])
@@ -73,7 +74,7 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
 
 
 def region_name(equation: Equation) -> str:
-    """A region in words; of a `shard_map` also its line and its mesh."""
+    """A region in words; for a `shard_map` also its line and its mesh."""
     if equation.name != "shard_map":
         return equation.name
     return f"{placed(equation)} over the mesh {mesh_text(equation.jaxpr_eqn.params['mesh'])}"
@@ -94,8 +95,9 @@ def mesh_text(mesh: Any) -> str:
 def manual_layouts(
     program: Program, equation: Equation, mesh: DeviceMesh
 ) -> dict[int, TensorSharding] | None:
-    """By value what a `shard_map` reads and yields lies like; None of all other equations, and of
-    one on another mesh. What is read in several layouts is wanted in the first."""
+    """The layouts, by value, of a `shard_map`'s operands and results; None for all other equations,
+    and for one on another mesh. An operand that is read in several layouts is wanted in the first.
+    """
     eqn = equation.jaxpr_eqn
     if equation.name != "shard_map":
         return None
@@ -122,7 +124,7 @@ def manual_layouts(
 
 
 def _layout(spec: Any, rank: int, axes: Axes) -> TensorSharding:
-    """What a `PartitionSpec` over the axes of the region's mesh is over the plan's."""
+    """A `PartitionSpec` over the axes of the region's mesh, translated to the plan's."""
     entries = [*spec, *[None] * (rank - len(spec))]
     return TensorSharding(tuple(_plan_axes(entry, axes) for entry in entries))
 

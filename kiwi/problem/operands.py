@@ -1,7 +1,7 @@
 """How the units of a step read their operands on a mesh, whatever is chosen.
 
-Every problem of one step asks the same of its operands: the whole one, those that are restricted to
-a solution, and those of other orders of copies. All of them share one `Operands`.
+All problems of one step share one `Operands`: the whole problem, those restricted to a solution,
+and those of other orders of copies.
 """
 
 import functools
@@ -18,13 +18,14 @@ from kiwi.problem.edges import resharding_table
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What reading a value takes, by reader, each computed once."""
+    """The resharding of operands, by reader, each computed once."""
 
     kernels: KernelGraph
     mesh: DeviceMesh
 
     def table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
-        """Between the layouts of a value, as a unit reads it. Equal values share one table."""
+        """Resharding between the layouts of a value, for a unit that reads it. Equal values share
+        one table."""
         key = value, None if reader is None else reader.index
         if key not in self._tables:
             moved, share = self.kernels.units.graph.program.values[value], 1.0

@@ -1,14 +1,16 @@
-"""What communicates, or copies to the host and back, while the device computes: what may, in which
-window of time, is told by docs/how_it_works/cost_model.md, "What overlaps".
+"""Communication, and copies to the host and back, that run while the device computes. What may
+overlap, and in which window of time, is explained in docs/how_it_works/cost_model.md, "What
+overlaps".
 
-In a window, the body of a loop or what stands between two loops in one phase, two channels work at
-once, the device and its links. Gathered *early* is what no matmul is behind, reduced *late* what no
-matmul reads any more; by XLA:TPU each sum beside one kernel (`kernel_seconds`). What is gathered
-before the first matmul of a step, or behind a loop, is waited for, and so is what is reduced behind
-the last one. What overlaps still costs a share of its time, `Hardware.interference`.
+A window is a loop's body, or the part of one phase between two loops. In it two channels work at
+once: the device and its links. A gather is *early* if no matmul precedes it. A reduction is *late*
+if no matmul reads its result. On XLA:TPU each reduction runs beside one kernel (`kernel_seconds`).
+The device waits for gathers before the first matmul of a step or after a loop, and for reductions
+after the last matmul. Overlapping communication still costs a share of its time,
+`Hardware.interference`.
 
-Engines of their own move copies to the host and back, whatever the links do, so each window is
-there a second time, for computing and copies (`Overlap.copied_share`), and that of a loop a third
+Copies to the host and back have engines of their own, whatever the links do. So each window exists
+a second time, for computation and copies (`Overlap.copied_share`). A loop's window exists a third
 time, for the copies that crowd at the end of its body (`kiwi.problem.crowded_copies`).
 """
 
@@ -41,7 +43,7 @@ from kiwi.problem.strategies import ShardingStrategy
 from kiwi.solver.problem import Load
 
 _Runs = tuple[np.ndarray, np.ndarray]
-"""Of strategies x residencies, strategy-major, what is done once, and what is done again."""
+"""For strategies x residencies, strategy-major: the first computations and the repeated ones."""
 
 COMPUTE, NETWORK, TO_HOST, FROM_HOST = range(4)
 """The channels."""
@@ -51,14 +53,15 @@ _PHASES = tuple(Phase)
 
 @dataclass(frozen=True, eq=False)
 class Overlap:
-    """What may overlap in the steps of a unit graph.
+    """The overlap in the steps of a unit graph.
 
-    - `share`: the part of the overlapping time that costs nothing; 0 where nothing overlaps.
-    - `pipelines`: whether a matmul runs while its operands are gathered and its result scattered.
-    - `copied_share`: as `share`, of copies to the host and back; None where there may be none.
-    - `kernel_seconds`: by large unit, what it takes at least, where a reduction runs beside the one
-      behind it alone; None where it runs beside whatever there is.
-    - `combined_bytes`: up to how many bytes reductions are combined with others, and waited for.
+    - `share`: the part of the overlapping time that costs nothing; 0 if nothing overlaps.
+    - `pipelines`: whether a matmul runs while its operands are gathered and its result is
+      scattered.
+    - `copied_share`: as `share`, for copies to the host and back; None if there may be none.
+    - `kernel_seconds`: by large unit, its least seconds, if a reduction runs only beside the unit
+      behind it; None if it runs beside any.
+    - `combined_bytes`: reductions up to this size are combined with others, and waited for.
     - `crowded`: the copies to the host and back that hide behind a part of a loop's body.
     """
 
@@ -72,7 +75,7 @@ class Overlap:
 
     @classmethod
     def on(cls, kernels: KernelGraph, *, copies: bool) -> "Overlap":
-        """What overlaps of such kernels; `copies`: whether anything is copied to the host."""
+        """The overlap of such kernels. `copies`: whether anything is copied to the host."""
         hardware, pipelines = kernels.hardware, kernels.facts.pipelines_matmuls
         copied_share = 1 - hardware.host_interference if copies else None
         return cls(kernels.units, hardware.overlapping_share, pipelines, copied_share)
@@ -80,8 +83,8 @@ class Overlap:
     def computed(
         self, unit: Unit, seconds: np.ndarray, again: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
-        """The loads of computing, for strategies that take `seconds` and, if they are recomputed,
-        `again`, strategy-major."""
+        """The loads of computation, for strategies that take `seconds` and, if recomputed, `again`,
+        strategy-major."""
         runs = _runs(seconds, residencies, again)
         loads = self._loads(COMPUTE, unit, runs)
         if self.copied_share is None:
@@ -90,7 +93,7 @@ class Overlap:
         return loads + self._beside(COMPUTE, unit, runs, residencies, is_crowded=is_crowded)
 
     def apart(self, unit: Unit, seconds: np.ndarray) -> tuple[Load, ...]:
-        """Those of what a unit computes more with some pairs of options, see
+        """The loads of a unit's extra computation under some pairs of options, see
         `kiwi.problem.reductions_apart`."""
         if not self.share:
             return ()
@@ -99,7 +102,7 @@ class Overlap:
     def reduced(
         self, unit: Unit, strategies: Sequence[ShardingStrategy], residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
-        """Those of a unit's own collectives."""
+        """The loads of a unit's own collectives."""
         if reduces_late(self.units, unit):
             seconds = self._seconds_late(unit, strategies)
         elif self.pipelines and has_matmul(self.units, unit):
@@ -112,20 +115,20 @@ class Overlap:
         return self._loads(NETWORK, unit, _runs(np.array(seconds), residencies))
 
     def _seconds_late(self, unit: Unit, strategies: Sequence[ShardingStrategy]) -> list[float]:
-        """Of a unit that nothing large follows from, by strategy."""
+        """Seconds of late reductions, by strategy, of a unit that nothing large follows from."""
         longest = 0.0 if unit.index in self._last else math.inf
         if self.kernel_seconds is not None:
             longest = min(longest, self.kernel_seconds.get(self._kernel_behind(unit), 0.0))
         return [min(longest, self._single_seconds(s.collectives)) for s in strategies]
 
     def _single_seconds(self, collectives: Iterable[Collective]) -> float:
-        """Of those that are combined with no other one."""
+        """Seconds of reductions that are combined with no other one."""
         return sum(c.seconds for c in collectives if 2 * c.bytes > self.combined_bytes)
 
     def gathered(
         self, unit: Unit, value: int, once: np.ndarray, again: np.ndarray
     ) -> tuple[Load, ...]:
-        """Those of resharding an operand, and of doing so again for a recomputed reader."""
+        """The loads of resharding an operand, and of doing so again for a recomputed reader."""
         is_early = early_values(self.units)[value]
         pipelined = self.pipelines and has_matmul(self.units, unit)
         if not self.share or not (is_early or pipelined):
@@ -135,10 +138,10 @@ class Overlap:
         return self._in_windows(NETWORK, (before, behind), once, again)
 
     def overlapping_moves(self, unit: Unit, value: int) -> OverlappingMoves | None:
-        """Those of an operand; None if all may overlap.
+        """The moves of an operand that overlap; None if all may.
 
-        A later reader may keep what the first one has moved (`kiwi.problem.kept_copies`), and is
-        taken to wait for nothing: that it pays once more would count against the layout.
+        A later reader may keep the copy of the first one (`kiwi.problem.kept_copies`), and is taken
+        to wait for nothing. Otherwise its resharding would count against the layout.
         """
         if not self.pipelines:
             return None
@@ -152,7 +155,7 @@ class Overlap:
     def offloaded(
         self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
-        """Those of copying a result to the host and, as long, back, by option."""
+        """The loads of copying a result to the host and, as long, back, by option."""
         there, back = (seconds, 0 * seconds), (0 * seconds, seconds)
         is_crowded = self.crowded.is_among(unit)
         to_host = self._beside(TO_HOST, unit, there, residencies, is_crowded=is_crowded)
@@ -161,7 +164,7 @@ class Overlap:
     def copied(
         self, unit: Unit, seconds: np.ndarray, residencies: Sequence[Residency]
     ) -> tuple[Load, ...]:
-        """Those of a unit that fetches an argument from the host, or stores a result there."""
+        """The loads of a unit that fetches an argument from the host, or stores a result there."""
         name = self.units.graph.program.equations[unit.root].name
         channel = FROM_HOST if name == FETCH else TO_HOST
         return self._beside(channel, unit, _runs(seconds, residencies), residencies)
@@ -181,8 +184,8 @@ class Overlap:
         *,
         is_crowded: bool = False,
     ) -> tuple[Load, ...]:
-        """In the windows of computing and copies; `is_crowded`: that of the first run is where
-        copies crowd."""
+        """The loads in the windows of computation and copies. `is_crowded`: copies crowd in the
+        window of the first run."""
         count = self._window_between(len(self.units.units) - 1, _PHASES[-1]) + 1
         first, later = count + self._window(unit.loop, unit.index), self._window_again(unit)
         once, again = runs
@@ -202,7 +205,7 @@ class Overlap:
         return tuple(Load(w, channel, self._shared(own)) for w, own in pairs if own.any())
 
     def _shared(self, seconds: np.ndarray) -> np.ndarray:
-        """The part that may cost nothing. Equal layers have one array, and get one."""
+        """The part that may cost nothing. Equal layers share one array."""
         if id(seconds) not in self._known:
             self._known[id(seconds)] = seconds, self.share * seconds
         return self._known[id(seconds)][1]
@@ -212,7 +215,7 @@ class Overlap:
         return {}
 
     def _operand_window(self, unit: Unit) -> int:
-        """That in which a unit's operands are resharded."""
+        """The window in which a unit's operands are resharded."""
         if self.units.border(unit) not in (CARRY, SLICE):
             return self._window(unit.loop, unit.index)
         assert unit.loop is not None
@@ -220,19 +223,19 @@ class Overlap:
         return self._window(loops[unit.loop].parent, spans[unit.loop][0])
 
     def _window(self, loop: int | None, time: int) -> int:
-        """That of a loop's body, or of what is outside of loops at a time."""
+        """The window of a loop's body, or of the time outside of loops."""
         if loop is not None:
             return loop
         return self._window_between(time, self.units.units[time].phase)
 
     def _window_between(self, time: int, phase: Phase) -> int:
-        """That of a phase, between the two loops that a time is between."""
+        """The window of a phase between the two loops around a time."""
         count = len(self.units.graph.program.loops)
         return count + len(_PHASES) * self._loops_before[time] + _PHASES.index(phase)
 
     def _window_again(self, unit: Unit) -> int:
-        """That of the backward pass: the loop of the last reader in the unit's own index space, or
-        where the last reader is."""
+        """The window of the backward pass: the loop of the last reader in the unit's own index
+        space, or the place of the last reader."""
         if unit.loop is None:
             return self._window_between(last_use(self.units, unit), Phase.BACKWARD)
         loops = self.units.graph.program.loops
@@ -241,7 +244,7 @@ class Overlap:
 
     @functools.cached_property
     def _loops_before(self) -> tuple[int, ...]:
-        """By unit, how many loops are behind it."""
+        """By unit, the number of loops before it."""
         loops, spans = self.units.graph.program.loops, self.units.spans
         ends = {spans[k.index][1] for k in loops if k.parent is None and k.index in spans}
         return tuple(itertools.accumulate(unit.index in ends for unit in self.units.units))
@@ -249,18 +252,18 @@ class Overlap:
     @functools.cached_property
     def _first(self) -> frozenset[int]:
         """Units outside of loops before which nothing large is computed, since the step began or
-        the loop before them ended; the first large one is among them."""
+        the loop before them ended. The first large unit is among them."""
         return frozenset(self._until_large(self.units.units))
 
     @functools.cached_property
     def _last(self) -> frozenset[int]:
-        """Units outside of loops behind which nothing large is computed, until the step ends or the
-        next loop begins; the last large one is among them."""
+        """Units outside of loops after which nothing large is computed, until the step ends or the
+        next loop begins. The last large unit is among them."""
         return frozenset(self._until_large(reversed(self.units.units)))
 
     def _kernel_behind(self, unit: Unit) -> int:
-        """The large unit that follows upon a unit in the same loop, small ones of the update aside,
-        and reads nothing of it; -1 if there is none."""
+        """The next large unit in the same loop that does not read a unit's result, small units of
+        the update not counted; -1 if there is none."""
         following = self.units.units[unit.index + 1 :]
         is_large = large_units(self.units)
         other = next((u for u in following if is_large[u.index] or u.phase != Phase.UPDATE), None)
@@ -269,7 +272,7 @@ class Overlap:
         return other.index if set(unit.outputs).isdisjoint(other.reads) else -1
 
     def _until_large(self, units: Iterable[Unit]) -> Iterator[int]:
-        """Those that no large one is before, in the order given; loops begin anew."""
+        """The units that no large unit precedes, in the order given. Each loop begins anew."""
         is_behind_large = False
         for unit in units:
             if unit.loop is not None:

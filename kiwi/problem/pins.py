@@ -1,7 +1,7 @@
-"""What the user pins: options that a problem is left with.
+"""The user's pins, as restrictions of a problem's options.
 
-A pin says of one value how it lies, or whether it is kept or recomputed. It takes options away and
-adds none; whether any are left is for `kiwi.problem.user_pins` to see before.
+A pin fixes the layout or the residency of one value. It removes options and adds none.
+`kiwi.problem.user_pins` checks beforehand that some are left.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,14 +16,14 @@ from kiwi.problem.strategy_table import StrategyTable
 
 @dataclass(frozen=True)
 class Pin:
-    """What is pinned of one value.
+    """The pins of one value.
 
-    - `label`: how errors call it.
-    - `layout`: for each dimension the mesh axes that cut it, None where that is open; None where
-      all of it is.
-    - `recomputes`: whether the value is recomputed; None where that is open.
-    - `offloads`: whether it goes to the host's memory; None where that is open.
-    - `forbids_replicas`: whether every device has to hold a part of it only.
+    - `label`: its name in errors.
+    - `layout`: for each dimension the mesh axes that cut it, None for an open dimension; None if
+      the whole layout is open.
+    - `recomputes`: whether the value is recomputed; None if that is open.
+    - `offloads`: whether it goes to the host's memory; None if that is open.
+    - `forbids_replicas`: whether every device has to hold only a part of it.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Pin:
     offloads: bool | None = None
 
     def allows(self, sharding: TensorSharding) -> bool:
-        """Whether a value may lie like that."""
+        """Whether a value may have this layout."""
         if self.forbids_replicas and not sharding.axes_used:
             return False
         wanted = self.layout or ()
@@ -54,15 +54,15 @@ class Pins:
     def of_source(
         self, value: int, shardings: Iterable[TensorSharding]
     ) -> tuple[TensorSharding, ...]:
-        """Those in which an argument may lie."""
+        """The layouts that an argument may have."""
         pins = self.values.get(value, ())
         return tuple(s for s in shardings if all(pin.allows(s) for pin in pins))
 
     def strategies(self, table: StrategyTable, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """The strategies of a unit that yield its results as pinned, without dominated ones.
 
-        One that beats all others in time and memory may yield another layout, so that what is
-        pinned is chosen from all of them.
+        A dominating strategy may yield another layout than the pinned one. So the pinned ones are
+        selected first, from all strategies.
         """
         pins = [(k, pin) for k, o in enumerate(unit.outputs) for pin in self.values.get(o, ())]
         if not any(pin.layout for _, pin in pins):
@@ -71,7 +71,7 @@ class Pins:
         return table.undominated(unit, found)
 
     def residency(self, unit: Unit, residency: UnitResidency) -> UnitResidency:
-        """The residencies of a unit that are as pinned."""
+        """The residencies of a unit that agree with its pins."""
         pins = [pin for output in unit.outputs for pin in self.values.get(output, ())]
         options = residency.options
         for pin in pins:
@@ -83,6 +83,6 @@ class Pins:
         return replace(residency, options=options)
 
     def least_offloaded_bytes(self, unit: Unit, least: float) -> float:
-        """`least`, or nothing where the user asks to offload what a unit yields."""
+        """`least`, or 0 if the user asks to offload the unit's result."""
         is_asked = any(pin.offloads for o in unit.outputs for pin in self.values.get(o, ()))
         return 0.0 if is_asked else least

@@ -1,5 +1,6 @@
-"""The collectives that a plan foresees, and those of the compiled program that it does not; which
-share of the predicted time was measured, and which follows from what."""
+"""The collectives of a plan, the compiled program's collectives beyond them, and the provenance of
+the predicted time.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,17 +13,18 @@ from kiwi.problem.solved import Solved
 from kiwi.xla.read.collectives import AxisUse, axis_uses
 
 SLACK = 0.01
-"""By how much of all planned bytes a kind may exceed what was planned along its axes."""
+"""Up to this share of all planned bytes, a kind of collective may exceed the plan along its axes.
+"""
 
 _Layouts = dict[int, TensorSharding]
 _Found = tuple[str, tuple[int, ...], int, float]
 
 
 def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[AxisUse, ...]:
-    """Those of the strategies, of resharding between units, and of bringing results in place.
+    """The collectives of strategies, of resharding between units, and of bringing results in place.
 
-    `once_per_layout`: a value is brought into another layout once for all units of the step, or of
-    a loop's body, that read it so.
+    `once_per_layout`: a value is brought into another layout once for all its readers in the step,
+    or in a loop's body.
     """
     names = solved.problem.mesh.axis_names
     moves = predicted_moves(solved, once_per_layout=once_per_layout, known=True)
@@ -36,8 +38,8 @@ def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[Ax
 def predicted_moves(
     solved: Solved, *, once_per_layout: bool = False, known: bool = False
 ) -> Iterator[_Found]:
-    """Kind, axes, bytes and times of all that is moved, local slices included; `known`: the times
-    that XLA knows of."""
+    """Kind, axes, bytes and times of all moves, local slices included. `known`: the times that XLA
+    knows of."""
     yield from _of_units(solved, once_per_layout, known)
     yield from _of_results(solved.problem, solved.layouts, known)
 
@@ -67,8 +69,8 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
 
 
 def _of_results(planning: PlanningProblem, layouts: _Layouts, known: bool) -> Iterator[_Found]:
-    """To the layouts that the caller fixed, or those of the arguments that results replace; and
-    of what iterations hand on to those of what they start from."""
+    """Moves of results to the layouts that the caller fixed, or to those of the arguments that they
+    replace; and from the end of an iteration to the layout of its start."""
     program, carried = planning.units.graph.program, planning.fixed.carried
     for position, layout in planning.fixed.results.items():
         value = program.results[position]
@@ -88,7 +90,7 @@ def _resharding(
 
 
 def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tuple[AxisUse, ...]:
-    """What the compiled program communicates beyond the plan, by kind and axes, largest first.
+    """Collectives of the compiled program beyond the plan, by kind and axes, largest first.
     Excesses below `SLACK` of all planned bytes are left out."""
     planned = {(use.kind, use.axes): use for use in predicted}
     least = SLACK * sum(use.bytes for use in planned.values())
@@ -102,8 +104,8 @@ def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tup
 
 
 def time_shares(solved: Solved) -> Mapping[str, float]:
-    """The share of computing, communication and resharding seconds by `Provenance` value; they
-    sum to 1."""
+    """The shares of computing, communication and resharding seconds by `Provenance`; they add up to
+    1."""
     seconds = dict.fromkeys((p.value for p in Provenance), 0.0)
     for provenance, amount in _amounts(solved):
         seconds[provenance.value] += amount

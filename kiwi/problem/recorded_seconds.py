@@ -1,15 +1,14 @@
 """Seconds that a unit computes on one device, by a profile table.
 
-    its calls (matmuls, convolutions, reductions, scatters)
-    + its memory traffic
-    + what its elementwise functions add to that,
+The recorded seconds of its calls (matmuls, convolutions, reductions, scatters), plus its memory
+traffic, plus what its elementwise functions add to the traffic.
 
-all as recorded. What is fused with a reduction runs in its loop, which takes longer by the bytes
-that it reads. Other calls' bytes are no traffic of their own. A unit without calls is one kernel,
-whose launch counts as well; recorded calls contain theirs.
+An operator fused with a reduction runs in its loop, which takes longer by the bytes that it reads.
+The bytes of other calls are no traffic of their own. A unit without calls is one kernel, whose
+launch counts as well; recorded calls contain theirs.
 
-Where kernels take what their bytes take (`BackendTraits.is_bound_by_bytes`), functions are computed
-meanwhile, and what takes longer counts; reductions are traffic.
+If kernels are bound by their bytes (`BackendTraits.is_bound_by_bytes`), functions are computed
+during the traffic, the longer of the two counts, and reductions are traffic.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,8 @@ class _Function:
 
 @dataclass(frozen=True)
 class RecordedWork:
-    """What a unit computes, as `table` knows it: calls that it has entries of, and functions."""
+    """A unit's computation as `table` knows it: functions, and calls that the table has entries
+    for."""
 
     calls: tuple[LibraryCall, ...]
     functions: tuple[_Function, ...]
@@ -51,10 +51,10 @@ class RecordedWork:
         return cls(tuple(calls), tuple(functions), table)
 
     def price(self, shards: Mapping[int, int], moved_bytes: int) -> Price:
-        """Seconds, and the weakest provenance of what they are made of.
+        """Seconds, and the weakest provenance among their parts.
 
         - `shards`: into how many pieces each sharded factor is cut.
-        - `moved_bytes`: what the unit reads and writes on one device.
+        - `moved_bytes`: the bytes that the unit reads and writes on one device.
         """
         calls, called_bytes = [], 0
         for call in self.calls:
@@ -79,7 +79,7 @@ class RecordedWork:
         return Price(launch + seconds, weakest)
 
     def _traffic(self, moved_bytes: int) -> list[Price]:
-        """Of what is not the calls' own."""
+        """The traffic that is not the calls' own."""
         if not moved_bytes and self.calls:
             return []
         whole = self.table.traffic(moved_bytes)
@@ -96,7 +96,7 @@ class RecordedWork:
 
 
 def _functions(units: UnitGraph, unit: Unit, position: int) -> list[_Function]:
-    """None for what only moves elements."""
+    """The elementwise function of an equation; None if it only moves elements."""
     graph = units.graph
     equation = graph.program.equations[unit.equations[position]]
     flops = graph.equations[equation.index].flops

@@ -1,22 +1,23 @@
-"""What it costs to keep what is reduced in the kernel of its readers, beside what is recomputed.
+"""The extra cost of keeping a reduction that shares its readers' kernel, while its neighbours are
+recomputed.
 
 The maximum and the sum of a softmax, or the mean and the variance of a normalisation, are never in
-memory where the compiler makes one kernel of reductions and readers (`Kernel.rows`).
-Readers of another phase reduce the rows again, in their own kernels. Neither is possible across
-the barrier of a recomputation (`kiwi.emit.needed_barriers`) if the reduction is not recomputed:
+memory if the compiler makes one kernel of reductions and readers (`Kernel.rows`). Readers of
+another phase reduce the rows again, in their own kernels. The barrier of a recomputation
+(`kiwi.emit.needed_barriers`) prevents both if the reduction itself is kept and
 
-1. the rows are there a second time, and what reads them reads the first reduction;
-2. a reader of the reduction runs again, and reads the first one.
+1. the rows are computed again, and their readers read the first reduction; or
+2. a reader of the reduction runs again, and reads the first reduction.
 
-The first reduction then is a kernel of its own (`ShardingStrategy.apart_seconds`): it reads all
-rows once more, twenty times what the reductions of an attention layer take recomputed (H100s).
-Where both hold the price counts twice.
+The first reduction is then a kernel of its own (`ShardingStrategy.apart_seconds`), which reads all
+rows once more. That takes many times as long as recomputing the reduction. If both hold, the price
+counts twice.
 
-A sum of costly functions that the backward pass reads, too, is a kernel of its own if it is kept,
-or if the end of its kernel is recomputed as well and it does not repeat (`RowReduction`).
+A sum of costly functions that the backward pass reads as well is a kernel of its own if it is kept,
+or if the end of its kernel is recomputed as well and does not repeat it (`RowReduction`).
 
-What a compiler computes in the kernel of an earlier unit (`Kernel.shared`) is a kernel of
-its own if it is recomputed and the earlier unit is not.
+A unit in the kernel of an earlier one (`Kernel.shared`) gets a kernel of its own if it is
+recomputed and the earlier unit is not.
 """
 
 from collections.abc import Callable, Iterator
@@ -51,8 +52,8 @@ def reductions_apart(
     *,
     with_parts: bool,
 ) -> Iterator[Edge]:
-    """For each reduction in the kernel of its readers the edges from what yields the rows, and to
-    the reader that ends the kernel; `options`: of a unit by its index."""
+    """For each reduction in its readers' kernel, the edges from the unit that yields the rows, and
+    to the reader that ends the kernel. `options`: of a unit by its index."""
     units = kernels.units
     for index, reduction in sorted(kernels.rows.items()):
         unit, own = units.units[index], options(index)
@@ -74,7 +75,8 @@ def recomputed_apart(
     *,
     with_parts: bool,
 ) -> Iterator[Edge]:
-    """For each unit in the kernel of an earlier one the edge from that; as `reductions_apart`."""
+    """For each unit in the kernel of an earlier one, the edge from that one; arguments as in
+    `reductions_apart`."""
     for index, shared in sorted(kernels.shared.items()):
         own = options(index)
         if own.apart_seconds.any():

@@ -1,4 +1,4 @@
-"""A solution of a planning problem, which estimates, decisions and executions are made of."""
+"""A solution of a planning problem, from which estimates, decisions and executions are made."""
 
 import functools
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from kiwi.solver.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """A problem, the option chosen for each of its nodes, and the copies of operands kept.
+    """A problem, the option chosen for each of its nodes, and the kept copies of operands.
 
-    - `solution`: at least the options of sources and units; those of copies follow from them.
+    - `solution`: at least the options of sources and units. Those of copies follow from them.
     - `kept`: reads that use an earlier reader's copy.
-    - `schedule`: of the units; None for the one that the solution's residencies mean.
+    - `schedule`: the order of units; None for the one that follows from the residencies.
     - `fetched`: the units whose later steps in the schedule are fetches from the host.
     """
 
@@ -54,7 +54,7 @@ class Solved:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a search begins with: a problem at hand, and a solution of it, if one is known."""
+    """The start of a search: a problem, and a solution of it if one is known."""
 
     problem: PlanningProblem
     solution: tuple[int, ...] | None = None

@@ -28,7 +28,7 @@ class StepToPlan:
         return self.units.graph.program
 
     def given_arguments(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
-        """By value index the shardings that `in_shardings` gives arguments."""
+        """The shardings that `in_shardings` gives arguments, by value index."""
         call = self.call
         return {
             self.program.arguments[k]: to_tensor_sharding(
@@ -38,7 +38,7 @@ class StepToPlan:
         }
 
     def given_results(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
-        """By position the shardings that `out_shardings` gives results."""
+        """The shardings that `out_shardings` gives results, by position."""
         given, program = result_shardings(self.call.options, self.out_tree), self.program
         found = {}
         for position, (sharding, result) in enumerate(zip(given, program.results, strict=True)):
@@ -48,6 +48,6 @@ class StepToPlan:
         return found
 
     def replaced_arguments(self) -> dict[int, int]:
-        """By position of a result the value index of the argument that it replaces in the next
-        step, whatever `out_shardings` gives it."""
+        """By position of a result, the value index of the argument that it replaces in the next
+        step, whatever its `out_shardings`."""
         return replaced_arguments(self.call, self.out_tree, self.units)

@@ -1,9 +1,9 @@
 """Sharding strategies of a unit: assignments of mesh axes to the factors of its rule.
 
 Every mesh axis is given to one shardable factor or to none. An axis given to a factor that is
-summed over leaves partial sums, which are all-reduced, or reduce-scattered onto a factor of
-the result. A strategy then fixes how every operand is expected and how every result is laid
-out, what it computes per device and what it communicates.
+summed over leaves partial sums, which are all-reduced, or reduce-scattered onto a factor of the
+result. A strategy then fixes the expected layout of every operand, the layout of every result, the
+computation of each device, and its communication.
 """
 
 import itertools
@@ -30,22 +30,22 @@ from kiwi.problem.manual_computations import GivenLayouts, given_layouts
 class ShardingStrategy:
     """One way to execute a unit on the mesh.
 
-    - `reads`: the sharding expected of each entry of `rule.reads`.
+    - `reads`: the expected sharding of each entry of `rule.reads`.
     - `results`: the sharding of each result.
-    - `compute_seconds`: per device; `communication_seconds`: of `collectives`. In the body of a
-      loop both, and the seconds of each collective, are those of all iterations.
+    - `compute_seconds`: per device. `communication_seconds`: of `collectives`. In a loop's body
+      both, and the seconds of each collective, are those of all iterations.
     - `result_bytes`: local bytes of all results together.
-    - `workspace_bytes`: local bytes held beyond operands and results while it runs: partial
-      sums that are larger than the scattered result, what is alive inside of a region, and what is
-      found for the gradient of max pooling (`Kernel.workspace_of_result`).
-    - `compiler_buffers`: bytes of more workspace that the compiler takes
-      (`buffers_while_running`): operands that it copies (`Kernel.workspace`), or, where that
-      is more, sums in another place (`TargetFacts.sums_elsewhere`).
-    - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and cuts.
-    - `compute_provenance`: where `compute_seconds` come from.
-    - `apart_seconds`: what computing takes more in a kernel of its own, where it has none
+    - `workspace_bytes`: local bytes beyond operands and results while it runs: partial sums that
+      are larger than the scattered result, values alive inside a region, and positions found for
+      the gradient of max pooling (`Kernel.workspace_of_result`).
+    - `compiler_buffers`: bytes of further workspace of the compiler (`buffers_while_running`):
+      operands that it copies (`Kernel.workspace`), or, if that is more, sums in another place
+      (`TargetFacts.sums_elsewhere`).
+    - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and slices.
+    - `compute_provenance`: the provenance of `compute_seconds`.
+    - `apart_seconds`: the extra time of a kernel of its own, for a unit without one
       (`kiwi.problem.reductions_apart`).
-    - `again_seconds`: what computing takes a second time.
+    - `again_seconds`: the time of a second computation.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -77,7 +77,7 @@ class ShardingStrategy:
 
     @property
     def own_buffers(self) -> tuple[int, ...]:
-        """Those that every compiler takes."""
+        """The buffers that every compiler takes."""
         return (self.workspace_bytes,) if self.workspace_bytes else ()
 
 
@@ -110,7 +110,8 @@ def tensor_sharding(
 def enumerate_strategies(
     kernels: KernelGraph, unit: Unit, mesh: DeviceMesh
 ) -> tuple[ShardingStrategy, ...]:
-    """All strategies that divide evenly, the cheaper of any two with the same layouts."""
+    """All strategies that divide evenly. Of two with the same layouts only the cheaper one is
+    listed."""
     return _Enumeration(kernels, unit, mesh).strategies()
 
 
@@ -136,8 +137,8 @@ def _extensions(
     factors: Iterable[int],
     mesh: DeviceMesh,
 ) -> Iterator[tuple[dict[int, int], Assignment]]:
-    """Every way to give further axes to one of the factors each, or to none, that divides evenly:
-    the factor of each axis given away, and the assignment then. They are minor to those before."""
+    """Every way to give further axes to one factor each, or to none, that divides evenly: the
+    factor of each such axis, and the assignment. The new axes are minor to those before."""
     for choice in itertools.product([None, *factors], repeat=len(axes)):
         given = {a: f for a, f in zip(axes, choice, strict=True) if f is not None}
         after = dict(assignment)
@@ -148,8 +149,8 @@ def _extensions(
 
 
 def summed_value(units: UnitGraph, unit: Unit) -> Value:
-    """What is summed over devices where a unit leaves partial sums: its result, or what its last
-    matmul or reduction yields where the unit widens that behind it."""
+    """The value that is summed over devices if a unit leaves partial sums: its result, or the
+    result of its last matmul or reduction if the unit widens that afterwards."""
     program = units.graph.program
     result = program.values[unit.outputs[0]]
     for index in reversed(unit.equations):
@@ -161,12 +162,12 @@ def summed_value(units: UnitGraph, unit: Unit) -> Value:
 
 @dataclass(frozen=True)
 class _Computation:
-    """What an assignment fixes, whatever becomes of partial sums.
+    """The part of a strategy that an assignment fixes, whatever happens to partial sums.
 
     - `reads`, `results`: the layouts of operands and of results, partial sums included.
     - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results; `beside`: of what the compiler holds meanwhile;
-      `region_bytes`: of what a region holds beside them.
+    - `partial_bytes`: local bytes of all results. `beside`: bytes that the compiler holds
+      meanwhile. `region_bytes`: bytes that a region holds beside them.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -213,7 +214,7 @@ class _Enumeration:
         return tuple(best.values())
 
     def _given(self, given: GivenLayouts) -> ShardingStrategy:
-        """The only way to execute what says how everything lies; its work is one device's."""
+        """The only strategy of a unit whose layouts are all given. Its work is one device's."""
         result_bytes = self._local_bytes(given.results)
         compute = self._work.price({}, self._read_bytes(given.reads), result_bytes)
         return ShardingStrategy(
@@ -228,7 +229,7 @@ class _Enumeration:
         )
 
     def _scatters(self, assignment: Assignment) -> Iterator[tuple[dict[int, int], Assignment]]:
-        """For the axes that leave partial sums, the result factor to scatter onto, if any; and the
+        """For the axes that leave partial sums, the result factor to scatter onto, if any, and the
         assignment of the result."""
         rule, results = self._rule, self._result_factors
         partial = [a for f, axes in assignment.items() if f not in results for a in axes]
@@ -239,7 +240,8 @@ class _Enumeration:
         return tensor_sharding(dims, self._rule.factor_sizes, assignment, self._mesh)
 
     def _computation(self, assignment: Assignment) -> _Computation | None:
-        """None where an operand or a result cannot be laid out so."""
+        """The computation of an assignment; None if an operand or a result cannot be laid
+        out so."""
         rule, work = self._rule, self._work
         reads = [self._layout(dims, assignment) for _, dims in rule.reads]
         results = [self._layout(dims, assignment) for dims in rule.results]
@@ -306,7 +308,7 @@ class _Enumeration:
         )
 
     def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
-        """What sums up, in all iterations."""
+        """The collectives that sum up, in all iterations."""
         result, pairs = self._values[0], zip(self._values, found.results, strict=True)
         summed = summed_value(self._units, self._unit)
         itemsize = self._facts.moved_itemsize(summed)
@@ -323,7 +325,7 @@ class _Enumeration:
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
 
     def _shifts(self, found: _Computation) -> tuple[Collective, ...]:
-        """What moves from each piece of a kernel's shifted dimension to the next, in all
+        """The transfers between neighbouring pieces of a kernel's shifted dimension, in all
         iterations."""
         equation = self._units.graph.program.equations[self._unit.root]
         kernel = equation.kernel
@@ -344,7 +346,8 @@ class _Enumeration:
     def _sums(self, found: _Computation, scattered: Collection[int]) -> tuple[int, ...]:
         """The buffer that the compiler takes for sums beside summands and result, if it does.
 
-        It may take the place of operands, which are read by then; not that of the step's arguments.
+        It may take the place of operands, which have been read by then, but not of the step's
+        arguments.
         """
         program, shape = self._units.graph.program, self._mesh.shape
         equation = program.equations[self._unit.root]

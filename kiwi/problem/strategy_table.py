@@ -57,7 +57,7 @@ class StrategyTable:
     def undominated(
         self, unit: Unit, strategies: Sequence[ShardingStrategy]
     ) -> tuple[ShardingStrategy, ...]:
-        """Those of a unit's strategies that no other one of them beats, in order."""
+        """The strategies of a unit that no other one dominates, in order."""
         strategies = _without_cut_sums(strategies)
         if len(strategies) < 2:
             return tuple(strategies)
@@ -72,7 +72,7 @@ class StrategyTable:
             fits &= compute[None, :] <= compute[:, None]
         better = fits & (detour < own[:, None])
         alive = np.ones(len(strategies), dtype=bool)
-        # From the costliest on: a strategy may only be replaced by one that stays.
+        # The costliest come first: a strategy is replaced only by one that stays.
         for s in np.argsort(-own, kind="stable"):
             alive[s] = not (better[s] & alive).any()
         return tuple(s for s, keep in zip(strategies, alive, strict=True) if keep)
@@ -80,7 +80,8 @@ class StrategyTable:
     def _detour_seconds(
         self, unit: Unit, strategies: Sequence[ShardingStrategy], own: np.ndarray
     ) -> np.ndarray:
-        """[s, t]: of doing t where s is wanted; `own` are those of each strategy alone."""
+        """[s, t]: the cost of doing t where s is wanted. `own` is the cost of each
+        strategy alone."""
         values = self.units.graph.program.values
         moved = self.kernels[unit.index].moved
         before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
@@ -97,7 +98,7 @@ class StrategyTable:
         return table.seconds_matrix(layouts, layouts)
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
-        """All strategies of one unit, also those that others beat."""
+        """All strategies of one unit, dominated ones included."""
         key = self._appearance(unit)
         if key not in self._all:
             found = enumerate_strategies(self.kernels, unit, self.mesh)
@@ -105,7 +106,7 @@ class StrategyTable:
         return self._all[key]
 
     def _appearance(self, unit: Unit) -> Hashable:
-        """All that strategies and their dominance depend on."""
+        """Everything that strategies and their dominance depend on."""
         values = self.units.graph.program.values
         kernel = self.kernels[unit.index]
         reads = tuple(

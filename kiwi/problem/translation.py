@@ -1,6 +1,6 @@
-"""Solutions carried over to a problem that differs: other copies, pinned operators.
+"""Solutions translated to another problem of the same step: with other copies, or pinned operators.
 
-The nodes of arguments and units are the same in all problems of a traced call on a mesh; those of
+The nodes of arguments and units are the same in all problems of a traced call on a mesh. Those of
 resharded copies depend on the budget, and follow from the choices of producer and reader.
 """
 
@@ -22,7 +22,7 @@ class UnitChoice:
     residency: Residency
 
     def option_of(self, node: UnitNode) -> int | None:
-        """The same among the options of a node; a unit of one residency has that."""
+        """The option with this choice at a node. A unit with one residency has that one."""
         layouts = [(s.reads, s.results) for s in node.strategies]
         residencies = node.residency.options
         (wanted,) = residencies if len(residencies) == 1 else (self.residency,)
@@ -34,7 +34,7 @@ class UnitChoice:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a plan decides, in terms that all problems of a step on a mesh share. `sources`: the
+    """A plan's decisions, in terms that all problems of a step on a mesh share. `sources`: the
     sharding of each argument and constant."""
 
     sources: tuple[TensorSharding, ...]
@@ -48,8 +48,8 @@ class Choices:
         return Choices(sources, tuple(UnitChoice(s.reads, s.results, r) for s, r in pairs))
 
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...] | None:
-        """The same choices as a solution of another problem; None where it does not offer one of
-        them (`kiwi.problem.build.Fixed.offered`)."""
+        """The same choices as a solution of another problem; None if it does not offer one of them
+        (`kiwi.problem.build.Fixed.offered`)."""
         pairs = zip(planning.sources, self.sources, strict=True)
         found = [s.shardings.index(own) if own in s.shardings else None for s, own in pairs]
         nodes = zip(self.units, planning.unit_nodes, strict=True)
@@ -65,7 +65,7 @@ def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
 
 
 def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tuple[int, ...]:
-    """Completes choices of sources and units by those of the copies."""
+    """Completes the options of sources and units by those of the copies."""
     layouts, chosen = planning.layouts(choices), planning.unit_choices(choices)
     found = []
     for copy in planning.copies:
@@ -78,7 +78,7 @@ def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tup
 def follow(
     planning: PlanningProblem, solution: Sequence[int], unit: int, allowed: Sequence[int]
 ) -> tuple[int, ...]:
-    """The solution with a unit at the allowed option that is cheapest."""
+    """The solution with a unit at the cheapest of its allowed options."""
     place = len(planning.sources) + unit
     costs = local_costs(planning, solution)[place]
     choices = list(solution[: len(planning.sources) + len(planning.unit_nodes)])

@@ -1,5 +1,4 @@
-"""The sizes of what a unit holds under a sharding strategy, on one device: the same for all
-planners."""
+"""The memory of a unit under a sharding strategy, on one device, for all planners."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ class UnitMemory:
     """Local bytes of one unit.
 
     - `result_bytes`: of all results together.
-    - `workspace`: of each buffer that it needs while it runs, copies of operands that the compiler
-      makes included; `workspace_shared`: without these, which are left out where units that are
+    - `workspace`: of each buffer that it needs while it runs, including copies of operands that the
+      compiler makes. `workspace_shared`: without these copies, which are left out if units
       recomputed for one reader share its point of time.
-    - `from_start`: buffers that the compiler holds from the start of the step on until the unit
-      runs, or until it has run, in indices of units; `written_over_bytes`: of those that the
-      result is written into.
-    - `held_until`: the unit that runs, too, before result and workspace are free, if there is one.
+    - `from_start`: buffers that the compiler holds from the start of the step until the unit runs,
+      or until it has run, in indices of units. `written_over_bytes`: those of them that the result
+      is written into.
+    - `held_until`: the unit that has to run as well before result and workspace are free, if there
+      is one.
     """
 
     result_bytes: int
@@ -40,7 +40,7 @@ class UnitMemory:
 
     @property
     def beside_bytes(self) -> int:
-        """Of the buffers held from the start those that the result is not written into."""
+        """The buffers held from the start that the result is not written into."""
         return sum(each.bytes for each in self.from_start) - self.written_over_bytes
 
     def buffers(self, ranges: LiveRanges, unit: Unit, runs: Sequence[Run]) -> tuple[Buffer, ...]:
@@ -68,8 +68,9 @@ def unit_memory(kernels: KernelGraph, unit: Unit, strategy: ShardingStrategy) ->
 def lent_again(
     kernels: KernelGraph, again: Iterable[tuple[Unit, Iterable[int | None]]]
 ) -> Mapping[int, Buffer]:
-    """By unit, what a library is lent while others are recomputed for it, one after another, unless
-    it is lent as much itself; `again`: those, and for which they are or may be, None for none."""
+    """By unit, the workspace lent to a library while others are recomputed for it one after
+    another, unless the unit itself needs as much. `again`: the recomputed units, and what they may
+    be recomputed for, None for nothing."""
 
     def lent_bytes(unit: int) -> int:
         return kernels[unit].workspace.lent_bytes

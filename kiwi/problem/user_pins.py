@@ -1,14 +1,14 @@
-"""Constraints and hints of a call as `Pins` of its problem, each checked on its own.
+"""Constraints and hints of a call as `Pins` of its problem, each checked by itself.
 
 A sharding pin is refused, by name, if (1) it does not fit the mesh or the shape, (2) it contradicts
 another pin of the same value, or (3) no sharding strategy of the operator yields it. A residency
 pin is refused if the operator is offered no such residency. Pins that are possible one by one can
 still be too much together for a budget: `kiwi.planners.problem_planner` says which.
 
-What the function asks of shardings by itself is a pin as well, and so are the shardings of its
-arguments: of `jax.ShapeDtypeStruct`s, and of arrays over Explicit axes. Those that are impossible
-are left out, and a note says so. A mesh that such a sharding names may have other axes than the
-plan's if each of them is a product of the plan's axes, in their order (`kiwi.mesh.axes_of_mesh`).
+Shardings in the function are pins as well, and so are the shardings of its arguments: of
+`jax.ShapeDtypeStruct`s, and of arrays over Explicit axes. Impossible ones are left out, and a note
+says so. The mesh of such a sharding may have other axes than the plan's, if each of them is a
+product of the plan's axes in their order (`kiwi.mesh.axes_of_mesh`).
 """
 
 import functools
@@ -36,7 +36,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.problem.strategy_table import StrategyTable
 
 POLICY = "the policy of jax.checkpoint"
-"""The label of pins to offload that the function's own policies are."""
+"""The label of pins to offload that come from the function's own policies."""
 
 
 def resolve_pins(
@@ -50,9 +50,9 @@ def resolve_pins(
 ) -> Pins:
     """All pins of a call, without those that the settings drop.
 
-    - `heeds_hints`: whether hints and the function's own constraints are among them;
-      `recomputes`: whether hints to keep or to recompute are; `offloads`: those to offload are, of
-      results of so many bytes.
+    - `heeds_hints`: whether hints and the function's own constraints are among them.
+    - `recomputes`: whether hints to keep or to recompute are.
+    - `offloads`: whether hints to offload are, for results of so many bytes.
 
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
@@ -82,8 +82,8 @@ def resolve_pins(
 
 
 def asked_pins(step: StepToPlan, settings: Settings) -> dict[int, Pin]:
-    """By value, what the arguments of a call ask by their own shardings; none where
-    `in_shardings` decides, and no layout where the mesh lacks an axis."""
+    """By value, the pins from the arguments' own shardings. There are none if `in_shardings`
+    decides, and no layout if the mesh lacks an axis."""
     if not settings.respect_user_shardings:
         return {}
     call, mesh = step.call, settings.mesh
@@ -146,14 +146,14 @@ def _hint_pins(
 
 
 def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
-    """What a constraint of the function says of a value; no layout where the mesh lacks an axis."""
+    """The pin of a constraint in the function; without layout if the mesh lacks an axis."""
     eqn, shape = program.constraints[value], program.values[value].shape
     label = f"with_sharding_constraint at {jax_internals.source_line(eqn.source_info)}"
     return _soft_pin(label, constraint_spec(eqn), shape, mesh)
 
 
 def _soft_pin(label: str, asked: Any, shape: tuple[int, ...], mesh: DeviceMesh) -> Pin:
-    """The pin of a sharding that may name another mesh than the plan's; no layout where its axes
+    """The pin of a sharding that may name another mesh than the plan's; without layout if its axes
     are none of the plan's."""
     try:
         return Pin(label, _layout(on_plan_mesh(asked, mesh), shape, mesh, label))
@@ -187,7 +187,7 @@ def _agree(one: Pin, other: Pin) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Check:
-    """Whether each pinned value has an option that is as pinned."""
+    """Whether each pinned value has an option that agrees with its pins."""
 
     units: UnitGraph
     mesh: DeviceMesh
@@ -214,8 +214,8 @@ class _Check:
                 raise self._no_residency(value, unit)
 
     def possible_constraints(self, dropped: frozenset[str]) -> dict[int, tuple[Pin, ...]]:
-        """The function's own constraints with the pins of their values, but those whose axes the
-        mesh lacks, that contradict pins or that no strategy yields."""
+        """The function's own constraints with the pins of their values. Constraints are left out if
+        the mesh lacks their axes, if they contradict pins, or if no strategy yields them."""
         found: dict[int, tuple[Pin, ...]] = {}
         program = self.units.graph.program
         for value in program.constraints:
@@ -231,8 +231,8 @@ class _Check:
     def possible_arguments(
         self, asked: Mapping[int, Pin], dropped: frozenset[str]
     ) -> dict[int, tuple[Pin, ...]]:
-        """What arguments ask by their shardings, with the pins of their values, but what the mesh
-        lacks or other pins contradict."""
+        """The shardings that arguments ask for, with the pins of their values. Those with axes that
+        the mesh lacks, or that contradict other pins, are left out."""
         found: dict[int, tuple[Pin, ...]] = {}
         for value, pin in asked.items():
             known = self.pins.values.get(value, ())
@@ -248,8 +248,8 @@ class _Check:
     def with_possible_offloads(
         self, pins: dict[int, tuple[Pin, ...]]
     ) -> dict[int, tuple[Pin, ...]]:
-        """The pins, with those of what the function's own checkpoint policy offloads and the
-        compiler can."""
+        """The pins, with those of the values that the function's own checkpoint policy offloads and
+        the compiler can offload."""
         found = dict(pins)
         lifetimes = residencies(self.units, least_offloaded_bytes=self.offloads)
         for value in sorted(self.units.graph.program.user_offloads):
@@ -263,7 +263,8 @@ class _Check:
         return found
 
     def _check_source(self, value: int) -> None:
-        """Arguments and constants are there throughout; nothing computes them."""
+        """Checks the pins of arguments and constants, which are live throughout and computed by
+        nothing."""
         pins = self.pins.values[value]
         told = [pin for pin in pins if pin.recomputes or pin.offloads]
         if told:

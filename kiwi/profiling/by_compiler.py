@@ -1,13 +1,13 @@
-"""Times that a compiler states of functions, without any device.
+"""Times of functions that a compiler states, without any device.
 
-Functions are compiled many at a time, as one program in which one follows another, and read from
-it by the scopes that they are in. All their operands and results are in device memory.
+Many functions are compiled together, one after the other in one program, and are told apart by
+their scopes. All their operands and results are in device memory.
 
-What a compiler states is scaled to what is known of the device. `matmul_efficiency` of the
-catalogue is the part of the peak that the matmuls of published training steps reach: those of a
-layer of Llama 2 7B (Touvron et al., 2023; 4,096 wide, 11,008 in the middle) are to take that in the
-sum. In the same way `bandwidth_efficiency` says what memory traffic takes. No time falls below that
-of the peak rates.
+A compiler's times are scaled to known figures of the device. `matmul_efficiency` of the catalogue
+is the part of the peak that the matmuls of published training steps reach: the stated times of the
+matmuls of a layer of Llama 2 7B (Touvron et al., 2023; 4,096 wide, 11,008 in the middle) are scaled
+to that in the sum. In the same way `bandwidth_efficiency` scales memory traffic. No time falls
+below that of the peak rates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,8 @@ MATMUL_SCALE, MEMORY_SCALE = "matmul", "memory"
 
 _MOST_FUNCTIONS = 64
 _PART_OF_MEMORY = 0.4
-"""What the functions of one program hold at most: the compiler may copy some of it."""
+"""The part of the device's memory that the functions of one program may hold: the compiler may copy
+some of it."""
 
 _LEAST_COLLECTIVE_BYTES = 2**18
 """In XLA:GPU's tables smaller buffers take longer: 1 KiB up to 130 us, 256 KiB 13 to 44."""
@@ -73,8 +74,8 @@ class CompilerBench:
 
     @cached_property
     def scales(self) -> Mapping[str, float]:
-        """What the compiler's times are multiplied by, of matmuls (`MATMUL_SCALE`) and of other
-        kernels (`MEMORY_SCALE`)."""
+        """The factors of the compiler's times, for matmuls (`MATMUL_SCALE`) and for other kernels
+        (`MEMORY_SCALE`)."""
         if self.known_scales is not None:
             return self.known_scales
         products = [matmul(sizes, _MATMUL_DTYPE) for sizes in _LAYER_MATMULS]
@@ -118,7 +119,7 @@ class CompilerBench:
 
     @cached_property
     def _alone(self) -> DeviceMesh:
-        """As few devices as there can be."""
+        """The smallest mesh for one device's functions."""
         wiring = self.hardware.interconnect
         return DeviceMesh.create((wiring.devices_per_chip if wiring else 1,), self.hardware)
 
@@ -133,7 +134,7 @@ class CompilerBench:
         return point.kind.value in self._compiler.stated_kinds
 
     def batches(self, points: Sequence[Point]) -> Iterator[list[Point]]:
-        """Those that are compiled together: on the same mesh, and within the device's memory."""
+        """Groups that are compiled together: on the same mesh, and within the device's memory."""
         for is_collective in (False, True):
             batch: list[Point] = []
             functions = held_bytes = 0
@@ -152,7 +153,7 @@ class CompilerBench:
                 yield batch
 
     def times(self, batch: Sequence[Point]) -> list[Timing | Exception]:
-        """Of each point its time, or why there is none."""
+        """The time of each point, or why there is none."""
         mesh = self.mesh if batch[0].kind is Kind.COLLECTIVE else self._alone
         try:
             stated = self._stated([f for point in batch for f in point.functions], mesh)
@@ -216,6 +217,6 @@ def _program(functions: Sequence[TimedFunction], mesh: DeviceMesh) -> Step:
 
 
 def _whole(local: Any, devices: int) -> Any:
-    """What all devices together hold of an array of which each has its own part."""
+    """The whole array of which each device has a part."""
     shape = (local.shape[0] * devices, *local.shape[1:]) if local.shape else ()
     return jax.ShapeDtypeStruct(shape, local.dtype)

@@ -29,10 +29,11 @@ def measure_cluster(
     repetitions: int = 9,
     on_pair: Callable[[], None] = lambda: None,
 ) -> Cluster:
-    """Latency and bandwidth between every two of `devices` (default: all of `jax.devices()`).
+    """Measures latency and bandwidth between every two of `devices` (default: all of
+    `jax.devices()`).
 
-    - `large_bytes`: what each device sends for the bandwidth.
-    - `repetitions`: how often each time is taken.
+    - `large_bytes`: the message of each device for the bandwidth.
+    - `repetitions`: the number of timings of each.
     - `on_pair`: called after each pair.
 
     **Raises:** `ClusterError` for fewer than two devices, no more than a KiB, or no repetitions.

@@ -1,10 +1,11 @@
-"""Times programs on the devices of a mesh, all of them at once, as a step runs.
+"""Times programs on all devices of a mesh at once, as a step runs.
 
-Devices that share cores, memory or links slow each other down. Every device has buffers of its
-own. A figure is the median of repetitions after a warm-up; its spread is half the interquartile
-range over the median. What it costs to call a program is taken off: on CPUs the time of a program
-that does next to nothing; elsewhere, where a call takes longer than many a kernel (35 us on an
-H100) but the next one need not wait for its end, that of one which computes the same half as often.
+Devices that share cores, memory or links slow each other down. Every device has buffers of its own.
+A figure is the median of repetitions after a warm-up, and its spread is half the interquartile
+range over the median. The cost of calling a program is subtracted. On CPUs it is the time of a
+program that does next to nothing. Elsewhere a call may take longer than a kernel, but the next call
+need not wait for its end. There the time of a program that computes the same half as often is
+subtracted.
 """
 
 import enum
@@ -25,9 +26,9 @@ from kiwi.mesh.profile_entries import CollectiveEntry, OperatorEntry
 _WARM_UP = 2
 _CHAIN, _CHAIN_SIZE = 256, 1024
 _LEAST_PART = 0.05
-"""What is left at least of a call's time when the cost of calling is taken off."""
+"""At least this part of a call's time is left when the cost of calling is subtracted."""
 _CALLS = 4
-"""As many calls as a program has to be longer than, for it to be timed and not how it is called."""
+"""A program has to be longer than so many calls, so that its time is not that of calling it."""
 _MOST_COPIES = 64
 _VALUES = np.random.default_rng(0).random(2**16)
 
@@ -70,8 +71,8 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
 class TimedFunction:
     """A function that runs on each device, as one kernel of a step.
 
-    `operands` are `jax.ShapeDtypeStruct`s of what one device reads; `body` takes such arrays and
-    returns one or a list, a `result` where that takes the other devices to find out.
+    `operands` are `jax.ShapeDtypeStruct`s of one device's operands. `body` takes such arrays and
+    returns one or a list; `result` gives their types if finding them out takes the other devices.
     """
 
     body: Callable[..., Any]
@@ -80,11 +81,11 @@ class TimedFunction:
 
     @property
     def found(self) -> Any:
-        """What `body` returns, as `jax.ShapeDtypeStruct`."""
+        """The results of `body`, as `jax.ShapeDtypeStruct`s."""
         return self.result or jax.eval_shape(self.body, *self.operands)
 
     def times(self, count: int) -> "TimedFunction":
-        """The same, computed so many times, one behind the other; returns all results."""
+        """The function computed so many times in a row. It returns all results."""
 
         def body(*operands: Any) -> list[Any]:
             found = [self.body(*operands)]
@@ -99,10 +100,10 @@ class TimedFunction:
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """The devices that programs are timed on, and how.
+    """The devices on which programs are timed, and how.
 
-    - `mesh`: a jax mesh; `repetitions`: timings of each program, of which the median is kept.
-    - `compiler_options`: those that steps are compiled with.
+    - `mesh`: a jax mesh. `repetitions`: timings of each program, of which the median is kept.
+    - `compiler_options`: those of compiled steps.
     """
 
     mesh: Any
@@ -111,16 +112,16 @@ class Bench:
 
     @property
     def platform(self) -> str:
-        """As jax calls it, for example "cpu"."""
+        """jax's name of the platform, for example "cpu"."""
         return self.mesh.devices.flat[0].platform
 
     def time(self, function: TimedFunction) -> Timing:
         """The time on each device, all at once.
 
-        The result goes over a buffer that is there already: fresh memory is slow to touch, and a
-        step allocates once.
+        The result overwrites an existing buffer: fresh memory is slow to touch, and a step
+        allocates once.
 
-        **Raises:** what jax raises if it does not compile or does not fit.
+        **Raises:** jax's errors if it does not compile or does not fit.
         """
         if not self._in_turn:
             return self._without_calling(function)
@@ -130,7 +131,7 @@ class Bench:
         return Timing(seconds, raw.spread * raw.seconds / seconds)
 
     def _without_calling(self, function: TimedFunction) -> Timing:
-        """By how much a program is longer in which the function is computed twice as often."""
+        """The extra time of a program in which the function is computed twice as often."""
         copies, once = 1, self._call(function)
         while once.seconds < _CALLS * self._calling_seconds and copies < _MOST_COPIES:
             copies *= 4
@@ -142,7 +143,7 @@ class Bench:
 
     @cached_property
     def launch_seconds(self) -> float:
-        """What one more kernel costs a program: by how much a chain of trivial ones is longer."""
+        """The cost of one more kernel in a program: the extra time of a chain of trivial ones."""
 
         def chain(count: int) -> Callable[[Any], Any]:
             def body(x: Any) -> Any:
@@ -160,7 +161,7 @@ class Bench:
 
     @cached_property
     def _calling_seconds(self) -> float:
-        """Of a program with one trivial kernel."""
+        """The time of a program with one trivial kernel."""
         one = [jax.ShapeDtypeStruct((1,), jnp.float32)]
         return self._call(TimedFunction(lambda x: x + 1, one)).seconds
 
@@ -201,8 +202,8 @@ class Bench:
 def on_each_device(
     mesh: Any, function: TimedFunction, *, is_first_unused: bool = False
 ) -> Callable[..., Any]:
-    """The function over whole arrays, of which each device of a jax mesh has a part of its own; if
-    `is_first_unused`, with one argument more in front, of the shape of the result."""
+    """The function over whole arrays, of which each device of a jax mesh has a part. With
+    `is_first_unused` it has one more argument in front, with the shape of the result."""
     found, unused = function.found, int(is_first_unused)
     read = [found] * unused + list(function.operands)
     return jax.shard_map(
@@ -235,11 +236,11 @@ UNMEASURED = (1.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One thing to measure.
+    """One measurement.
 
-    - `entry`: what a table is to have of it, but for its time; `kind`: what that is.
-    - `name`: for people. `held_bytes`: what one device holds for it, about.
-    - `functions`: what is timed for it. `combined`: its time, given theirs.
+    - `entry`: the table's entry for it, without its time. `kind`: the kind of the entry.
+    - `name`: for people. `held_bytes`: roughly the memory of one device for it.
+    - `functions`: the functions that are timed for it. `combined`: its time, given theirs.
     """
 
     entry: OperatorEntry | CollectiveEntry

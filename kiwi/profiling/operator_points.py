@@ -1,9 +1,9 @@
-"""What is measured of one device, so that a function can be planned with the table.
+"""The measurements on one device with which a function can be planned.
 
-- *Operators*: library calls and reductions (`kiwi.problem.library_calls`) in the local shapes that
-  any sharding strategy gives them, each once, run as a step runs them.
-- *Elementwise* functions that are more than arithmetic, and arithmetic itself, for each dtype: what
-  a kernel takes longer with the function than without. Reading and writing are not part of it.
+- *Operators*: library calls and reductions (`kiwi.problem.library_calls`) in the local shapes of
+  all sharding strategies, each once, run as in a step.
+- *Elementwise* functions that are more than arithmetic, and arithmetic itself, for each dtype: the
+  extra time of a kernel with the function. Reading and writing are not part of it.
 - *Streams* read one buffer and write another: memory traffic, by bytes, since small buffers stay in
   caches.
 
@@ -157,10 +157,10 @@ def _added_time(per: int, less: Timing, more: Timing) -> Timing:
 def _kernel(
     dtype: str, size: int, steps: int, function: Callable[[Any], Any] = lambda x: x
 ) -> TimedFunction:
-    """Reads and writes a buffer, with so many steps of arithmetic (a multiplication and an
-    addition each) behind `function`.
+    """Reads and writes a buffer, with so many steps of arithmetic (a multiplication and an addition
+    each) after `function`.
 
-    One application only: of a chain of functions XLA:CPU makes code that is many times slower.
+    The function is applied once: XLA:CPU's code for a chain of functions is many times slower.
     """
 
     def body(x: Any) -> Any:

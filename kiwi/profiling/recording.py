@@ -43,7 +43,7 @@ from kiwi.xla.gpu.target_config import attached_target_config, target_config
 _SAVE_SECONDS = 5.0
 _MATMUL_SIZE, _MATMUL_SIZE_ON_CPUS = 8192, 1024
 _TPUS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
-"""Those that jax calls otherwise than the catalogue."""
+"""TPUs whose names in jax differ from the catalogue's."""
 
 COLLECTIVE_BYTES = tuple(2**k for k in range(10, 27, 4))
 """The ladder of sizes, from 1 KiB to 64 MiB."""
@@ -52,7 +52,7 @@ _ITEM_BYTES = 4  # of `RECORDED_DTYPE`
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a recording is: `seconds_left` extrapolates what was measured so far."""
+    """The progress of a recording. `seconds_left` is extrapolated from the measurements so far."""
 
     done: int
     total: int
@@ -70,27 +70,27 @@ def record_profile(
     on_progress: Callable[[Progress], None] = lambda _: None,
     **kwargs: Any,
 ) -> ProfileTable:
-    """Measures on the attached devices what planning `fun(*args, **kwargs)` needs to know.
+    """Measures on the attached devices what planning `fun(*args, **kwargs)` needs.
 
     These are its matmuls, convolutions and reductions in the local shapes of all sharding
     strategies, its elementwise functions, memory traffic, launches, and collectives along each set
-    of mesh axes; all devices of the mesh run each program at once. The table is good for
-    `kiwi.plan(..., profile=table)` without these devices.
+    of mesh axes. All devices of the mesh run each program at once. `kiwi.plan(..., profile=table)`
+    can use the table without these devices.
 
-    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s; `fun` is traced and not run.
+    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s. `fun` is traced and not run.
     - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
-    - `compiler`: the name of a TPU or GPU of the catalogue. Nothing is measured then, and no device
-      is needed: the table has what the device's compiler states of its kernels, as far as that can
-      be relied on (`kiwi.profiling.by_compiler`).
-    - `path`: saves the table while it grows. If the file exists, what it has is not measured
-      again, so that an interrupted recording is resumed.
+    - `compiler`: the name of a TPU or GPU of the catalogue. Then nothing is measured, and no device
+      is needed: the table has the times that the device's compiler states for its kernels, as far
+      as they are reliable (`kiwi.profiling.by_compiler`).
+    - `path`: saves the table while it grows. Entries of an existing file are not measured again, so
+      an interrupted recording can be resumed.
     - `repetitions`: timings of each program, of which the median is kept.
     - `on_progress`: called before each measurement.
 
     **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
     `UnknownProfileError`, `CompilerUnavailableError` for a `compiler` that is not known, not
-    installed or states no times; `ProfileFileError` if `path` cannot be written, or was recorded
-    on other devices or by another jax or compiler; the errors of tracing.
+    installed or states no times; `ProfileFileError` if `path` cannot be written, or was recorded on
+    other devices or by another jax or compiler; the errors of tracing.
     """
     planned = fun
     if not isinstance(fun, PlannedFunction):
@@ -151,8 +151,8 @@ def state(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> ProfileTable:
-    """What the compiler of `device`, of the catalogue, states of `points`, memory traffic and
-    collectives; options and errors are those of `record_profile`."""
+    """The times that the compiler of `device`, a device of the catalogue, states for `points`,
+    memory traffic and collectives. Options and errors are those of `record_profile`."""
     mesh = DeviceMesh.create(mesh_shape, device)
     bench = CompilerBench(device, mesh)
     everything = _with_traffic_and_collectives(points, mesh, collective_bytes)
@@ -196,7 +196,7 @@ class _Clock:
         self._started = time.monotonic()
 
     def tell(self, done: int, what: str) -> None:
-        """That so many points are done, and what comes next."""
+        """Reports that so many points are done, and which one is next."""
         spent = time.monotonic() - self._started
         left = spent / done * (self._total - done) if done else float("nan")
         self._on_progress(Progress(done, self._total, left, what))
@@ -217,7 +217,7 @@ class _Draft:
         self.save()
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
-        """Those that the table does not have."""
+        """The points that the table does not have."""
         known = {entry.key for entry in (*self.table.operators, *self.table.collectives)}
         return [point for point in points if point.entry.key not in known]
 
@@ -322,7 +322,8 @@ def _hardware(bench: Bench) -> Hardware:
 
 
 def _memory_bytes(bench: Bench, base: Hardware) -> int:
-    """What jax may take of the device; virtual devices share the memory of their machine."""
+    """The memory of the device that jax may use. Virtual devices share the memory of
+    their machine."""
     device = bench.mesh.devices.flat[0]
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:

@@ -18,8 +18,8 @@ CATEGORIES = {
     "update": ("results of the update", "#2a9d78"),
     "copies": ("resharded copies", "#c2508a"),
 }
-"""What memory is told apart by, stacked in this order: its name for people, and its color, that of
-the report in a light page."""
+"""The categories of memory, in the order of stacking: name for people, and the color of the
+report's light page."""
 
 _GIB = 2.0**30
 _WIDTH, _HEIGHT = 720, 200

@@ -24,7 +24,7 @@ from kiwi.solver.supervise import Supervisor, interrupt_once, signals_wait
 from kiwi.solver.warm_up import warm_up
 
 _MARGIN_SECONDS, _MARGIN_SECONDS_PER_NODE = 0.5, 5e-5
-"""Kept back for the last step of the search, and for pricing and writing the solution."""
+"""Time kept back for the last step of the search, and for pricing and writing the solution."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def _run(
 ) -> int:
     try:
         problem = read_contest(options.instance)
-        warm_up()  # on the clock here, which runs from the start of the process
+        warm_up()  # by the clock here, which runs from the start of the process
         margin = _MARGIN_SECONDS + _MARGIN_SECONDS_PER_NODE * len(problem.nodes)
         left = options.time_limit - (time.monotonic() - started) - margin
         listeners: list[OnProgress] = [] if options.quiet else [_Printer(started)]
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _started() -> float:
-    """When this process began, as far as the system tells; a reading of `time.monotonic`."""
+    """The start of this process, as far as the system tells; a reading of `time.monotonic`."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -105,7 +105,7 @@ def _started() -> float:
 
 
 class _Writer:
-    """Writes every better solution, so that it is there however the process ends, and the result.
+    """Writes every better solution, so that a file exists however the process ends, and the result.
     Never leaves half a document."""
 
     def __init__(self, path: Path, on_written: Callable[[], None]) -> None:

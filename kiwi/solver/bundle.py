@@ -27,13 +27,15 @@ _MOST_CUTS = 80
 _EXCHANGES = 400
 _SERIOUS, _GOOD = 0.1, 0.5
 _WIDEN_FIRST, _WIDEN, _NARROW = 5.0, 2.0, 0.6
-"""Before the first step that did not gain what it should, the order of the width is unknown."""
+"""Factors of the width. Before the first step that gains less than predicted, the order of the
+width is unknown."""
 _PATIENCE = 4
 _LEAST_SHORTENED = 0.1
 _LARGE_ERROR = 1e-2
-"""Share of the observed value above which a cut's error is taken off its cost."""
+"""From this share of the observed value on, a cut's error is subtracted from its cost."""
 _NOTHING_MORE = 1e-5
-"""Share of the centre's value; a model that promises less shows every cut at its own cost."""
+"""A model that promises less than this share of the centre's value shows every cut at its
+own cost."""
 
 
 @kernel
@@ -102,15 +104,15 @@ class Bundle:
 
     @property
     def predicted(self) -> float:
-        """How much more the model promises at the proposed prices than at the centre, where it may
-        lie above the value too: no step can gain that."""
+        """The predicted gain of the proposed prices over the centre. It may lie above the value,
+        too: no step can gain that."""
         return self._model - self._model_at_centre
 
     def add(
         self, cost: float, excess: np.ndarray, at: tuple[np.ndarray, float] | None = None
     ) -> None:
-        """Adds an assignment (its true cost, its scaled excess at each time) to the model; `at`:
-        the prices it was found at, and the value observed there."""
+        """Adds an assignment (its true cost, its scaled excess at each time) to the model. `at`:
+        the prices at which it was found, and the value observed there."""
         if np.any((self._costs == cost) & (self._excess == excess).all(axis=1)):
             return
         if len(self._costs) >= _MOST_CUTS:
@@ -139,7 +141,7 @@ class Bundle:
         return prices
 
     def observe(self, prices: np.ndarray, value: float) -> None:
-        """Tells the value found at `prices`, which may become the new centre."""
+        """Takes the value found at `prices`, which may become the new centre."""
         self._step(prices, value)
         if self.predicted < _NOTHING_MORE * abs(self.value):
             self._shown = self._costs.copy()
@@ -163,9 +165,9 @@ class Bundle:
         self._shorten(value)
 
     def _shorten(self, value: float) -> None:
-        """After a step that lost more than it was to gain: to where a parabola through both values,
-        with the predicted slope at the centre, is highest (Kiwiel, *Proximity control in bundle
-        methods*, 1990, section 2)."""
+        """After a step that lost more than it was predicted to gain: moves to the highest point of
+        a parabola through both values, with the predicted slope at the centre (Kiwiel, *Proximity
+        control in bundle methods*, 1990, section 2)."""
         predicted, loss = max(self.predicted, 0.0), self.value - value
         if loss > predicted and np.isfinite(predicted):
             self.width *= max(_LEAST_SHORTENED, predicted / (2.0 * (predicted + loss)))

@@ -1,8 +1,7 @@
-"""A problem as arrays, from which the referee prices solutions: made once, asked often.
+"""A problem as arrays, from which the referee prices solutions. They are made once and used often.
 
-Costs, tables and loads stand behind one another in flat arrays, equal arrays once. A solution is
-one index into these for each node, each edge and each load. Nothing here comes from a solver or
-goes to one.
+Costs, tables and loads are concatenated in flat arrays, equal arrays once. A solution is one index
+into these for each node, each edge and each load. No solver uses this module, and it uses none.
 """
 
 from collections import OrderedDict
@@ -15,14 +14,14 @@ from kiwi.interval import Interval
 from kiwi.solver.problem import Edge, Node, Problem
 
 MOST_KNOWN = 8
-"""Problems whose columns are kept: a search prices by few at the same time."""
+"""The number of problems whose columns are kept. A search prices by few at the same time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Arrays behind one another.
+    """Concatenated arrays.
 
-    - `values`: of all distinct ones; `first`: for each array where it begins.
+    - `values`: those of all distinct arrays. `first`: the beginning of each array.
     """
 
     values: np.ndarray
@@ -30,7 +29,8 @@ class Stack:
 
     @classmethod
     def of(cls, arrays: Iterable[np.ndarray], dtype: type) -> "Stack":
-        """Arrays that share their memory, as the tables of equal layers do, stand once."""
+        """The stack of some arrays. Arrays that share their memory, as the tables of equal layers
+        do, are stored once."""
         places: dict[tuple[object, ...], int] = {}
         pieces: list[np.ndarray] = []
         first: list[int] = []
@@ -52,7 +52,8 @@ class Loads:
     """The loads of all nodes and edges.
 
     - `keys`: window and channel of each, in the order of their first load.
-    - `part`: by load its node, or the number of nodes plus its edge; `key`: its place in `keys`.
+    - `part`: for each load its node, or the number of nodes plus its edge. `key`: its place in
+      `keys`.
     """
 
     keys: tuple[tuple[int, int], ...]
@@ -76,7 +77,7 @@ class Loads:
         return cls(tuple(keys), *numbers, Stack.of(amounts, np.float64))
 
     def totals(self, cell: np.ndarray) -> dict[tuple[int, int], float]:
-        """The loads by window and channel, where each node and edge takes one cell."""
+        """The loads by window and channel, if each node and edge takes one cell."""
         taken = self.amounts.values[self.amounts.first + cell[self.part]]
         totals = np.bincount(self.key, weights=taken, minlength=len(self.keys))
         return dict(zip(self.keys, totals.tolist(), strict=True))
@@ -84,10 +85,10 @@ class Loads:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The arrays of a problem's nodes and edges; limits are not among them.
+    """The arrays of a problem's nodes and edges, without the limits.
 
     - `sizes`: the number of options of each node.
-    - `tail`, `head`: the nodes of each edge; `width`: the columns of its table.
+    - `tail`, `head`: the nodes of each edge. `width`: the columns of its table.
     - `tail_class`, `head_class`: the lines of its table by option of either node.
     """
 
@@ -106,7 +107,7 @@ class Columns:
 
     @classmethod
     def of(cls, problem: Problem) -> "Columns":
-        """The columns of a problem, which those that share its nodes and edges share."""
+        """The columns of a problem. Problems with the same nodes and edges share them."""
         key = id(problem.nodes), id(problem.edges)
         found = _KNOWN.get(key)
         if found is None:
@@ -135,13 +136,13 @@ class Columns:
         )
 
     def cells(self, choice: np.ndarray) -> np.ndarray:
-        """Where in its own costs a choice (n,) finds each node, and then each edge."""
+        """The positions of a choice (n,) in the costs of each node, then of each edge."""
         rows = self.tail_class.values[self.tail_class.first + choice[self.tail]]
         columns = self.head_class.values[self.head_class.first + choice[self.head]]
         return np.concatenate([choice, rows * self.width + columns])
 
     def amounts(self, cells: np.ndarray) -> np.ndarray:
-        """What each node, and then each edge costs."""
+        """The cost of each node, then of each edge."""
         count = len(self.sizes)
         own = self.costs.values[self.costs.first + cells[:count]]
         between = self.tables.values[self.tables.first + cells[count:]]

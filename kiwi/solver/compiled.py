@@ -1,15 +1,17 @@
-"""How the solver's inner loops are compiled: what nobody calls costs nothing on a new machine.
+"""Compilation of the solver's inner loops, with as few entries as possible, since each takes time
+on a new machine.
 
 numba makes three entries for each function: for compiled code, for Python, and for C. Unpacking a
-`Network` from Python takes LLVM longer than many a loop. So a loop has the entries that are used.
+`Network` from Python takes LLVM longer than many a loop. So a loop has only the entries that are
+used.
 
-A loop is compiled for each combination of types, and a literal has a type of its own: what is
-called with `-1` and with `1` would be compiled twice, and is not with `np.int64(-1)`. Nor do loops
+A loop is compiled for each combination of types, and a literal has a type of its own: a function
+called with `-1` and with `1` would be compiled twice; with `np.int64(-1)` it is not. Nor do loops
 assign arrays to slices, for which numba compiles the formatting of an error.
 
-Processes compile loops while the step is still traced and the first plan is searched: two, for
-numba compiles one function at a time in a process, and a laptop has two cores. What they compile,
-numba keeps in `__pycache__`, from where the process that plans loads it.
+Processes compile loops while the step is still traced and the first plan is searched. There are
+two, because numba compiles one function at a time in a process, and a laptop has two cores. numba
+keeps the compiled code in `__pycache__`, from where the planning process loads it.
 """
 
 import os
@@ -37,17 +39,17 @@ for called in sys.argv[1:]:
 
 
 def kernel(function: Any = None, **options: Any) -> Any:
-    """Compiles what Python calls; `options` of `numba.njit`."""
+    """Compiles a function that Python calls. `options` are those of `numba.njit`."""
     return _njit(function, cache=True, no_cfunc_wrapper=True, **options)
 
 
 def inner(function: Any = None, **options: Any) -> Any:
-    """Compiles what kernels call; Python cannot."""
+    """Compiles a function that only kernels call."""
     return kernel(function, no_cpython_wrapper=True, **options)
 
 
 def inlined(function: Any) -> Any:
-    """Compiles what one kernel calls in one place, only there."""
+    """Compiles a function into the one place of a kernel that calls it."""
     return inner(function, inline="always")
 
 
@@ -81,7 +83,7 @@ def stable_order(keys):
 
 @dataclass(frozen=True, eq=False)
 class Compiling:
-    """A process, and the functions that it has not called to the end yet."""
+    """A process, and the functions that it has not finished calling."""
 
     process: subprocess.Popen[str]
     functions: list[str]
@@ -99,7 +101,7 @@ class Compiling:
         return cls(process, list(functions))
 
     def wait(self, function: str) -> None:
-        """Until a function has been called, or the process has ended."""
+        """Waits until a function has been called, or the process has ended."""
         assert self.process.stdout is not None
         while function in self.functions:
             done = self.process.stdout.readline().strip()
@@ -122,7 +124,7 @@ def compile_ahead(*processes: Sequence[str]) -> None:
 
 
 def wait_for(*functions: str) -> None:
-    """Until the processes have called the functions, where there are any that do. Should one have
+    """Waits until the processes have called the functions, if there are any that do. If one has
     failed, the caller compiles."""
     with _waiting:
         try:

@@ -104,7 +104,7 @@ def sweep(net: Network, tables: Tables, unary, share, choice, forward):
 
 @inner
 def _take_back(net, h, share, cost):
-    """Edges to nodes that follow: what they took from this node before."""
+    """Takes back from the edges to following nodes what they took from this node before."""
     start = net.line_start[h]
     for o in range(len(cost)):
         cost[o] -= share[start + o]
@@ -112,7 +112,7 @@ def _take_back(net, h, share, cost):
 
 @inlined
 def _take(net, h, share, marginal, cost):
-    """Edges to nodes that came before: takes their min-marginals over to this node."""
+    """Takes the min-marginals of the edges to preceding nodes over to this node."""
     start = net.line_start[h]
     for o in range(len(cost)):
         pulled = marginal[net.line[start + o]]
@@ -122,7 +122,7 @@ def _take(net, h, share, marginal, cost):
 
 @inlined
 def _round(net, unary, share, choice, i, guess):
-    """The best option of i given the nodes after it, and what it is worth to those before it."""
+    """The best option of i given the nodes after it, and its value for those before it."""
     for o in range(len(guess)):
         guess[o] = unary[net.option_start[i] + o]
     for near in range(net.near_start[i], net.near_start[i + 1]):
@@ -150,10 +150,10 @@ def _hand_on(net, i, forward, weight, share, cost):
 
 @kernel
 def reduced_costs(net: Network, tables: Tables, unary, share):
-    """How much above the bound every assignment with an option lies at least, shape (K,).
+    """A lower bound on how much every assignment with an option exceeds the bound, shape (K,).
 
-    Sum of the option's cost above its node's least, and of the least each edge charges for it.
-    Holds after any sweep, whose shares leave no edge with a negative minimum.
+    It is the sum of the option's cost above its node's least, and of the least that each edge
+    charges for it. It holds after any sweep, whose shares leave no edge with a negative minimum.
     """
     spare, most = unary.copy(), widest(net)
     line_cost, marginal = np.empty(most), np.empty(most)
@@ -177,30 +177,31 @@ def reduced_costs(net: Network, tables: Tables, unary, share):
 
 FIRST_SWEEPS = 15
 _ROUNDING = 1e-10
-"""Relative floating-point error granted to a bound before it counts as proven."""
+"""The relative floating-point error that is subtracted from a bound before it counts as proven."""
 _CONVERGED = 1e-5
 _ROUNDED_PAIRS = 3
 _MARGINAL_PASSES = 3
-"""What the least costs with each option count as, in passes of an elimination."""
+"""The work of computing the least costs with each option, in passes of an elimination."""
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float, int]]
-"""An assignment (or None) and a proven bound of a network without memory, at costs of options; and
-the work that it took."""
+"""An assignment (or None) and a proven bound of a network without memory, for given costs of
+options; and the work."""
 
 MOST_ELIMINATED_CELLS, MOST_CELLS_OF_ONE = 2e7, 1e8
-"""Cells of tables up to which a network's nodes are eliminated, once for each step of the prices or
-once for all where there are no times: a tenth of a second and half a second."""
+"""Cells of tables up to which a network's nodes are eliminated: once for each step of the prices,
+or once in all if there are no times."""
 
 
 class Dual:
-    """State of the relaxation. That forbidden is merely expensive keeps every bound valid.
+    """State of the relaxation. Forbidden options are merely expensive in it, which keeps every
+    bound valid.
 
-    Messages bound the network by less than its least cost, and what they round to may be far from
-    it. Where that holds the prices back (`ask`), nodes are eliminated, which costs more and is
-    exact (`kiwi.solver.elimination`); where tables would be too large for that, an oracle says
-    what the network costs.
+    Messages bound the network below its least cost, and their rounded assignment may be far from
+    the best. If that holds the prices back (`ask`), nodes are eliminated, which takes more work and
+    is exact (`kiwi.solver.elimination`). If tables would be too large for that, an oracle is asked
+    for the network's cost.
 
-    - `bound`: the best bound so far; `best_prices` (T): where it was found.
-    - `choice`: the assignment that the last evaluation ended with.
+    - `bound`: the best bound so far. `best_prices` (T): the prices at which it was found.
+    - `choice`: the assignment of the last evaluation.
     """
 
     def __init__(
@@ -226,7 +227,7 @@ class Dual:
 
     @property
     def work(self) -> int:
-        """How many options and table cells it has gone over."""
+        """The options and table cells that it has gone over."""
         return self._sweeps * self.net.size + self._asked_work + int(self._work.visited[0])
 
     def evaluate(self, prices: np.ndarray, most_pairs: int | None = None) -> float:
@@ -241,7 +242,7 @@ class Dual:
         return best
 
     def _swept(self, priced: np.ndarray, rent: float, most_pairs: int) -> float:
-        """The bound of messages, or of the oracle where that is asked and better."""
+        """The bound of messages, or of the oracle if that is asked and better."""
         best = -np.inf
         for _ in range(most_pairs):
             before = best
@@ -253,13 +254,13 @@ class Dual:
         return max(best, self._asked(priced, rent)) if self.asking else best
 
     def _eliminated(self, elimination: Elimination, priced: np.ndarray, rent: float) -> float:
-        """What the network costs at prices; `choice` is the assignment that costs so much."""
+        """The network's cost at prices. `choice` becomes the assignment with that cost."""
         self._asked_work += elimination.cells
         self.choice[:], value = elimination.solve(priced)
         return value - rent - _ROUNDING * (abs(value) + rent)
 
     def _asked(self, priced: np.ndarray, rent: float) -> float:
-        """The oracle's bound; `choice` follows where its assignment is better."""
+        """The oracle's bound. `choice` follows if its assignment is better."""
         if self.oracle is None:
             return -np.inf
         choice, value, work = self.oracle(self.net, priced)
@@ -270,12 +271,12 @@ class Dual:
         return value - rent - _ROUNDING * (abs(value) + rent)
 
     def begin_at(self, prices: np.ndarray) -> None:
-        """Makes these prices the centre, before any others were looked at."""
+        """Makes these prices the centre, before any others are evaluated."""
         self.best_prices = prices.copy()
         self.bundle.centre = prices * self._limit
 
     def visit(self, prices: np.ndarray) -> np.ndarray:
-        """The assignment at prices that the bundle does not hear of."""
+        """The assignment at prices, without telling the bundle."""
         asking, self.asking = self.asking, self._has_asked
         self.evaluate(prices)
         self.asking = asking
@@ -288,7 +289,7 @@ class Dual:
         self._keep_messages(of_centre=True)
 
     def rounded(self, priced: np.ndarray) -> np.ndarray:
-        """What messages round to at other costs of options; bound and bundle do not hear of it."""
+        """The rounded assignment at other costs of options. Bound and bundle do not change."""
         if self._elimination is not None:
             self._eliminated(self._elimination, priced, 0.0)
             return self.choice.copy()
@@ -299,8 +300,8 @@ class Dual:
         return self.choice.copy()
 
     def ask(self) -> bool:
-        """Eliminates nodes from now on, or asks the oracle; where it is asked already, no more but
-        for visits. False where all of that was done or cannot be."""
+        """Eliminates nodes from now on, or asks the oracle. If the oracle is asked already, it is
+        asked only at visits from now on. False if all of that was done or is impossible."""
         if self._has_asked:
             self.asking = False
             return False
@@ -314,7 +315,8 @@ class Dual:
         return True
 
     def eliminate(self) -> bool:
-        """Eliminates nodes from now on, where the tables are small enough; whether they are."""
+        """Eliminates nodes from now on, if the tables are small enough; returns whether
+        they are."""
         if self._elimination is not None:
             return False
         most_cells = MOST_ELIMINATED_CELLS if len(self.net.times) else MOST_CELLS_OF_ONE
@@ -353,17 +355,17 @@ class Dual:
                 self.relaxed.begin(self.bundle, self.choice, self.bound)
 
     def _keep_messages(self, *, of_centre: bool) -> None:
-        """Notes the messages where they belong to the bundle's centre, and goes back to those where
-        they do not. After a step too far messages are worth less near the centre than before,
-        every later value there seems a loss, and steps shrink to nothing."""
+        """Keeps the messages if they belong to the bundle's centre, and goes back to the centre's
+        otherwise. After too long a step the messages are worse near the centre than before. Every
+        later value there would seem a loss, and steps would shrink to nothing."""
         if of_centre:
             self._centre_share[:] = self._share
         else:
             self._share[:] = self._centre_share
 
     def reduced_costs(self) -> tuple[float, np.ndarray]:
-        """The bound at `best_prices`, and for each option how far above it every assignment with
-        that option costs at least."""
+        """The bound at `best_prices`, and for each option how far every assignment with it exceeds
+        the bound at least."""
         priced = self.relaxed.priced(self.best_prices)
         rent = self.relaxed.rent(self.best_prices)
         if self._elimination is not None:

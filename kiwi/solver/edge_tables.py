@@ -1,7 +1,7 @@
-"""Tables of edges, compressed: equal lines of a table are kept once, and equal tables too.
+"""Compressed tables of edges: equal lines of a table are kept once, and so are equal tables.
 
 Two options that differ only in residency cost the same resharding, and equal layers reshard at
-equal costs, so that the tables of a deep model take the memory of one layer's.
+equal costs. So the tables of a deep model take the memory of one layer's.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def owners(starts: np.ndarray) -> np.ndarray:
 
 
 def concatenate(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
-    """The pieces as one array of `dtype`; none make an empty one."""
+    """The pieces as one array of `dtype`; an empty one if there are none."""
     return np.concatenate([np.zeros(0, dtype), *pieces], dtype=dtype, casting="unsafe")
 
 

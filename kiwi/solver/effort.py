@@ -1,24 +1,24 @@
-"""How much searches may take: work, which is the same on every machine, and time, which is not.
+"""The allowance of searches: work, which is the same on every machine, and time, which is not.
 
-What ends a search must not depend on how fast or how busy a machine is, or the same request finds
-another plan there. So work ends it: how many options and table cells are gone over. The clock is
-there for the machine on which that takes far too long.
+The end of a search must not depend on how fast or how busy a machine is: the same request would
+find another plan there. So work ends it: the options and table cells that are gone over. The clock
+is for machines on which that takes far too long.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 WORK_PER_SECOND = 2e8
-"""Options and table cells that one core goes over in a second. A machine's own speed is not asked
-for: the figure only lets efforts be read as seconds."""
+"""Options and table cells that one core goes over in a second. A machine's own speed is not
+measured: the figure only lets efforts be read as seconds."""
 
 EFFORTS: Mapping[str, float] = {"quick": 10.0, "normal": 60.0, "thorough": 240.0}
-"""What all searches for one plan may take, in seconds of such a core."""
+"""The allowance of all searches for one plan, in seconds of such a core."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What searches may take together.
+    """The allowance of several searches together.
 
     - `work`: options and table cells to go over, as `kiwi.solver.SolveResult.work` counts them.
     - `seconds`: by the clock.
@@ -29,8 +29,8 @@ class Allowance:
 
     @property
     def planned_seconds(self) -> float:
-        """How long searches take that plan their length in seconds of a machine as fast as
-        `WORK_PER_SECOND` says."""
+        """The work in seconds of a machine as fast as `WORK_PER_SECOND`, for searches that plan
+        their length."""
         return min(self.work / WORK_PER_SECOND, self.seconds)
 
     def part(self, share: float) -> "Allowance":

@@ -48,7 +48,7 @@ class _Axis:
 
 @dataclass(frozen=True, eq=False)
 class _Factor:
-    """A table by its axes: an edge's (`edge`), or what eliminating a node left (`step`)."""
+    """A table by its axes: an edge's (`edge`), or the result of eliminating a node (`step`)."""
 
     axes: tuple[_Axis, ...]
     edge: int | None = None
@@ -61,11 +61,11 @@ class _Factor:
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Where a factor lies in the table of the node that is eliminated with it.
+    """The position of a factor in the table of the node that is eliminated with it.
 
     - `order`: the factor's axes in the order of the table's.
     - `lines`: for each of these the factor's line by the table's.
-    - `shape`: the table's, with 1 for axes that the factor does not have.
+    - `shape`: the table's shape, with 1 for axes that the factor does not have.
     """
 
     factor: _Factor
@@ -105,14 +105,14 @@ class _Step:
 
     @property
     def left(self) -> tuple[_Axis, ...]:
-        """The axes of what it leaves."""
+        """The axes of its result."""
         return self.axes[1:]
 
 
 @dataclass(frozen=True, eq=False)
 class _Passed:
-    """The numbers of one pass: the cheapest option of each group, every step's table where asked
-    for, the choice along its first axis, and what it left."""
+    """The numbers of one pass: the cheapest option of each group, every step's table if asked for,
+    the choice along its first axis, and its result."""
 
     group_cost: list[np.ndarray]
     group_option: list[np.ndarray]
@@ -136,7 +136,7 @@ class Elimination:
 
     @classmethod
     def of(cls, net: Network, most_cells: float) -> "Elimination | None":
-        """The steps in the order of the smallest next table; None where they have more cells."""
+        """The steps, always with the smallest next table; None if they have more cells."""
         planner = _Planner(net, most_cells)
         steps = planner.run()
         if steps is None:
@@ -201,13 +201,13 @@ class Elimination:
         return np.array(chosen, dtype=np.int64)
 
     def _value(self, passed: _Passed) -> float:
-        """What nodes leave that had no neighbour left: one of each component."""
+        """The results of nodes without remaining neighbours: one for each component."""
         alone = (left for step, left in zip(self.steps, passed.left, strict=True) if not step.left)
         return float(sum(float(left) for left in alone))
 
     def _backward(self, passed: _Passed) -> list[np.ndarray]:
-        """For each step, by the axes of what it leaves, what all that is not in its table costs at
-        least."""
+        """For each step, by the axes of its result, the least cost of everything outside
+        its table."""
         value = self._value(passed)
         below: list[np.ndarray] = [
             np.asarray(value - left) if not step.left else np.zeros(0)
@@ -280,8 +280,8 @@ class _Planner:
         return steps
 
     def _axes(self, node: int) -> tuple[_Axis, ...]:
-        """The axes of a node's table: its groups, and of each neighbour the groups that the
-        node's factors tell apart."""
+        """The axes of a node's table: its groups, and for each neighbour the groups that the node's
+        factors distinguish."""
         count = self._counts[node]
         by_node: dict[int, list[np.ndarray]] = {}
         for factor in self._factors[node]:
@@ -292,7 +292,7 @@ class _Planner:
         return _Axis(node, np.arange(count), count), *others
 
     def _joint_axis(self, node: int, lines: Sequence[np.ndarray]) -> _Axis:
-        """The axis that tells apart what any of some axes of a node does."""
+        """The axis that distinguishes everything that some axes of a node distinguish."""
         distinct = {id(own): own for own in lines}
         key = node, frozenset(distinct)
         if key not in self._known_axes:
@@ -336,7 +336,7 @@ def _placed(axes: Sequence[_Axis], factor: _Factor) -> _Placed:
 
 
 def _least_by_line(values: np.ndarray, lines: np.ndarray, axis: int) -> np.ndarray:
-    """Along an axis the least of the entries that share a line; every line has one."""
+    """Along an axis the least of the entries that share a line. Every line has at least one."""
     order = np.argsort(lines, kind="stable")
     first = np.flatnonzero(np.diff(lines[order], prepend=-1))
     if len(first) == len(lines):

@@ -22,16 +22,16 @@ from kiwi.solver.search import seed_random
 _LEAST_DUAL_STEPS = 4
 _STUCK = 2
 _STALLED = 0.01
-"""Steps of the prices that close less of the gap than this share have stalled."""
+"""Steps of the prices that close a smaller share of the gap have stalled."""
 _MOST_FORCED_TRIES, _FORCED_CELLS = 150, 1_000_000
-"""Options forced in a round, as many as fit into a like amount of work, at most so many; a network
-of so many options and cells gets `Parameters.forced_tries`."""
+"""The largest number of options forced in a round, and the work that they may take. A network of so
+many options and cells gets `Parameters.forced_tries`."""
 _NOTICEABLE = 0.02
 
 
 @dataclass(eq=False)
 class Engine:
-    """The search over one network; `run` until done, then read `incumbent` and `bound`.
+    """The search over one network: `run` it until done, then read `incumbent` and `bound`.
 
     - `most_work`: it ends once it has gone over so many options and table cells.
     - `out_of_time`, `out_of_work`: what ended it, if it was not done.
@@ -68,7 +68,7 @@ class Engine:
 
     @property
     def work(self) -> int:
-        """How many options and table cells both sides have gone over."""
+        """Options and table cells that both sides have gone over."""
         return self.dual.work + self.primal.work
 
     @property
@@ -78,12 +78,12 @@ class Engine:
 
     @property
     def infeasible(self) -> bool:
-        """True where the bound exceeds the cost of every assignment without forbidden pairs."""
+        """Whether the bound exceeds the cost of every assignment without forbidden pairs."""
         return self.incumbent is None and self.bound > self.relaxed.forbidden
 
     @property
     def settled(self) -> bool:
-        """True where the gap is as small as was asked for, or there is nothing to find."""
+        """Whether the gap is small enough, or there is nothing to find."""
         best = self.incumbent
         if best is None:
             return self.infeasible
@@ -132,21 +132,23 @@ class Engine:
         self.dual.learn(self.incumbent.choice)
 
     def _begin_anew(self, prices: np.ndarray, scale: float) -> None:
-        """A second solution from what the network takes at lower prices, improved by itself.
+        """A second solution from the assignment at lower prices, improved by itself.
 
-        Everything else goes on from one solution, around which forced options may find nothing:
-        where few large choices hold the memory, a better one may share few of them."""
+        Everything else starts from one solution, around which forced options may find nothing: if
+        few large choices hold the memory, a better solution may share few of them.
+        """
         share = float(self._random.random())
         start = self.dual.visit(share * prices)
         self.primal.improve_apart(start, prices, scale, self._tries)
 
     def probe(self) -> None:
-        """Solutions apart from the incumbent: a few nodes are told what to take, messages tell all
-        others, and what these round to is improved by itself. Counts as one round.
+        """Solutions apart from the incumbent. A few nodes get random options, messages decide all
+        others, and the rounded assignment is improved by itself. Counts as one round.
 
-        Where a few decisions settle most others (how the batch is divided, say), what follows from
-        another one reaches further than any neighbourhood (probing in MILP: Savelsbergh, ORSA
-        Journal on Computing 1994; perturbed maximisation: Papandreou and Yuille, ICCV 2011)."""
+        If a few decisions settle most others (how the batch is divided, say), other values of these
+        reach further than any neighbourhood (probing in MILP: Savelsbergh, ORSA Journal on
+        Computing 1994; perturbed maximisation: Papandreou and Yuille, ICCV 2011).
+        """
         if not self.rounds:
             self.dual.settle()
         self.rounds += 1
@@ -159,7 +161,7 @@ class Engine:
             self.primal.improve_apart(start, prices, scale, 0)
 
     def _telling(self, scale: float) -> np.ndarray:
-        """What options cost more so that some nodes take one at random."""
+        """Additional costs of options, so that some nodes take one at random."""
         costs, starts = np.zeros(self.net.option_count), self.net.option_start
         told = self._random.integers(
             0, self.net.node_count, self._random.integers(1, self.parameters.most_told + 1)
@@ -170,8 +172,8 @@ class Engine:
         return costs
 
     def _improve_bound(self) -> None:
-        """Steps of the prices. Where they hardly gain, an oracle is asked; where they still do not,
-        it is not, and fewer are taken, for solutions to have the time."""
+        """Steps of the prices. If they hardly gain, an oracle is asked. If they still do not, it is
+        no longer asked, and fewer steps are made, to leave time for solutions."""
         before = self.bound
         self.dual.improve(self._dual_steps, self._late)
         best = self.incumbent

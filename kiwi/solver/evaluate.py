@@ -12,11 +12,10 @@ from kiwi.solver.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A solution, priced.
+    """A priced solution.
 
-    - `cost`: node plus edge costs, less what is `hidden`; infinite where something forbidden was
-      chosen.
-    - `problem`, `solution`: what was priced; no solution where that was none of the problem.
+    - `cost`: node plus edge costs, less `hidden`; infinite if something forbidden was chosen.
+    - `problem`, `solution`: what was priced. There is no solution if it was none of the problem.
     - `hidden`: the loads that do not count, because another channel's are larger in their window.
     - `loads`: by window and channel.
     - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.
@@ -43,7 +42,7 @@ class Evaluation:
 
     @functools.cached_property
     def parts(self) -> Mapping[str, float]:
-        """The cost by kind, of those nodes and edges that split theirs."""
+        """The cost by kind, of the nodes and edges that split theirs."""
         found: dict[str, float] = {}
         if not self.solution:
             return found
@@ -100,7 +99,7 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
 def _usage(
     problem: Problem, solution: Sequence[int], columns: Columns
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What a solution holds at each time, and in the host's memory."""
+    """The memory that a solution holds at each time, on the device and on the host."""
     chosen = [*zip(problem.nodes, solution, strict=True)]
     own = [node.usage[option] for node, option in chosen]
     on_host = [node.host_usage[option] for node, option in chosen if node.host_usage]
@@ -130,7 +129,8 @@ def fitting(
 
 
 def hidden_amount(loads: Mapping[tuple[int, int], float]) -> float:
-    """What does not count of loads by window and channel: in each window all but the largest."""
+    """The part of the loads by window and channel that does not count: in each window all but the
+    largest."""
     by_window: dict[int, list[float]] = {}
     for (window, _), amount in loads.items():
         by_window.setdefault(window, []).append(amount)

@@ -1,7 +1,7 @@
-"""How little memory any assignment needs: what to tell a caller whose limit is too low.
+"""The least memory of any assignment, for a caller whose limit is too low.
 
-The limit is bisected between a bound and the least peak found, costs ignored: at each probe the
-engine either finds an assignment within it, or proves that there is none, or gives up, which
+The limit is bisected between a bound and the least peak found, costs ignored. At each probe the
+engine either finds an assignment within it, or proves that there is none, or gives up. Giving up
 counts as failure for the search and proves nothing.
 """
 
@@ -52,7 +52,7 @@ def least_peak(
     )
     bound = int(_sum_of_least(net).max(initial=0))
     found, choice, work = known_bytes, None, 0
-    failed = bound - 1  # the largest limit that no assignment was found for
+    failed = bound - 1  # the largest limit without a known assignment
     for number in range(_PROBES):
         probe = _next_probe(failed, found, net, 0.0 if enough_bytes >= 0 else _PRECISION)
         if probe is None or time.monotonic() > deadline or work >= most_work:
@@ -83,7 +83,7 @@ def _next_probe(failed: int, found: int | None, net: Network, precision: float) 
 
 @kernel
 def _sum_of_least(net: Network):
-    """At each time the bytes that every assignment holds at least: of each node, its least."""
+    """At each time the bytes that every assignment holds: for each node, its least."""
     times = len(net.times)
     total = np.zeros(times, dtype=np.int64)
     least, mine = np.empty(times, dtype=np.int64), np.zeros(times, dtype=np.int64)

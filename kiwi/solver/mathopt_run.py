@@ -1,7 +1,7 @@
-"""A MathOpt model solved by Gurobi or one of the solvers in OR-tools, interruptible by Ctrl-C.
+"""Solving a MathOpt model by Gurobi or one of the solvers in OR-tools, interruptible by Ctrl-C.
 
-Gurobi is asked through gurobipy, where that is installed. Its wheel comes with a licence for at
-most 2000 variables and 2000 constraints.
+Gurobi is called through gurobipy, if that is installed. Its wheel comes with a licence for at most
+2000 variables and 2000 constraints.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ Hint = Mapping[mathopt.Variable, float] | None
 """Values of variables to begin with."""
 
 _GRACE_SECONDS = 0.5
-"""How long a solver may be late before it is interrupted, and then before it is left alone."""
+"""How late a solver may be before it is interrupted, and then before it is abandoned."""
 
 _SOLVER_TYPES = {
     "highs": mathopt.SolverType.HIGHS,
@@ -39,16 +39,16 @@ _SOLVER_TYPES = {
     "scip": mathopt.SolverType.GSCIP,
 }
 MODEL_SOLVERS = (*_SOLVER_TYPES, "gurobi")
-"""What `solve_model` takes."""
+"""The solvers of `solve_model`."""
 
 
 @dataclass(frozen=True, eq=False)
 class MilpAnswer:
-    """What a solver says about a model.
+    """A solver's answer for a model.
 
     The values of all variables (None: nothing found), the proven bound in the model's units (+inf:
     infeasible, -inf: none), whether the clock ended the search, and how many nodes of the search
-    tree were visited, where the solver says so.
+    tree were visited, if the solver says so.
     """
 
     values: Mapping[mathopt.Variable, float] | None
@@ -145,8 +145,8 @@ def _in_thread(call: Callable[[], mathopt.SolveResult]) -> "Future[mathopt.Solve
 def _awaited(
     future: "Future[mathopt.SolveResult]", seconds: float, interrupter: SolveInterrupter
 ) -> mathopt.SolveResult:
-    """The result, or `TimeoutError` where the solver keeps neither its time limit nor heeds the
-    interruption: it is left alone then. Writing the model for it counts as its time."""
+    """The result; raises `TimeoutError` if the solver neither keeps its time limit nor heeds the
+    interruption, and abandons it. Writing the model for it counts as its time."""
     try:
         return future.result(seconds + _GRACE_SECONDS)
     except TimeoutError:
@@ -226,10 +226,10 @@ def _gurobi_answer(gurobipy, copy, variables) -> MilpAnswer:
 
 @contextlib.contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """Sends what is written to file descriptor 1 to nowhere; threads may overlap.
+    """Discards output to file descriptor 1. Threads may overlap.
 
     HiGHS prints some remarks by `printf`, past MathOpt's switch for output. Programs that write
-    JSON to standard output must not find them there.
+    JSON to standard output must not contain them.
     """
     global _depth, _original
     with _lock:

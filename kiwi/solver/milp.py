@@ -46,19 +46,20 @@ SCALED_LIMIT = 1e3
 
 _REPAIR_ROUNDS = 3
 _MOST_TERMS = 200_000
-"""Terms of all rows (d) up to which they are all written at once."""
+"""Up to so many terms in all rows (d), all of them are written at once."""
 _ROW_ROUNDS, _NEW_ROWS = 40, 20
 """How often broken rows are added, and how many at a time."""
 _BETWEEN_SECONDS = 0.05
-"""The least time that another round of solving is worth beginning with."""
+"""Another round of solving is begun only if at least this time is left."""
 _BOUND_SAFETY = 1e-7
-"""Floating-point MILP solvers prove bounds up to their tolerances; this much is given back."""
+"""The part that is subtracted from bounds: floating-point MILP solvers prove them up to their
+tolerances."""
 
 
 Choices = dict[int, mathopt.Variable]
 Pairs = dict[tuple[int, int], mathopt.Variable]
 Windows = Mapping[int, Sequence[tuple[np.ndarray, np.ndarray]]]
-"""By window what each channel does, by option (K) and by cell of the tables."""
+"""For each window the loads of each channel, by option (K) and by cell of the tables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +116,10 @@ def solve_network(
 ) -> tuple[np.ndarray | None, float, bool]:
     """The choice found or None, the proven bound (+inf: infeasible), and whether time ran out.
 
-    Rows of memory that the choice breaks are added, and the model is solved again; each round's
-    bound holds, as that of fewer rows. Rows hold up to the solver's tolerance only: where a few
-    bytes too many are held in spite of one, all rows are tightened by as much, and bounds count no
-    longer.
+    Rows of memory that the choice breaks are added, and the model is solved again. Each round's
+    bound holds, as one of fewer rows. Rows hold only up to the solver's tolerance. If a choice
+    holds a few bytes too many in spite of its row, all rows are tightened by as much, and bounds no
+    longer count.
     """
     deadline, integral = request.deadline, request.solver == "cp-sat"
     try:
@@ -159,7 +160,8 @@ def solve_network(
 
 
 def _cost_scale(network: Network) -> float:
-    """Brings a plausible objective, every node and edge at a middling price, to `SCALED_COST`."""
+    """The factor that brings a plausible objective, with every node and edge at a middling price,
+    to `SCALED_COST`."""
     slices = [network.cost[network.option_slice(node)] for node in range(network.node_count)]
     tables = [network.edge_table(edge) for edge in range(network.edge_count)]
     total = 0.0

@@ -1,9 +1,9 @@
-"""In which order the nodes of a problem are best visited: as time passes.
+"""The order in which the nodes of a problem are visited: by time.
 
-Message passing (`messages`) hands costs on from node to node in their order, and what it hands on
-travels as far as neighbours stand in line. Producers before readers, and what is held from the
-start (parameters, constants) next to whoever uses it, gives longer lines than the order in which
-a problem happens to be written: on four GPT layers a tenth of the sweeps reach the same bound.
+Message passing (`messages`) hands costs on from node to node in their order, as far as neighbours
+follow each other. Producers before readers, and values held from the start (parameters, constants)
+next to their users, give longer chains than the order of an arbitrary problem. The same bound then
+takes a small part of the sweeps.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ Uses = tuple[np.ndarray, np.ndarray]
 
 
 def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
-    """The intervals of all options that hold something, the nodes taken in `order`.
+    """The intervals of all options that hold something, with the nodes in `order`.
 
-    What is held in the host's memory at time t counts at the time `horizon` + t, in proportion of
-    the two limits, rounded up: one limit at twice as many times is then both.
+    Host memory at time t counts as memory at the time `horizon` + t, in proportion of the two
+    limits, rounded up. So one limit over twice as many times stands for both.
     """
     nodes = [problem.nodes[i] for i in order]
     found = _flat([usage for node in nodes for usage in node.usage])
@@ -42,8 +42,8 @@ def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
 def _flat(
     lists: Sequence[Sequence[Interval]], counted: Callable[[int], int] = lambda held: held
 ) -> Uses:
-    """The intervals of lists, one for each option, and their bytes as they count. Options often
-    share one list of intervals: each is read once."""
+    """The intervals of lists, one for each option, and their scaled bytes. Options often share one
+    list of intervals: each is read once."""
     identity = np.fromiter(map(id, lists), dtype=np.int64, count=len(lists))
     _, first, which = np.unique(identity, return_index=True, return_inverse=True)
     distinct = [lists[k] for k in first]
@@ -60,7 +60,7 @@ def _flat(
 def time_order(problem: Problem) -> np.ndarray:
     """The nodes by the time at which they begin to hold memory, shape (n,).
 
-    A node that holds nothing, or something from the start, stands where half of its neighbours
+    A node that holds nothing, or something from the start, is placed where half of its neighbours
     have begun, and just before them. Ties keep the order of the problem.
     """
     count = len(problem.nodes)

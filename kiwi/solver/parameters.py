@@ -1,19 +1,20 @@
-"""How much of each kind of work a round of the search does, and how far it reaches."""
+"""The amount of each kind of work in a round of the search, and its reach."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What `python -m benchmarks.solver.tune` varies; found on its instances to tune on.
+    """The parameters that `python -m benchmarks.solver.tune` varies. Their values were found on its
+    instances.
 
-    - `dual_steps`: steps of the prices in a round; `most_sweep_pairs`: sweeps, forth and back, at
+    - `dual_steps`: steps of the prices in a round. `most_sweep_pairs`: sweeps, forth and back, at
       each.
     - `tree_nodes`: the most nodes of a tree that is re-optimised under the limit.
-    - `forced_tries`: options forced in a round of a large network; `ball_nodes`: the most nodes
+    - `forced_tries`: options forced in a round of a large network. `ball_nodes`: the most nodes
       that may follow one.
-    - `most_told`: the most nodes that a probe tells what to take; `telling`: by which share of the
-      cost of all their other options cost more.
+    - `most_told`: the most nodes to which a probe gives options. `telling`: the share of the cost
+      by which their other options cost more.
     - `repair_growth`: the factor by which a repair raises the prices faster from step to step.
     """
 

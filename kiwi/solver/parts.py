@@ -1,4 +1,6 @@
-"""Parts of what a search leaves, handed to HiGHS: by nodes of its tree, and counted as work."""
+"""Parts of a search's remaining network, handed to HiGHS. Its work is limited and counted by nodes
+of its tree.
+"""
 
 import numpy as np
 
@@ -9,10 +11,9 @@ from kiwi.solver.presolve.reduction import Reduction
 from kiwi.solver.request import MILP_SHARE
 
 _MOST_TREE_NODES, _TREE_CELLS = 500, 600_000
-"""Nodes of a MILP's tree, and nodes times cells: with these, work and not the clock ends it."""
+"""Nodes of a MILP's tree, and nodes times cells. Within these, work and not the clock ends it."""
 _MILP_WORK = 2.5
-"""What HiGHS does counts as work by the square of the cells, whatever it takes: a minute at 60,000
-cells, where it takes about so long."""
+"""The work of HiGHS, counted by the square of the cells, whatever it takes."""
 
 
 def tree_nodes(net: Network) -> int:
@@ -21,7 +22,7 @@ def tree_nodes(net: Network) -> int:
 
 
 def may_ask_milp(search: Search, net: Network) -> bool:
-    """Whether there is time and work left for a network; takes the latter."""
+    """Whether there is time and work left for a network; spends the work."""
     work = _MILP_WORK * net.size**2
     if search.request.seconds_left <= 0 or work > MILP_SHARE * search.work_left:
         return False
@@ -30,8 +31,8 @@ def may_ask_milp(search: Search, net: Network) -> bool:
 
 
 def solve_part(search: Search, part: Reduction, hint: np.ndarray | None) -> None:
-    """Offers the search the best that HiGHS finds in a part of what is left, as long as there is
-    time and work; `hint`: a choice of what is left."""
+    """Offers the search the best that HiGHS finds in a part of the remaining network, as long as
+    there is time and work. `hint`: a choice of the remaining network."""
     if not may_ask_milp(search, part.net):
         return
     handed = search.request.handed_to_highs(tree_nodes(part.net))

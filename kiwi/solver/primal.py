@@ -1,7 +1,7 @@
-"""Feasible assignments: repaired from above, improved by trees and by forced options from within.
+"""Feasible assignments: repaired from infeasible ones, and improved by trees and by forced options.
 
-Prices of memory steer every move. At the full prices of the relaxation a move keeps memory where
-it is worth most; at lower ones it spends what is left of it, which is how a limit is met that the
+Prices of memory steer every move. At the full prices of the relaxation a move keeps memory where it
+is most valuable. At lower prices it spends the rest of the memory, and so meets a limit that the
 relaxation jumps across.
 """
 
@@ -34,7 +34,7 @@ class Incumbent:
 class Primal:
     """The best assignment so far, and ways to a better one.
 
-    - `smallest`: of all assignments met without forbidden pairs, the one that peaks lowest.
+    - `smallest`: of all assignments seen without forbidden pairs, the one with the lowest peak.
     - `is_late`: whether to end.
     """
 
@@ -49,11 +49,11 @@ class Primal:
 
     @property
     def work(self) -> int:
-        """How many options and table cells it has gone over."""
+        """Options and table cells that it has gone over."""
         return int(self._work.visited[0])
 
     def offer(self, choice: np.ndarray) -> bool:
-        """Takes `choice` as incumbent where it is feasible and better."""
+        """Takes `choice` as incumbent if it is feasible and better."""
         cost = float(cost_of(self.relaxed.exact, self.net.cost, choice))
         if not math.isfinite(cost):
             return False
@@ -87,7 +87,8 @@ class Primal:
     def improve_apart(
         self, choice: np.ndarray, prices: np.ndarray, scale: float, tries: int
     ) -> None:
-        """Makes a solution of `choice` without regard to the incumbent, and keeps the better."""
+        """Makes a solution of `choice` without regard to the incumbent, and keeps the
+        better one."""
         kept, self.incumbent = self.incumbent, None
         try:
             self.improve_from(choice, prices, scale)

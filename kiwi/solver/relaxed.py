@@ -17,12 +17,12 @@ _LEAST_SCALE = 1e-9
 
 
 class Relaxed:
-    """What both sides of the search compute with.
+    """The common numbers of both sides of the search.
 
-    - `exact`: the network itself; `net`: the same with finite tables.
+    - `exact`: the network itself. `net`: the same with finite tables.
     - `unary` (K): finite costs of the options.
-    - `forbidden`: a stand-in for infinity, more than every assignment without forbidden pairs
-      costs.
+    - `forbidden`: a stand-in for infinity, above the cost of every assignment without forbidden
+      pairs.
     - `limit_bytes`: at least 1, to divide by.
     """
 
@@ -37,7 +37,7 @@ class Relaxed:
         return priced_costs(self.net, self.unary, prices)
 
     def rent(self, prices: np.ndarray) -> float:
-        """What the whole limit costs at `prices`."""
+        """The price of the whole limit at `prices`."""
         return float(prices.sum()) * self.net.limit_bytes
 
     def cost(self, choice: np.ndarray) -> float:
@@ -53,8 +53,8 @@ class Relaxed:
         return max(abs(bound), _LEAST_SCALE * self.forbidden)
 
     def begin(self, bundle: Bundle, choice: np.ndarray, bound: float) -> None:
-        """Gives the bundle the width of a first step that would move the bound by a twentieth, were
-        the excess of `choice` to stay; where that has none, what it leaves of the limit."""
+        """Gives the bundle the width of a first step that would move the bound by a twentieth if
+        the excess of `choice` stayed. If it has none, its free memory counts instead."""
         excess = self.excess(choice)
         above = np.maximum(excess, 0.0)
         norm = float(above @ above) or float(excess @ excess)

@@ -1,4 +1,4 @@
-"""What `solve` was asked for: checked once, for every backend."""
+"""The arguments of `solve`, checked once for every backend."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -10,19 +10,19 @@ from kiwi.solver.problem import Problem
 from kiwi.solver.result import Balances, OnProgress
 
 MILP_SHARE = 0.5
-"""Of the time and work that are left, what one MILP may take."""
+"""The share of the remaining time and work that one MILP may take."""
 
 
 @dataclass(frozen=True)
 class Request:
     """The arguments of `kiwi.solver.solve`, checked; raises `InvalidArgumentError`.
 
-    - `work_limit`: how many options and table cells may be gone over; None: any number.
+    - `work_limit`: the options and table cells that may be gone over; None for any number.
     - `started`: a reading of `time.monotonic`.
-    - `tree_nodes`: how many nodes of its search tree a MILP may visit; None: as many as there is
+    - `tree_nodes`: the nodes of its search tree that a MILP may visit; None for as many as there is
       time for.
-    - `balances`: of a problem with loads, those of another problem with the same windows, from
-      which its own are looked for.
+    - `balances`: for a problem with loads, those of another problem with the same windows, from
+      which the search for its own begins.
     """
 
     problem: Problem
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def deadline(self) -> float:
-        """When the time limit ends, a reading of `time.monotonic`."""
+        """The end of the time limit, a reading of `time.monotonic`."""
         return self.started + self.time_limit_seconds
 
     @property
@@ -71,7 +71,7 @@ class Request:
         return max(0.0, self.deadline - time.monotonic())
 
     def handed_to_highs(self, tree_nodes: int | None) -> "Request":
-        """The same asked of HiGHS, in its share of the time that is left."""
+        """The request to HiGHS, with its share of the remaining time."""
         return replace(
             self,
             solver="highs",

@@ -1,18 +1,16 @@
-"""Searches from no prices with other seeds, and from what their solutions disagree on.
+"""Restarts without prices, with other seeds, and of the part on which their solutions disagree.
 
-Where few large choices settle most others, what a search ends with depends on the prices at which
-its first solutions were made; no neighbourhood, and no solution made at the prices in the end,
-leads elsewhere. A search that begins again, without prices and without a solution, ends per cents
-above or below. All it takes over is which options may still be in a better solution, and it does
-not wait for the bound.
+If few large choices settle most others, the end of a search depends on the prices at which its
+first solutions were made. No neighbourhood, and no solution made at the final prices, leads
+elsewhere. A search that begins again, without prices and without a solution, may end well above or
+below. It takes over only which options may still be in a better solution, and it does not wait for
+the bound.
 
-What good solutions agree on is likely to be in better ones, too. It is fixed, and the rest, a
-network of a tenth to half of the size, is searched from no prices as well: where six restarts had
-found solutions 1.8 and 0.6 % below the first search's, six more were 2.9 and 1.0 % below it so, in
-a sixteenth and half of the work (backbones: Zhang and Looks, *A novel local search algorithm for
-the traveling salesman problem that exploits backbones*, IJCAI 2005). Of the options that some
-solution takes, HiGHS finds the best mixture: all paths of path relinking at once (tour merging:
-Cook and Seymour, INFORMS Journal on Computing 2003).
+Choices on which good solutions agree are likely to be in better ones, too. They are fixed, and the
+rest, a much smaller network, is searched without prices as well (backbones: Zhang and Looks, *A
+novel local search algorithm for the traveling salesman problem that exploits backbones*, IJCAI
+2005). Of the options that some solution takes, HiGHS finds the best mixture: all paths of path
+relinking at once (tour merging: Cook and Seymour, INFORMS Journal on Computing 2003).
 """
 
 from collections.abc import Sequence
@@ -30,17 +28,17 @@ from kiwi.solver.relaxed import cost_of
 from kiwi.solver.request import MILP_SHARE
 
 _WHOLE, _APART, _MOST_IDLE = 3, 2, 3
-"""Restarts of all that is left, and then of what solutions disagree on; and how often in a row both
-may find nothing better."""
+"""Restarts of the whole remaining network, and then of the part on which solutions disagree; and
+how often in a row both may find nothing better."""
 _MORE_WORK = 5.0
-"""The work of all restarts in that of the search before them."""
+"""The work of all restarts, relative to the search before them."""
 _MOST_COMPARED, _NEAR = 8, 1.1
-"""Solutions that are compared, each at most by this factor above the best."""
+"""The number of solutions that are compared, each at most by this factor above the best."""
 
 
 def search_again(search: Search) -> None:
-    """Restarts as long as these lead to better solutions and there is work left for them; then
-    rules out what cannot be in a better one."""
+    """Restarts as long as these lead to better solutions and there is work left for them. Then
+    rules out options that cannot be in a better solution."""
     first, idle, known = search.objective, 0, search.lowered()
     found = [] if known is None else [known]
     until = search.work + min(_MORE_WORK * search.work, MILP_SHARE * search.work_left)
@@ -54,7 +52,7 @@ def search_again(search: Search) -> None:
 
 
 def _run(search: Search, part: Reduction, count: int, until_work: float) -> list[np.ndarray]:
-    """What so many restarts of a part find, fewer once there is no work left."""
+    """The results of so many restarts of a part, fewer once there is no work left."""
     found = []
     for _ in range(count if part.net.node_count else 0):
         if search.is_far() and search.work < until_work:
@@ -63,7 +61,7 @@ def _run(search: Search, part: Reduction, count: int, until_work: float) -> list
 
 
 def _mix(search: Search, near: list[np.ndarray], until_work: float) -> None:
-    """Looks for better solutions among those that have what some others agree on."""
+    """Searches for better solutions among the mixtures of known ones."""
     if len(near) < 2:
         return
     net = search.left.net
@@ -74,8 +72,8 @@ def _mix(search: Search, near: list[np.ndarray], until_work: float) -> None:
 
 
 def _near(search: Search, found: list[np.ndarray]) -> list[np.ndarray]:
-    """The solution at hand and those near it, the best first, none twice. What came of others by
-    mixing is not among `found`, or all would soon be alike."""
+    """The known solution and those near it, the best first, none twice. Mixtures of others are not
+    among `found`, or all would soon be alike."""
     net, best = search.left.net, search.lowered()
     choices = {c.tobytes(): c for c in (found if best is None else [best, *found])}
     priced = [(float(cost_of(net, net.cost, choice)), choice) for choice in choices.values()]

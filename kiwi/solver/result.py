@@ -1,5 +1,6 @@
-"""What every solver returns: a solution that the referee has priced, a proven bound, and why the
-search ended."""
+"""The result of every solver: a solution priced by the referee, a proven bound, and why the search
+ended.
+"""
 
 import enum
 import math
@@ -24,7 +25,7 @@ class SolveStatus(enum.Enum):
 
 
 INTERRUPTED = "Interrupted."
-"""The message of a result whose search Ctrl-C ended, where `any_time` was asked for."""
+"""The message of a result whose search Ctrl-C ended, if `any_time` was asked for."""
 
 OPTIMAL_GAP = 1e-6
 """Relative distance of objective and bound below which a solution counts as optimal."""
@@ -35,15 +36,15 @@ class Progress:
     """A state of the search, as given to `on_progress`.
 
     - `seconds`: wall time of the search.
-    - `objective`: cost of the solution (seconds, where the problem's costs are), or None.
-    - `bound`: proven lower bound on the cost of every feasible solution; -inf where none is known,
-      +inf where the problem is proven infeasible.
+    - `objective`: cost of the solution (in seconds, if the problem's costs are), or None.
+    - `bound`: proven lower bound on the cost of every feasible solution; -inf if none is known,
+      +inf if the problem is proven infeasible.
     - `peak_bytes`: the largest memory use of the solution, or None.
     - `solver`: the backend that found it.
     - `iterations`: rounds, nodes or steps, as the backend counts them.
     - `solution`: one option index per node, or None.
-    - `work`: how many options and table cells sweeps and trees have gone over, the same on every
-      machine; 0 of backends that do not count.
+    - `work`: the options and table cells that sweeps and trees have gone over, the same on every
+      machine; 0 for backends that do not count.
     """
 
     seconds: float
@@ -66,8 +67,8 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 Balances = Mapping[int, tuple[int, float, float]]
-"""For windows in which another channel than the first counts: that one, and between which weights
-its own is (`kiwi.solver.loads.solve`)."""
+"""For windows in which another channel than the first counts: that channel, and the weights between
+which its own lies (`kiwi.solver.loads.solve`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +76,12 @@ class SolveResult(Progress):
     """The outcome of one search: its last state, and why it ended.
 
     - `status`: a `SolveStatus`. `OPTIMAL` comes only with a bound within `OPTIMAL_GAP`.
-    - `message`: anything the caller should know, e.g. that another backend stood in.
-    - `least_peak_bytes`: where no solution meets the limit, the smallest peak that was found.
+    - `message`: a remark for the caller, e.g. that another backend stood in.
+    - `least_peak_bytes`: if no solution meets the limit, the smallest peak that was found.
     - `least_peak_bound_bytes`: proven: no assignment peaks lower.
-    - `deterministic`: False where the clock ended the search, so that another run may differ.
-    - `balances`: of a problem with loads, the last ones.
-    - `others`: of a problem with loads, what was found at other balances.
+    - `deterministic`: False if the clock ended the search, so that another run may differ.
+    - `balances`: for a problem with loads, the last ones.
+    - `others`: for a problem with loads, the solutions at other balances.
     """
 
     status: SolveStatus
@@ -93,7 +94,7 @@ class SolveResult(Progress):
 
 
 def is_closed(objective: float, bound: float, gap: float) -> bool:
-    """Whether objective and bound lie as close as was asked for."""
+    """Whether objective and bound are as close as was asked for."""
     return relative_gap(objective, bound) <= max(gap, OPTIMAL_GAP)
 
 

@@ -66,9 +66,9 @@ def forced_moves(
     """Forces a random option on a random node, and lets forests of up to `most` nodes around it
     follow: first with the node frozen, then with it free.
 
-    What others must change along with a node (a hub that many operators must agree with) is
-    found this way. A move stands only if it lowers the cost under `unary` and keeps within the
-    limit (or does not raise the peak above it). Returns the change of the cost.
+    So the nodes that must change along with one (operators that must agree with a hub) do. A move
+    stands only if it lowers the cost under `unary` and keeps within the limit (or does not raise
+    the peak above it). Returns the change of the cost.
     """
     gained = 0.0
     before = choice.copy()
@@ -92,7 +92,7 @@ def forced_moves(
 
 @inlined
 def _fits(net, peak, before, choice):
-    """Books the memory of a choice in place of another's; takes it back where it is too much."""
+    """Books the memory of a choice in place of another's; undoes it if it is too much."""
     allowed = max(net.limit_bytes, peak.top[1])
     for i in range(len(choice)):
         exchange(net, peak, i, before[i], choice[i])
@@ -105,7 +105,7 @@ def _fits(net, peak, before, choice):
 
 @inlined
 def _force(net, work, unary, choice, i, option, ball, most):
-    """The change of the cost by the forced option and what follows from it."""
+    """The change of the cost by the forced option and the moves that follow from it."""
     change = -_cost_around(net, unary, choice, i)
     choice[i] = option
     change += _cost_around(net, unary, choice, i)

@@ -1,7 +1,7 @@
-"""Of options that cost the same, the one that holds least memory.
+"""Replaces options by others of equal cost that hold less memory.
 
-Where the limit does not bind, a search has no reason to prefer either, and may keep values far
-longer than anything reads them.
+If the limit does not bind, a search has no reason to prefer either, and may keep values far longer
+than anything reads them.
 """
 
 import functools
@@ -14,12 +14,12 @@ from kiwi.solver.problem import Edge, Node, Problem
 
 
 def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
-    """A solution of the same cost in which no node alone could hold less memory.
+    """A solution of the same cost in which no single node could hold less memory.
 
-    A node's option is replaced by another that costs no more with the neighbours' options, loads
-    all channels alike, so that as much of it is hidden, and holds no more memory at any time; of
-    those that hold the same, by the first. Peak and cost can only fall. Nodes are taken from the
-    last to the first: what a node is held for is settled before the node itself.
+    A node's option is replaced by another that costs no more beside the neighbours' options, loads
+    all channels alike, so that as much of it is hidden, and holds no more memory at any time; among
+    equals by the first. Peak and cost can only fall. Nodes are taken from the last to the first:
+    the readers for which a node is held are settled before the node.
     """
     choice = list(solution)
     around: list[list[Edge]] = [[] for _ in problem.nodes]
@@ -50,7 +50,7 @@ def _rank(node: Node, option: int) -> tuple[int, int]:
 
 
 def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: int) -> float:
-    """What a node's edges cost if it takes an option."""
+    """The cost of a node's edges if it takes an option."""
     total = 0.0
     for edge in edges:
         is_tail = edge.tail == node
@@ -60,6 +60,6 @@ def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: 
 
 
 def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:
-    """Whether `usage` is at no time larger than `other`: it suffices to look where it may rise."""
+    """Whether `usage` never exceeds `other`. Only times at which it may rise are checked."""
     times = {i.start for i in usage} | {i.end for i in other}
     return all(bytes_at(usage, time) <= bytes_at(other, time) for time in times)

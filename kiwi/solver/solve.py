@@ -1,4 +1,4 @@
-"""The way in: one function, several solvers by name."""
+"""`solve`: one function, several solvers by name."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ from kiwi.timings import timed
 
 DEFAULT_GAP = 1e-3
 MOST_CELLS_FOR_MILP = 60_000
-"""Options and table cells up to which `auto` hands a gap that stays open to a MILP."""
+"""Up to so many options and table cells, `auto` hands an open gap to a MILP."""
 MOST_ASSIGNMENTS = 2_000_000
 """Above this brute force declines: it would take minutes."""
 
@@ -52,27 +52,27 @@ def solve(
     - `solver`: one of `SOLVERS`.
     - `time_limit_seconds`: the search returns its best solution at about this time. Compiling the
       inner loops, once on a machine, does not count (`kiwi.solver.warm_up`). `auto` and
-      `lagrangian` without a start end no sooner than `kiwi.solver.lagrangian.LEAST_ROUNDS` rounds.
-    - `seed`: same problem, same seed: same solution, unless the clock ended the search
-      (`SolveResult.deterministic` says so).
-    - `warm_start`: a solution to begin with; it is never made worse.
-    - `on_progress`: called with a `Progress` whenever the solution or the bound improves, by the
-      solvers that can.
+      `lagrangian` without a start run at least `kiwi.solver.lagrangian.LEAST_ROUNDS` rounds.
+    - `seed`: equal problems and seeds give equal solutions, unless the clock ended the search
+      (`SolveResult.deterministic`).
+    - `warm_start`: a solution to begin with. The result is never worse.
+    - `on_progress`: called with a `Progress` when the solution or the bound improves, by solvers
+      that can.
     - `gap`: the search may end once (objective - bound) / objective is at most this.
-    - `until_time_limit`: searches on until then where the gap stays open, however little comes of
-      it. By default the search also ends when it no longer gets anywhere.
-    - `any_time`: on Ctrl-C return the best solution so far, where there is one, instead of raising
+    - `until_time_limit`: searches until then if the gap stays open, however little it gains. By
+      default the search also ends when it no longer gains.
+    - `any_time`: on Ctrl-C returns the best solution so far, if there is one, instead of raising
       `KeyboardInterrupt`.
     - `round_limit`: the search ends after so many rounds (`SolveResult.iterations`), and hands
-      nothing to a MILP. The same seed and round limit give the same solution however fast the
-      machine is, as long as the time limit is not reached. `auto` and `lagrangian` honour it.
-    - `work_limit`: the search ends after so much work (`SolveResult.work`), as repeatably, but for
-      rounds that `time_limit_seconds` leaves to it, too. Those of `COUNT_WORK` honour it.
-    - `balances`: `SolveResult.balances` of a problem with the same windows: how much channels count
-      is then looked for from there.
+      nothing to a MILP. Equal seeds and round limits give equal solutions on every machine, as long
+      as the time limit is not reached. `auto` and `lagrangian` honour it.
+    - `work_limit`: the search ends after so much work (`SolveResult.work`), as repeatably, but
+      `time_limit_seconds` has to leave it its least rounds. The solvers in `COUNT_WORK` honour it.
+    - `balances`: `SolveResult.balances` of a problem with the same windows, from which the weights
+      of channels are searched.
 
     Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
-    `InvalidArgumentError`, and `SolverUnavailableError` where the solver cannot take the problem.
+    `InvalidArgumentError`, and `SolverUnavailableError` if the solver cannot take the problem.
     """
     check_known(solver, SOLVERS, "solver", UnknownSolverError)
     request = Request(
@@ -95,7 +95,7 @@ def solve(
     nothing = conclude(problem, (), 0.0, solver=solver)
     method = SOLVERS[solver]
     loads = any(part.loads for part in (*problem.nodes, *problem.edges))
-    if loads and solver != "brute-force":  # which prices by the referee
+    if loads and solver != "brute-force":  # brute force prices by the referee
         unclosed = SOLVERS[UNCLOSED.get(solver, solver)]
         method = partial(solve_with_loads, solver=method, unclosed=unclosed)
     result = method(request) if problem.nodes else nothing
@@ -106,7 +106,7 @@ def solve(
 
 
 def _searched(name: str, method: Callable[[Search], str], request: Request) -> SolveResult:
-    """What a method leaves of a search, which the result calls by this name."""
+    """The result of a search by a method, under this name."""
     search, message = Search(request, name), ""
     try:
         if not search.left.infeasible:
@@ -120,7 +120,7 @@ def _searched(name: str, method: Callable[[Search], str], request: Request) -> S
 
 
 def _lagrangian(search: Search, *, close: bool = False) -> str:
-    """The search; with `close`, a MILP closes what it leaves open where that is small."""
+    """The search. With `close`, a MILP closes the rest of the network if that is small."""
     request, message = search.request, ""
     search.run()
     if request.round_limit is not None:
@@ -133,8 +133,8 @@ def _lagrangian(search: Search, *, close: bool = False) -> str:
 
 
 def _close(search: Search) -> str:
-    """Asks a MILP for what is left where that is small, and searches again where the gap stays
-    open; returns what to tell."""
+    """Hands the rest of the network to a MILP if that is small, and searches again if the gap stays
+    open; returns a message."""
     message = _ask_for_rest(search)
     if search.request.until_time_limit or not search.is_far():
         return message
@@ -159,7 +159,7 @@ def _ask_milp(search: Search, request: Request, hint: np.ndarray | None = None) 
 
 
 def _milp(search: Search) -> str:
-    """The MILP of what presolve leaves."""
+    """The MILP of the presolved network."""
     search.rounds = 1
     _ask_milp(search, replace(search.request, solver=search.solver), search.lowered())
     return ""
@@ -224,6 +224,6 @@ SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
 }
 """Backends by name."""
 UNCLOSED = {"auto": "lagrangian"}
-"""For backends that close the gap by another one, those that do not."""
+"""For backends that close the gap by another one, the backends without that step."""
 COUNT_WORK = frozenset({"auto", "lagrangian", "toulbar2", "brute-force"})
-"""Those that work ends, or rounds; the clock ends the others."""
+"""Backends that end by work or rounds. The clock ends the others."""

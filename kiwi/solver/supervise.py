@@ -1,8 +1,8 @@
-"""Ends a command at its time limit, and on SIGTERM, whatever its compiled loops are doing.
+"""Ends a command at its time limit, and on SIGTERM, even inside compiled loops.
 
-Python runs a signal's handler only when the compiled loop or foreign solver in hand returns. So
-the work is done in a forked process, which writes its best solution whenever it finds one; this
-process waits, and kills it where it is late.
+Python runs a signal's handler only when the current compiled loop or foreign solver returns. So the
+work is done in a forked process, which writes its best solution whenever it finds one. This process
+waits, and kills it if it is late.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def _work_and_exit(work: Callable[[], int]) -> None:
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """Inside, signals wait: what is written is noted, too."""
+    """Inside this context manager, signals wait, so that a written file is also noted."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -93,8 +93,8 @@ def signals_wait() -> Iterator[None]:
 
 
 def interrupt_once() -> None:
-    """From now on the first SIGTERM or SIGINT raises `KeyboardInterrupt`, and later ones nothing:
-    what is found by then is to be written."""
+    """From now on the first SIGTERM or SIGINT raises `KeyboardInterrupt`, and later ones do
+    nothing: the known solution is then written."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         for each in _SIGNALS:

@@ -24,9 +24,9 @@ class EqualNodes:
     """Nodes that decide alike.
 
     - `members`: their numbers in the problem, at least one.
-    - `options`: int64, shape (members, options): what each option of the class means for each
+    - `options`: int64, shape (members, options): the meaning of each option of the class for each
       member; a permutation of the member's options.
-    - `first_layer`: that of the first member; the others are in the layers behind it.
+    - `first_layer`: the layer of the first member. The others are in the layers after it.
     """
 
     members: tuple[int, ...]
@@ -65,8 +65,8 @@ class Tied:
         return tuple(found.tolist())
 
     def tied(self, solution: Sequence[int]) -> tuple[int, ...]:
-        """The solution in which each class takes what most of its members take in a solution of the
-        whole problem."""
+        """The solution in which each class has the option that most of its members have in a
+        solution of the whole problem."""
         taken = (np.array([[solution[m]] for m in each.members]) for each in self.classes)
         pairs = zip(self.classes, taken, strict=True)
         return tuple(int((each.options == own).sum(axis=0).argmax()) for each, own in pairs)
@@ -132,7 +132,7 @@ def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: Sequence["_Li
 def _merged_usage(
     usages: Sequence[Sequence[tuple[Interval, ...]]],
 ) -> tuple[tuple[Interval, ...], ...]:
-    """For each option what all members hold."""
+    """For each option the memory of all members."""
     known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
     found = []
     for held in zip(*usages, strict=True):
@@ -170,7 +170,7 @@ class _Lines:
 
     @property
     def turned(self) -> "_Lines":
-        """The same from head to tail."""
+        """The table turned from head to tail."""
         loads = tuple(replace(load, amounts=load.amounts.T) for load in self.loads)
         return _Lines(self.table.T, self.columns, self.rows, loads)
 
@@ -226,8 +226,8 @@ def _sum(ends: tuple[int, int], lines: Sequence[_Lines]) -> Edge:
 
 
 def _joint(lines: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Lines that tell options apart which any of the tables does: (tables, lines) of the tables'
-    lines, and for each option its line."""
+    """Lines that distinguish the options that any of the tables distinguishes: (tables, lines) of
+    the tables' lines, and for each option its line."""
     stacked = np.stack(list(lines))
     found, line_of = np.unique(stacked, axis=1, return_inverse=True)
     return found, line_of.ravel()

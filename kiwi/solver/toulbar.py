@@ -26,21 +26,21 @@ from kiwi.solver.network import Network
 TOULBAR_ROUNDS = 40, 8
 """The most rounds, and the most of them in a row that gain nothing."""
 _RESOLUTION = 2**50
-"""Integer costs of a priced network: at most this for one assignment without forbidden pairs."""
+"""The integer cost of a priced network's assignment without forbidden pairs is at most this."""
 _BACKTRACKS = 20_000
 """toulbar2 gives up on one round after this many, with the bound it has by then."""
 _ORACLE_BACKTRACKS = 2_000
 _SWEEPS, _SWEEPS_PER_BACKTRACK = 100, 5
-"""What a priced network and a backtrack count as, in sweeps over its options and their pairs: about
-what they take where it is sparse, a third of that where every node has an edge to every other."""
+"""The work of a priced network and of a backtrack, in sweeps over its options and their pairs. In
+networks where every node has an edge to every other they take less."""
 MOST_PAIRS_FOR_ORACLE = 300_000
-"""Options and pairs of them up to which it is an oracle for others."""
+"""Up to so many options and pairs of them it is an oracle for others."""
 
 
 def oracle_for(net: Network, seed: int) -> Oracle | None:
-    """toulbar2 for the priced networks of another search, where they are small enough. Backtracks
-    end it, not the clock, and it propagates by nothing that may take long (no virtual arc
-    consistency)."""
+    """toulbar2 for the priced networks of another search, if they are small enough. Backtracks end
+    it, not the clock, and it uses no propagation that may take long (no virtual arc consistency).
+    """
     if _pairs(net) > MOST_PAIRS_FOR_ORACLE:
         return None
     return partial(solve_priced, seed=seed, seconds=None, backtracks=_ORACLE_BACKTRACKS, vac=0)

@@ -1,8 +1,8 @@
-"""Compiles the inner loops, or loads what was compiled before, while no clock is running.
+"""Compiles the inner loops, or loads them if they were compiled before, while no clock is running.
 
-Numba compiles on first use: half a minute of work on a new machine, half a second to load what it
-keeps in `__pycache__` afterwards. That is no part of a search, and would end a short one. Where
-nothing is kept yet, two processes share the work, if they can while the step is still traced.
+Numba compiles on first use, and keeps the result in `__pycache__`. The time for that is no part of
+a search, and would end a short one. If nothing is kept yet, two processes share the work, while the
+step is still traced if possible.
 """
 
 import functools
@@ -36,9 +36,9 @@ def warm_up() -> None:
 
 
 def compile_loops(after_search: Sequence[str] = (), after_presolve: Sequence[str] = ()) -> None:
-    """Where nothing is kept, starts the processes that compile, once; `warm_up` waits for them.
+    """Starts the processes that compile, once, if nothing is kept. `warm_up` waits for them.
 
-    - `after_search`, `after_presolve`: functions that they call once they have compiled this.
+    - `after_search`, `after_presolve`: functions that they call after these loops.
     """
     if not _is_kept():
         compile_ahead((_SEARCH, *after_search), (_PRESOLVE, *after_presolve))
@@ -98,8 +98,8 @@ def _avoiding() -> np.ndarray:
 
 
 def _example() -> Problem:
-    """The same with two more nodes: one must agree with the first, the other has few partners, so
-    that presolve merges nodes."""
+    """The example with two more nodes: one must agree with the first, the other has few partners,
+    so that presolve merges nodes."""
     sizes = [(3, 2, 1)] * _NODES + [(0, 0, 0), (1, 0, 1)]
     nodes = [
         Node(f"n{i}", np.array([0.0, 0.1, 0.2]), tuple((Interval(i, len(sizes), b),) for b in held))

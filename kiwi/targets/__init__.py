@@ -1,1 +1,1 @@
-"""What XLA's compilers do with a program: a target is a list of rules, a compiler and options."""
+"""XLA's compilers: a target is a list of rules, a compiler and options."""

@@ -1,9 +1,9 @@
-"""What the rules of the gradient of max pooling share.
+"""The common part of the rules of the gradient of max pooling.
 
-XLA expands `select_and_scatter` into a window reduction that finds the selected elements, value and
-index per dimension, and a scatter of the gradient to these, onto zeros. A rule each says which of
-these arrays are held, and when: `max_pooling_selected`, `max_pooling_zeros`, `gpu_zeros_of_relu`,
-`cpu_max_pooling_indices`.
+XLA expands `select_and_scatter` into a window reduction that finds the selected elements (value,
+and index along each dimension), and a scatter of the gradient to these, onto zeros. One rule each
+says which of these arrays are held, and when: `max_pooling_selected`, `max_pooling_zeros`,
+`gpu_zeros_of_relu`, `cpu_max_pooling_indices`.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.targets.witness import Example, array
 
 INDEX_BYTES = 4
-"""Of an index along one dimension."""
+"""Bytes of an index along one dimension."""
 
 
 def gradients(units: UnitGraph) -> Iterator[Unit]:
@@ -29,36 +29,37 @@ def gradients(units: UnitGraph) -> Iterator[Unit]:
 
 @dataclass(frozen=True)
 class Indices:
-    """An index for each dimension and element of a result of so many dimensions."""
+    """The indices of the selected elements: one for each dimension and element of the result."""
 
     dimensions: int
     itemsize: int
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit) -> "Indices":
-        """Those of a unit's result."""
+        """The indices of a unit's result."""
         value = units.graph.program.values[unit.outputs[0]]
         return cls(len(value.shape), value.itemsize)
 
     def local_bytes(self, result_bytes: int) -> int:
-        """Where the local result has `result_bytes`."""
+        """Local bytes, for a local result of `result_bytes`."""
         return self.dimensions * INDEX_BYTES * result_bytes // self.itemsize
 
 
 @dataclass(frozen=True)
 class SelectedElements:
-    """Values and indices of the selected elements, which are `ratio` times the result's."""
+    """Values and indices of the selected elements. Their number is `ratio` times that of the
+    result."""
 
     ratio: float
     indices: Indices
 
     def local_bytes(self, result_bytes: int) -> int:
-        """Where the local result has `result_bytes`."""
+        """Local bytes, for a local result of `result_bytes`."""
         return int(self.ratio * (result_bytes + self.indices.local_bytes(result_bytes)))
 
 
 IMAGES = array(4, 32, 32, 64)
-"""Of witnesses."""
+"""The shape of the witnesses' images."""
 
 
 def pooled(

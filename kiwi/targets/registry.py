@@ -27,8 +27,8 @@ def target_of(hardware: Hardware) -> Target:
 
 
 def planned_target(verify: str | None, hardware: Hardware) -> Target:
-    """The target whose kernels a plan predicts: that of the hardware, whoever checks the plan.
-    Where Kiwi has no rules for the hardware, the compiler that checks stands in.
+    """The target whose kernels a plan predicts: that of the hardware, whoever checks the plan. For
+    hardware without rules it is the target of the compiler that checks.
 
     **Raises:** as `target_named` and `target_of`.
     """
@@ -46,5 +46,5 @@ def is_own_compiler(verify: str | None, hardware: Hardware) -> bool:
 
 
 def regrouped(kernels: KernelGraph, units: UnitGraph) -> KernelGraph:
-    """What the same target runs on the same devices for other units."""
+    """The kernels of the same target and devices for other units."""
     return TARGETS[kernels.facts.target].kernels(units, kernels.hardware)

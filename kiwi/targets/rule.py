@@ -1,8 +1,8 @@
 """`Rule`: one thing that a compiler does with a program, with its reason and its evidence.
 
-A rule is one file of `kiwi.targets.rules`. It states facts of the target (`states`), or of the
-kernels of a program (`apply`), or both. Nothing else in Kiwi asks which compiler there is: the
-problem, the memory account and the emission read the facts.
+A rule is one file of `kiwi.targets.rules`. It states facts of the target (`states`), of a program's
+kernels (`apply`), or both. Nothing else in Kiwi asks for the compiler: the problem, the memory
+account and the emission read the facts.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from kiwi.mesh import Hardware
 from kiwi.targets.witness import NotShown, Witness
 
 StatesFacts = Callable[[TargetFacts, Hardware], TargetFacts]
-"""Adds what holds of any program on such devices."""
+"""Adds facts that hold for any program on such devices."""
 
 StatesKernels = Callable[[KernelGraph], KernelGraph]
-"""Adds what holds of the kernels of a program."""
+"""Adds facts about the kernels of a program."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def stating(**facts: Any) -> StatesFacts:
 
 
 def fusing(**entries: Any) -> StatesFacts:
-    """Adds entries to `TargetFacts.fusion`: tuples are appended, flags are set."""
+    """Adds entries to `TargetFacts.fusion`. Tuples are appended, flags are set."""
 
     def states(known: TargetFacts, hardware: Hardware) -> TargetFacts:
         fusion = known.fusion

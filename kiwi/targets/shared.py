@@ -1,4 +1,4 @@
-"""The rules that XLA's compilers share: what a target of another backend begins with."""
+"""The rules that XLA's compilers share, with which a target of another backend begins."""
 
 from kiwi.targets.rules import narrow_moves, overwritten_operands, whole_scans
 

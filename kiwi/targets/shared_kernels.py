@@ -1,11 +1,11 @@
-"""XLA computes units in the kernel of an earlier one, by multi-output fusion.
+"""Multi-output fusion: XLA computes units in the kernel of an earlier one.
 
-A kernel that goes over a tensor anyway also computes what else is wanted of it: both moments of
-Adam, and the parameter with them. XLA:GPU does so in updates alone (rule `shared_updates`), XLA:TPU
-everywhere (rule `shared_kernels`): there a matmul or a map also reduces what it yields, for the
-gradient of a bias or the maximum of a softmax. A unit then reads from memory what its kernel has
-not, and no more. What depends on a reduction, as a variance does on a mean, goes over the tensor
-again.
+A kernel that goes over a tensor also computes other values that need the tensor: both moments of
+Adam, and the parameter with them. XLA:GPU does so only in updates (rule `shared_updates`), XLA:TPU
+everywhere (rule `shared_kernels`): there a matmul or a map also reduces its result, for the
+gradient of a bias or the maximum of a softmax. Such a unit reads from memory only the operands that
+the kernel does not have. A value that depends on a reduction, as a variance does on a mean, needs
+another pass over the tensor.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ from kiwi.kernels.strides import is_strided_unit
 class _Kernel:
     """Units of one phase and loop that are computed together.
 
-    - `elements`: of the tensor that it goes over.
+    - `elements`: the size of the tensor that the kernel goes over.
     - `read`, `yielded`: the values that it has: from memory, and computed for each element.
     """
 
@@ -67,7 +67,8 @@ def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, Sha
 def _joined(
     units: UnitGraph, unit: Unit, elements: int, kernel_with: Mapping[int, _Kernel]
 ) -> _Kernel | None:
-    """The kernel of a value that a unit goes over, if all else that it reads is known by then."""
+    """The kernel that goes over a value that the unit goes over, if all its other operands are
+    known by then."""
     kernels = {id(k): k for k in map(kernel_with.get, unit.reads) if k is not None}
     for kernel in sorted(kernels.values(), key=lambda k: -k.first.index):
         first = kernel.first
@@ -87,7 +88,7 @@ def _updates(units: UnitGraph, unit: Unit, *, multiplies: bool) -> bool:
 
 
 def _goes_over(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit consists of maps, and of a reduction at most that ends it."""
+    """Whether a unit consists of maps, with at most one reduction at its end."""
     *before, root = unit.equations
     is_end = is_map(units.graph, root) or reduces(units, unit)
     is_of_maps = is_end and all(is_map(units.graph, k) for k in before)
@@ -95,6 +96,6 @@ def _goes_over(units: UnitGraph, unit: Unit) -> bool:
 
 
 def _elements(units: UnitGraph, values: Collection[int]) -> int:
-    """Of the largest of some values."""
+    """The size of the largest of some values."""
     shapes = (units.graph.program.values[value].shape for value in values)
     return max(map(prod, shapes), default=0)

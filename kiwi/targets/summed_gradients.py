@@ -1,4 +1,6 @@
-"""What the witnesses of rules of summed gradients share: a stack whose gradients are summed up."""
+"""The common part of the witnesses for rules of summed gradients: a stack whose gradients are
+summed.
+"""
 
 from typing import Any
 
@@ -20,7 +22,7 @@ def _gradients(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _stack(batch: int, layers: int, width: int, out_specs: Any, way: int | None) -> Example:
-    """On eight devices, each of which has a part of the batch and all weights."""
+    """The stack on eight devices. Each device has a part of the batch and all weights."""
     weights = (array(width, width),) * layers
     in_specs = (P("x"), *[P()] * layers)
     return Example(_gradients, (array(batch, width), *weights), (8,), in_specs, out_specs, way=way)

@@ -14,11 +14,11 @@ from kiwi.xla.compiler import Compiler
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What programs are planned for.
+    """A backend that programs are planned for.
 
-    - `rules`: in the order in which they state facts; a later one may read what an earlier one
-      stated.
-    - `compiler`: which compiles for such devices, with its options.
+    - `rules`: in the order in which they state facts. A later one may read the facts of an earlier
+      one.
+    - `compiler`: the compiler for such devices, with its options.
     - `observed_on`: the profile of the catalogue for which witnesses of rules are compiled.
     """
 
@@ -28,23 +28,23 @@ class Target:
 
     @property
     def name(self) -> str:
-        """As in `verify`, e.g. "cuda"."""
+        """The name, as in `verify`, e.g. "cuda"."""
         return self.compiler.name
 
     def without(self, *names: str) -> "Target":
-        """The same without some rules, to see what they are worth; raises `InvalidArgumentError`
-        for a name that is none of its rules'."""
+        """The target without some rules, to see their effect; raises `InvalidArgumentError` for a
+        name that is none of its rules'."""
         known = [rule.name for rule in self.rules]
         for name in names:
             check_known(name, known, "rule")
         return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
 
     def facts(self, hardware: Hardware) -> TargetFacts:
-        """What holds of any program on such devices."""
+        """The facts that hold for any program on such devices."""
         return _facts(self, hardware)
 
     def kernels(self, units: UnitGraph, hardware: Hardware) -> KernelGraph:
-        """What runs for the units of a step; kept while the step is planned."""
+        """The kernels of a step's units. They are kept while the step is planned."""
         return _kernels(self, units, hardware)
 
 

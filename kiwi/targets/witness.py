@@ -1,8 +1,8 @@
 """`Witness`: a small program whose compiled module shows that a rule holds.
 
 After an upgrade of jax `pytest -m witness` compiles the witnesses of all rules, and names the rules
-whose modules no longer show what they claim. Each witness has a control beside it: a program for
-which the module must not show it. So a question that any module answers with yes is found out.
+whose modules no longer show the claim. Each witness has a control: a program whose module must not
+show it. So a check that accepts any module is detected.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,13 +29,13 @@ class Example:
 
     - `function`: returns an array, or a tuple of them.
     - `arguments`: large enough for the rule, and no larger.
-    - `mesh_shape`: of the devices, with axes "x", "y", "z".
-    - `in_specs`: of each argument; none: all are whole.
-    - `out_specs`: of the result, or of each result; None: XLA chooses.
+    - `mesh_shape`: the shape of the devices, with axes "x", "y", "z".
+    - `in_specs`: for each argument; empty if all are whole.
+    - `out_specs`: for the result, or for each result; None lets XLA choose.
     - `donated`: positions of arguments.
-    - `way`: the number of the overlapping options (`Compiler.overlapping_options`); None: the
+    - `way`: the number of the overlapping options (`Compiler.overlapping_options`); None for the
       options of a check.
-    - `generates_code`: whether the text is read once code is generated, which tells cycles.
+    - `generates_code`: whether the text is read after code generation, which states cycles.
     """
 
     function: Callable[..., Any]
@@ -50,11 +50,11 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Witness:
-    """What the compiled module of a small program shows of a rule.
+    """A small program whose compiled module shows a rule.
 
     - `says`: what the module must show, in a sentence.
     - `example`, `shows`: the program, and whether its module shows it.
-    - `control`: a program, mostly alike, whose module must not show it.
+    - `control`: a similar program whose module must not show it.
     """
 
     says: str

@@ -31,23 +31,24 @@ from kiwi.xla.read.inspected import InspectedModule
 
 _AXES = ("x", "y", "z")
 _CPU_DEVICES = 8
-"""Virtual devices of the process: those of the largest mesh of an example."""
+"""Virtual devices of the process, as many as the largest mesh of an example has."""
 
 _MOST_CPU_SECONDS = 60
-"""Of an example, which takes one or two. A compiler that goes on for longer is ended."""
+"""A compiler that spends more processor time on one example is ended. An example takes a second or
+two."""
 
 _EXAMPLE, _CONTROL = "example", "control"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a witness with the compiler that is installed.
+    """The outcome of a witness with the installed compiler.
 
     - `rule`: its name.
-    - `holds`: whether the module of the example shows what the rule claims.
-    - `is_refused`: whether that of the control does not.
+    - `holds`: whether the module of the example shows the claim.
+    - `is_refused`: whether the module of the control does not.
     - `found`: the module of the example in a few lines, or why there is none.
-    - `found_of_control`: the same of the control.
+    - `found_of_control`: the same for the control.
     """
 
     rule: str
@@ -63,7 +64,7 @@ def witnessed_rules(target: Target) -> tuple[Rule, ...]:
 
 
 def outcomes(target: Target, names: Sequence[str]) -> Mapping[str, Outcome]:
-    """By name what became of the witnesses of some rules of a target.
+    """The outcomes of the witnesses of some rules of a target, by name.
 
     **Raises:** `CompilerUnavailableError` if the target's compiler is not installed;
     `CompileCheckError` if its process ends before it has answered. A program that does not compile
@@ -98,7 +99,7 @@ def _outcome(target: Target, rule: Rule, answer: Mapping[str, Any]) -> Outcome:
 
 
 def _is_shown(witness: Witness, module: InspectedModule) -> bool:
-    """A module that lacks what the question is about shows nothing."""
+    """Whether a module shows the claim. A module without the subject of the claim shows nothing."""
     try:
         return witness.shows(module)
     except (KeyError, IndexError, ValueError):
@@ -123,7 +124,7 @@ def _inspected(target: Target, example: Example, written: Mapping[str, str]) -> 
 
 
 def compiled_there(step: None, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: by rule what XLA wrote of its example and its control."""
+    """The answer of the process: by rule, XLA's output for its example and its control."""
     jax.config.update("jax_num_cpu_devices", _CPU_DEVICES)
     target = TARGETS[options["target"]]
     rules = {rule.name: rule for rule in target.rules if rule.name in options["rules"]}
@@ -137,9 +138,9 @@ def compiled_there(step: None, options: Mapping[str, Any], folder: str) -> Any:
 
 
 def _written_apart(target: Target, example: Example, folder: str) -> dict[str, str]:
-    """What XLA writes of an example, in a fork of this process, which has asked for no devices yet.
+    """XLA's output for an example, from a fork of this process, which has not used its devices yet.
 
-    The fork ends when XLA has written the program, and with it the generation of code, which takes
+    The fork ends when XLA has written the program, and skips the generation of code, which takes
     XLA:TPU seconds. If XLA aborts, the other examples are still compiled.
     """
     answer = Path(folder, "answer.json")
@@ -158,7 +159,7 @@ def _written_apart(target: Target, example: Example, folder: str) -> dict[str, s
 
 
 def _written(target: Target, example: Example) -> dict[str, str]:
-    """What XLA writes of an example as text; under "error" why it wrote nothing."""
+    """XLA's output for an example as text; under "error" the reason why there is none."""
     try:
         dump, text = _compiled(target, example)
     except Exception as error:  # XLA's and jax's, of a program that the next jax may refuse

@@ -1,5 +1,5 @@
 """XLA's compilers: one `Compiler` for each, found in `kiwi.xla.compilers`.
 
-A backend's folder (`cpu`, `gpu`) has its options and its way to compile. What backends share stands
-beside them: `compile`, `read`. What the compilers do with a program is `kiwi.targets`.
+A backend's folder (`cpu`, `gpu`, `tpu`) has its options and its way to compile. `compile` and
+`read` are common to all. The behaviour of the compilers is described in `kiwi.targets`.
 """

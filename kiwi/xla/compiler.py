@@ -1,4 +1,4 @@
-"""What Kiwi knows of one of XLA's compilers."""
+"""`Compiler`: the interface of XLA's compilers."""
 
 import functools
 import time
@@ -23,21 +23,22 @@ from kiwi.xla.step import Arrangement, ExportedStep, Step
 class Compiler(ABC):
     """One of XLA's compilers: its options, and how it compiles for a check.
 
-    - `name`: in `verify`, e.g. "cuda".
-    - `platforms`: jax's names of the devices that it compiles for; the first one is also
+    - `name`: its name in `verify`, e.g. "cuda".
+    - `platforms`: jax's names of the devices that it compiles for. The first one is also
       `Hardware.backend`.
-    - `run_options`: compiler options that a plan runs with; `check_options`: those that a check
+    - `run_options`: compiler options that a plan runs with. `check_options`: those that a check
       compiles with.
-    - `overlapping_options`: what takes the place of `run_options` where collectives are to overlap
-      with computation, which may take more memory: the ways to do so, the best one first; empty
-      where they do so anyhow, or never do. `ways_without_sums`: the numbers of those in which
-      reductions are waited for.
-    - `schedulers`: those that it has beside its own, the best first, for `scheduler_option`;
-      `heaps`: options under which it places buffers otherwise.
-    - `has_host_memory`: whether it tells host memory from device memory.
-    - `other_memories`: by XLA's number (color) the memories whose bytes are not device memory.
-    - `stated_kinds`: of which functions it states the time well enough to plan with it (values of
-      `kiwi.profiling.measure.Kind`); `distributions`: those that bring it, whichever is installed.
+    - `overlapping_options`: replacements for `run_options` with which collectives overlap with
+      computation, possibly for more memory; the best first. Empty if collectives always or never
+      overlap. `ways_without_sums`: the positions of those under which the device waits for
+      reductions.
+    - `schedulers`: schedulers beside its own, the best first, for `scheduler_option`. `heaps`:
+      options for other placements of buffers.
+    - `has_host_memory`: whether it distinguishes host memory from device memory.
+    - `other_memories`: memories whose bytes are not device memory, by XLA's number (color).
+    - `stated_kinds`: the kinds of functions whose stated times are good enough to plan with (values
+      of `kiwi.profiling.measure.Kind`).
+    - `distributions`: the distributions that contain it, of which any may be installed.
     - `dump`: the end of the names of the files that it writes before it generates code.
     - `reads_heap_trace`: whether a check reads when XLA's heap frees each buffer, which only a dump
       tells.
@@ -62,21 +63,22 @@ class Compiler(ABC):
 
     @property
     def version(self) -> str:
-        """The distribution that brings it, and its version; the first one's name if none does."""
+        """The installed distribution with it, and its version; the first distribution's name if
+        none is installed."""
         for name in self.distributions:
             with suppress(metadata.PackageNotFoundError):
                 return f"{name} {metadata.version(name)}"
         return self.distributions[0]
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
-        """By number of a `timed_scope` the seconds that it states of what is in it; without those
-        of which it states nothing, or only a part. Raises as `compile`."""
+        """By number of a `timed_scope`, the seconds that it states for the scope's content. Scopes
+        for which it states nothing, or only a part, are left out. Raises as `compile`."""
         return {}
 
     @property
     def overlapping(self) -> "tuple[Compiler, ...]":
-        """The same with collectives that overlap with computation, in each of the ways; `way` is
-        the number of each."""
+        """The compiler with overlapping collectives, in each of its ways. `way` is the number of
+        each."""
         of_check = {k: v for k, v in self.check_options.items() if k not in self.run_options}
         return tuple(
             replace(
@@ -90,7 +92,7 @@ class Compiler(ABC):
         )
 
     def arranged(self, how: Arrangement) -> "Compiler":
-        """The same, but that it arranges programs so, as far as it can be made to."""
+        """The compiler with another arrangement of programs, as far as it can be told to."""
         more = dict(self.heaps[how.heap - 1] if how.heap <= len(self.heaps) and how.heap else {})
         if how.scheduler in self.schedulers and self.scheduler_option is not None:
             more[self.scheduler_option] = how.scheduler
@@ -102,25 +104,25 @@ class Compiler(ABC):
         )
 
     def request(self, step: Step) -> dict[str, Any]:
-        """What its process needs to know of it."""
+        """The information for its process."""
         return {"way": self.way, "arrangement": asdict(step.arrangement)}
 
     def asked(self, options: Mapping[str, Any]) -> "Compiler":
-        """In its process: this compiler or an `overlapping` one, as a `request` says."""
+        """In its process: this compiler or an `overlapping` one, according to a `request`."""
         own = self.arranged(Arrangement(**options["arrangement"]))
         return own if options["way"] is None else own.overlapping[options["way"]]
 
     def compiled_to_buffers(self, step: ExportedStep, devices: Sequence[Any], folder: str) -> float:
-        """In its process: compiles the program of a check until it lies in `folder`, before code is
-        generated; the seconds. Whoever asked reads it there (`read`): this process ends at once,
-        and with it what XLA does behind the dump."""
+        """In its process: compiles the program of a check until its files are in `folder`, before
+        code is generated; returns the seconds. The caller reads them there (`read`). The process
+        ends at once, and with it XLA's further work."""
         told = {**self.check_options, **dump_options(folder)}
         started = time.monotonic()
         dumped(lambda: step.compile(devices, told), folder, self.dump)
         return time.monotonic() - started
 
     def read(self, mesh: DeviceMesh, folder: str, seconds: float) -> CompiledProgram:
-        """The program that lies in a folder, compiled in so many seconds for a mesh."""
+        """The program in a folder, compiled in so many seconds for a mesh."""
         found = dump_in(folder, self.dump)
         found = found if self.reads_heap_trace else found.without_heap_trace
         return read_dump(found, mesh, self.name, seconds, self.other_memories)
@@ -133,11 +135,11 @@ class Compiler(ABC):
 
     @abstractmethod
     def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
-        """In a process of its own, the devices of a mesh, to compile for; raises as
+        """In a process of its own: the devices of a mesh to compile for; raises as
         `check_available`."""
 
     def begin(self, step: Step) -> Callable[[], CompiledProgram]:
-        """Begins to compile: what it returns waits for the program. Both raise as `compile`."""
+        """Begins to compile. Calling the result waits for the program. Both raise as `compile`."""
         return functools.partial(self.compile, step)
 
     def check_available(self, hardware: Hardware) -> None:
@@ -145,7 +147,8 @@ class Compiler(ABC):
         return
 
     def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
-        """Inside, whatever `compile` has to start for the mesh does so in the background."""
+        """Inside this context manager, whatever `compile` has to start for the mesh starts in the
+        background."""
         return process_ahead()
 
     def compile_attached(self, step: Step) -> CompiledProgram:
@@ -157,19 +160,20 @@ class Compiler(ABC):
 
 
 class CompilerElsewhere(Compiler):
-    """One that compiles in a process of its own."""
+    """A compiler that works in a process of its own."""
 
     @property
     @abstractmethod
     def compiled_there(self) -> Answer:
-        """What that answers: the seconds in which it compiles to its folder."""
+        """The answer of its process: the seconds in which it compiles to its folder."""
 
     @abstractmethod
     def begun(self, step: Step, answer: Answer) -> Begun:
-        """The process in which a function answers; raises as `compile`, as does its result."""
+        """The process in which a function answers. It raises as `compile`, and so does
+        its result."""
 
     def answer(self, step: Step, answer: Answer) -> Any:
-        """What a function answers in a process of its own, see `begun_elsewhere`; raises as
+        """The answer of a function in a process of its own, see `begun_elsewhere`; raises as
         `compile`."""
         return self.begun(step, answer)()
 
@@ -179,6 +183,9 @@ class CompilerElsewhere(Compiler):
         return lambda: begun.read(functools.partial(self.read, step.mesh))
 
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for the devices of the mesh's profile; raises as `check_available`;
-        `CompileCheckError` if the compilation fails, or would when it generates code."""
+        """Compiles for the devices of the mesh's profile.
+
+        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails, or would
+        fail when it generates code.
+        """
         return self.begin(step)()

@@ -1,4 +1,4 @@
-"""The one registry of compilers: by name in `verify`, and by platform of devices."""
+"""The registry of compilers, by name in `verify` and by platform of devices."""
 
 import functools
 from collections.abc import Callable
@@ -22,17 +22,18 @@ from kiwi.xla.tpu.compiler import TPU
 COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU, TPU)}
 
 ATTACHED = "device"
-"""Names the compiler of jax's default devices, which then compiles for these devices."""
+"""The name for the compiler of jax's default devices, which compiles for these devices."""
 
 AUTO = "auto"
-"""Names the profile's own compiler, or XLA:CPU where that is not installed; see `resolved`."""
+"""The name for the profile's own compiler, or XLA:CPU if that is not installed; see `resolved`."""
 
 TARGETS = (*COMPILERS, ATTACHED)
 """The names that `verify` takes beside `AUTO`."""
 
 
 def named(target: str) -> Compiler:
-    """The compiler that one of `TARGETS` names; raises `InvalidArgumentError` for another name."""
+    """The compiler with one of the names `TARGETS`; raises `InvalidArgumentError` for
+    another name."""
     if target == ATTACHED:
         return of_platform(jax.devices()[0].platform)
     if target not in COMPILERS:
@@ -64,8 +65,8 @@ def of_devices(mesh: jax.sharding.Mesh) -> Compiler:
 
 
 def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[Note, ...]]:
-    """The target that "auto" means for the hardware, any other as it is; and notes for the reader:
-    what to install, where another compiler has to stand in."""
+    """The target that "auto" means for the hardware; any other target as it is. Notes for the
+    reader say what to install if another compiler has to stand in."""
     if verify != AUTO:
         return verify, ()
     try:
@@ -83,28 +84,31 @@ def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[
 
 @timed("compile")
 def compile_for(target: str, step: Step) -> CompiledProgram:
-    """Compiles `step` for one of `TARGETS`, and tells its time; raises `CompileCheckError` if the
-    compilation fails, `CompilerUnavailableError` if there is no compiler for the target,
-    `NotEnoughDevicesError` if "device" has too few."""
+    """Compiles `step` for one of `TARGETS`, with the time of the compilation.
+
+    **Raises:** `CompileCheckError` if the compilation fails; `CompilerUnavailableError` if there is
+    no compiler for the target; `NotEnoughDevicesError` if "device" has too few.
+    """
     compiler = named(target)
     compile = compiler.compile_attached if target == ATTACHED else compiler.compile
     return _priced(step, compile(step))
 
 
 Begin = Callable[[Step], Callable[[], CompiledProgram]]
-"""Begins to compile a step; what it returns waits for the program, meanwhile others may begin."""
+"""Begins to compile a step. Calling the result waits for the program; others may begin
+meanwhile."""
 
 
 def begin_for(target: str, step: Step) -> Callable[[], CompiledProgram]:
-    """Begins what `compile_for` does, which says what both raise."""
+    """Begins `compile_for`, whose errors both raise."""
     if target == ATTACHED:
         return functools.partial(compile_for, target, step)
     return _begun(named(target), step)
 
 
 def overlapping_compiles(target: str) -> tuple[Begin, ...]:
-    """As `compile_for`, with collectives that overlap with computation: in each of the ways in
-    which the target's compiler overlaps them only where it is told to."""
+    """`compile_for` with overlapping collectives, in each of the ways of the target's compiler.
+    There are none if it overlaps them without being told to."""
     compilers = () if target == ATTACHED else named(target).overlapping
     return tuple(functools.partial(_begun, by) for by in compilers)
 
@@ -127,9 +131,9 @@ def _priced(step: Step, found: CompiledProgram) -> CompiledProgram:
 
 
 def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[None]:
-    """Inside, whatever `compile_for` has to start does so in the background; raises
-    `CompilerUnavailableError` at once, and not after seconds of planning, if there is no compiler
-    for the target."""
+    """Inside this context manager, whatever `compile_for` has to start starts in the background.
+    Raises `CompilerUnavailableError` at once, not after seconds of planning, if there is no
+    compiler for the target."""
     if target in (None, ATTACHED):
         return nullcontext()
     compiler = named(target)

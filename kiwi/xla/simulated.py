@@ -1,12 +1,12 @@
-"""How long a compiled program takes: its schedule, run with the prices of a mesh.
+"""The time of a compiled program: its schedule, run with the prices of a mesh.
 
-The device runs the schedule in order. A kernel takes what a unit of a plan does
+The device runs the schedule in order. A kernel is priced like a unit of a plan
 (`kiwi.problem.costs`): its launch, and the larger of computing and moving bytes. Communication
 begins where it is started, as soon as the links of its axes are free, and goes on while the device
-computes; where it is awaited, the device waits for the rest. What was hidden costs a share of its
-time, `Hardware.interference`; where devices cannot do both at once, starts wait. Copies to the host
-and back have a link of their own each, of which those under way get equal shares: a small one need
-not wait until large ones have ended.
+computes. Where it is awaited, the device waits for the rest. Hidden communication costs a share of
+its time, `Hardware.interference`. On devices that cannot do both at once, starts wait. Copies to
+the host and back each have a link of their own, shared equally by the copies under way: a small
+copy need not wait for large ones.
 """
 
 from collections import defaultdict
@@ -20,8 +20,8 @@ from kiwi.xla.read.work import Work
 
 @dataclass(frozen=True)
 class AxisSeconds:
-    """Communication along the same mesh axes (names; None where it follows no axes, empty for
-    copies between host and device): how long it takes, and what of that the device waits."""
+    """Communication along the same mesh axes (names; None if it follows no axes, empty for copies
+    between host and device): its time, and the part that the device waits for."""
 
     axes: tuple[str, ...] | None
     seconds: float
@@ -30,8 +30,7 @@ class AxisSeconds:
 
 @dataclass(frozen=True)
 class UnitSeconds:
-    """What the kernels of one unit take in a step, and what its transfers take if nothing hides
-    them."""
+    """The time of one unit's kernels in a step, and of its transfers if nothing hides them."""
 
     compute: float = 0.0
     communication: float = 0.0
@@ -43,8 +42,8 @@ class SimulatedTime:
 
     - `compute_seconds`: of all kernels.
     - `communication`: by axes, largest first.
-    - `step_seconds`: kernels, what the device waits for, and what hidden communication costs.
-    - `unpriced_kernels`: calls of library kernels whose work nobody told, counted by their bytes.
+    - `step_seconds`: kernels, waiting, and the cost of hidden communication.
+    - `unpriced_kernels`: calls of library kernels of unknown work, which count by their bytes.
     - `by_unit`: see `seconds_by_unit`; empty in files.
     """
 
@@ -56,7 +55,7 @@ class SimulatedTime:
 
     @property
     def exposed_seconds(self) -> float:
-        """What the device waits for communication."""
+        """The time that the device waits for communication."""
         return sum(each.exposed_seconds for each in self.communication)
 
 
@@ -68,9 +67,9 @@ def simulated(
 ) -> SimulatedTime:
     """Runs a schedule.
 
-    - `kernel_seconds`: by unit, what one run of each of its library kernels takes.
-    - `unit_runs`: by unit, how often it is planned to run in a step. A loop whose trips the
-      program does not tell runs as often as the units in its body say.
+    - `kernel_seconds`: by unit, the time of one run of each of its library kernels.
+    - `unit_runs`: by unit, how often it is planned to run in a step. A loop of unknown trips runs
+      as often as the units in its body.
     """
     clock = _Clock(schedule, mesh, kernel_seconds or {}, unit_runs or {})
     clock.run(len(schedule.computations) - 1, 1.0)
@@ -93,8 +92,8 @@ def seconds_by_unit(
     kernel_seconds: Mapping[int, float] | None = None,
     unit_runs: Mapping[int, float] | None = None,
 ) -> Mapping[int, UnitSeconds]:
-    """What a schedule spends on each unit, -1 for what no unit is known of; arguments as of
-    `simulated`. A fused kernel counts for the unit that its metadata names."""
+    """The time that a schedule spends on each unit, -1 for unknown units; arguments as of
+    `simulated`. A fused kernel counts for the unit in its metadata."""
     known = kernel_seconds or {}
     found: dict[int, UnitSeconds] = {}
 
@@ -120,7 +119,7 @@ def seconds_by_unit(
 def _trips(
     schedule: Schedule, step: ScheduledWork, times: float, unit_runs: Mapping[int, float]
 ) -> float:
-    """How often the bodies of a step run, each time of the `times` that the step itself does."""
+    """How often the bodies of a step run each time, if the step itself runs `times` times."""
     if step.is_counted:
         return step.trips
     inside = (each.unit for body in step.bodies for each in schedule.computations[body])
@@ -129,7 +128,7 @@ def _trips(
 
 @dataclass(frozen=True)
 class _Flying:
-    """A transfer on its way: until when, and how long it takes in all."""
+    """A transfer under way: when it ends, and its whole time."""
 
     transfer: Transfer
     end: float
@@ -137,7 +136,7 @@ class _Flying:
 
 
 class _SharedLink:
-    """A link of which all copies under way get equal shares; seconds are of one that is alone."""
+    """A link shared equally by all copies under way. Seconds are those of a copy that is alone."""
 
     def __init__(self) -> None:
         self._left: dict[str, float] = {}
@@ -163,7 +162,8 @@ class _SharedLink:
 
 @dataclass
 class _Clock:
-    """The device's time while it runs a schedule, and until when each axis is taken, one way."""
+    """The device's time while it runs a schedule, and until when each axis is in use, by
+    direction."""
 
     schedule: Schedule
     mesh: DeviceMesh
@@ -183,7 +183,7 @@ class _Clock:
         self._host: dict[int, _SharedLink] = defaultdict(_SharedLink)
 
     def run(self, computation: int, times: float) -> None:
-        """One run of a computation that stands for so many of the step."""
+        """Runs a computation once, for so many runs in the step."""
         for step in self.schedule.computations[computation]:
             for transfer in step.starts:
                 self._start(transfer, times)
@@ -252,7 +252,7 @@ class _Clock:
 
 
 def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
-    """Of a transfer that has its links for itself."""
+    """The time of a transfer that has its links for itself."""
     if transfer.kind == HOST:
         return transfer.bytes / mesh.hardware.host_bandwidth_bytes_per_second
     names = mesh.axis_names
@@ -261,7 +261,8 @@ def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
 
 
 def _taken_share(transfer: Transfer) -> float:
-    """Of the links: a permutation goes one way, and so does a copy, on a link of its own."""
+    """The share of the links in use. A permutation goes one way, and so does a copy, on a link of
+    its own."""
     return 0.5 if transfer.direction and transfer.axes else 1.0
 
 

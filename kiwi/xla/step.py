@@ -20,11 +20,11 @@ from kiwi.xla.read.hlo_text import HOST_SPACE
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How a compiler arranges a program, where it can be told to (`Compiler.arranged`).
+    """How a compiler arranges a program, if it can be told to (`Compiler.arranged`).
 
-    - `scheduler`: the one of `Compiler.schedulers` that orders it; None: the compiler's own.
-    - `heap`: the one of `Compiler.heaps`, from 1 on, that places its buffers; 0: the compiler's
-      own.
+    - `scheduler`: the member of `Compiler.schedulers` that orders it; None for the compiler's own.
+    - `heap`: the number in `Compiler.heaps`, from 1 on, of the placement of its buffers; 0 for the
+      compiler's own.
     """
 
     scheduler: str | None = None
@@ -36,13 +36,14 @@ XLAS_OWN = Arrangement()
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A flat function ready to be compiled: what `jax.jit` needs to know.
+    """A flat function ready to be compiled, with everything that `jax.jit` needs to know.
 
-    `in_specs` and `out_specs` are `PartitionSpec`s, None where XLA may choose; `donated` are
-    argument positions; `host_arguments` and `host_results` are those in host memory;
-    `kernel_seconds`: by unit of a plan, what one run of each of its library kernels takes,
-    and `unit_runs` how often it runs in a step;
-    `arrangement`: how the compiler arranges the function in time and memory.
+    - `in_specs`, `out_specs`: `PartitionSpec`s; None lets XLA choose.
+    - `donated`: argument positions.
+    - `host_arguments`, `host_results`: positions of those in host memory.
+    - `kernel_seconds`: by unit of a plan, the time of one run of each of its library kernels.
+      `unit_runs`: how often the unit runs in a step.
+    - `arrangement`: how the compiler arranges the function in time and memory.
     """
 
     function: Callable[..., Any]
@@ -118,7 +119,7 @@ class ExportedStep:
 
     @property
     def memories_stated(self) -> AbstractContextManager[None]:
-        """Inside, `compile` tells XLA what lies in the host's memory."""
+        """Inside this context manager, `compile` tells XLA which values lie in host memory."""
         found, mesh = self.exported, self.mesh.abstract_mesh()
         ends = (found.in_avals, found.in_shardings_jax), (found.out_avals, found.out_shardings_jax)
         colors: dict[str | None, int] = {HOST_MEMORY: HOST_SPACE}
@@ -155,7 +156,7 @@ _KERNEL_CALLS = [
         "tpu_custom_call",
     )
 ]
-"""Custom calls of kernels, which jax may change from one version to the next: an export is read by
+"""Custom calls of kernels, which jax may change from one version to the next. An export is read by
 the jax that wrote it."""
 
 

@@ -199,3 +199,10 @@ def test_a_named_sharding_on_another_mesh_is_refused(make_mesh):
     given = NamedSharding(make_mesh(4, 2), PartitionSpec("x"))
     with pytest.raises(ShardingConflictError, match=r"'x': 4.*'x': 2"):
         to_tensor_sharding(given, (4, 8), MESH, "w")
+
+
+@pytest.mark.parametrize("option", ["static_argnames", "donate_argnames"])
+def test_a_name_that_is_no_parameter_is_refused_as_in_jax(option: str):
+    with pytest.raises(InvalidArgumentError, match=f"{option} names 'weights'; step takes 'state'"):
+        options_of(step, **{option: "weights"})
+    options_of(lambda state, **others: state, **{option: "weights"})

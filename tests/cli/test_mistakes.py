@@ -263,6 +263,8 @@ def test_a_code_is_explained(run):
     code, out, _ = run("explain", "kiwi-m003")
     assert code == 0 and out.startswith("KIWI-M003 (error): A memory size cannot be read\n")
     assert '"remedy"' in run("explain", "KIWI-S105", "--json")[1]
+    code, _, err = run("explain", "KIWI-X999")
+    assert code == 4 and "There is no message KIWI-X999" in err
 
 
 def test_a_bug_is_still_one(run, monkeypatch):

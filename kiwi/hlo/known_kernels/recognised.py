@@ -1,11 +1,11 @@
 """Known kernels, recognised wherever a step calls them.
 
 While a step is traced, each function of the registry (`registry`) is replaced by one that puts a
-kernel with its sharding rule into the trace (`rules`). Recognised in front of differentiation and
-of inlining, the call still has its function, which the emitted program calls with shards, and its
-static arguments. What jax traces of it shows neither: a call
-under `jax.jit` or `jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only
-the `pallas_call`s of the backward pass.
+kernel with its sharding rule into the trace (`rules`). The call is recognised before
+differentiation and inlining, and so still has its function, which the emitted program calls with
+shards, and its static arguments. A finished trace has neither: a call under `jax.jit` or
+`jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only the `pallas_call`s
+of the backward pass.
 """
 
 import inspect
@@ -30,7 +30,8 @@ from kiwi.messages import topics
 
 
 def kernels_recognised() -> AbstractContextManager[Any]:
-    """Inside, calls of known kernels are traced as kernels with a sharding rule."""
+    """Inside this context manager, calls of known kernels are traced as kernels with a sharding
+    rule."""
     kernels = recognised_kernels()
     stack = ExitStack()
     stack.enter_context(replaced({kernel.name: _called for kernel in kernels}))
@@ -39,8 +40,8 @@ def kernels_recognised() -> AbstractContextManager[Any]:
 
 
 def _called(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a call of a known function becomes: as it was written outside of the context, in another
-    thread, and inside of another kernel."""
+    """The replacement for a call of a known function. Outside of the context, in another thread,
+    and inside another kernel it is the call as written."""
     active = jax_internals.known_kernels() or ()
     known = next((kernel for kernel in active if kernel.name == name), None)
     if known is None:
@@ -92,7 +93,8 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
 
 
 def _is_operand(leaf: Any) -> bool:
-    """An array without elements says that something is absent, and is made again on each device."""
+    """Whether an argument is an operand. An array without elements only says that something is
+    absent, and is made again on each device."""
     return isinstance(leaf, jax.Array | np.ndarray) and leaf.size > 0
 
 
@@ -119,7 +121,7 @@ def _fitted(
 ) -> tuple[tuple[Factors, ...], tuple[Factors, ...]] | None:
     """The factors of operands and results, by the first rule that fits; None if none does.
 
-    **Raises:** `InvalidArgumentError` if none fits of a kernel that the user registered.
+    **Raises:** `InvalidArgumentError` if no rule fits a kernel that the user registered.
     """
     errors = []
     for rule in known.rules(arguments):
@@ -167,8 +169,8 @@ def _without_repeated(
 ) -> list[Factors]:
     """The factors of tensors, from those of the rule and their shapes.
 
-    A dimension of one element that is repeated along its factors, as one mask for all heads, is one
-    of its own.
+    A dimension of one element that is repeated along its factors, such as one mask for all heads,
+    gets a factor of its own.
     """
     found = dict(sizes)
     dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=False)]

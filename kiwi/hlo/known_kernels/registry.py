@@ -1,8 +1,8 @@
 """Kernels that are known by name: how they may be sharded, and what part of their work they do.
 
 An entry is for a function, by its module and qualified name. A step that calls it is planned as if
-it called it through `kiwi.sharding_rule` (`recognised`). The shipped entries are those
-of attention functions of jax: batch and heads are sharded, everything else stays whole.
+it called it through `kiwi.sharding_rule` (`recognised`). The shipped entries are those of attention
+functions of jax: batch and heads are sharded, everything else stays whole.
 """
 
 import re
@@ -24,8 +24,8 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class OperandRule:
-    """The factors of one operand. `name`: the parameter that it is, with the path in it, such as
-    `segment_ids.q`; None of operands that are told by their order."""
+    """The factors of one operand. `name` is its parameter, with the path in it, such as
+    `segment_ids.q`; None for operands identified by their order."""
 
     name: str | None
     factors: Factors
@@ -33,7 +33,7 @@ class OperandRule:
 
 @dataclass(frozen=True)
 class KernelRule:
-    """A sharding rule as read: `operands` before the arrow, `results` behind it."""
+    """A parsed sharding rule: `operands` before the arrow, `results` behind it."""
 
     text: str
     operands: tuple[OperandRule, ...]
@@ -44,14 +44,15 @@ class KernelRule:
 class KnownKernel:
     """An entry of the registry.
 
-    - `name`: of the function, by module and qualified name.
-    - `rules`: from the arguments of a call, the rules of which the first that fits is taken.
+    - `name`: the function's module and qualified name.
+    - `rules`: takes the arguments of a call, returns rules. The first one that fits is used.
     - `whole`: the factors that are never sharded.
-    - `share_of_work`: from the arguments of a call, the part of its work that the kernel does.
-    - `sizes`: from the arguments of a call, sizes of factors that shapes do not tell.
-    - `is_shipped`: whether a call that no rule fits is left as it is. The call of a kernel that the
-      user registered is refused then.
-    - `is_recognised`: False where only `kiwi.sharding_rule` looks the entry up.
+    - `share_of_work`: takes the arguments of a call, returns the part of its work that the kernel
+      does.
+    - `sizes`: takes the arguments of a call, returns sizes of factors that shapes do not determine.
+    - `is_shipped`: a call that no rule fits is left as it is. For a kernel that the user
+      registered, such a call is refused.
+    - `is_recognised`: False if only `kiwi.sharding_rule` looks the entry up.
     """
 
     name: str
@@ -64,7 +65,7 @@ class KnownKernel:
 
 
 def parsed_rule(name: str, rule: str | None) -> KernelRule:
-    """A rule in Shardy's notation, read.
+    """Parses a rule in Shardy's notation.
 
     **Raises:** `InvalidArgumentError` if it cannot be read.
     """
@@ -94,25 +95,24 @@ def register_kernel(
     need_replication_factors: Sequence[str] | None = None,
     share_of_work: float | Callable[[Arguments], float] | None = None,
 ) -> None:
-    """Gives a function that a step calls a sharding rule, by the function's name.
+    """Gives a function a sharding rule, by the function's name.
 
-    From then on a plan takes each call of the function as one operator, wherever it is called, as
-    if the calling code had wrapped it in `kiwi.sharding_rule`. The shards of a device are given to
-    the function itself, so that the rule must hold for its result. A saved plan needs the same
-    kernels registered where it is applied. Registering a name again replaces its rule, a shipped
-    one as well.
+    From then on a plan treats each call of the function as one operator, wherever it is called, as
+    if the calling code had wrapped it in `kiwi.sharding_rule`. The function itself gets the shards
+    of a device, so the rule must hold for its result. A saved plan needs the same kernels
+    registered where it is applied. Registering a name again replaces its rule, also a shipped one.
 
     - `name`: module and qualified name, such as `"my_lib.attention.fwd"`. The function may be a
-      plain one or a method, or be under `jax.jit`, `jax.custom_vjp` or `jax.custom_jvp`. The
-      module is not imported for it.
-    - `rule`: as of `kiwi.sharding_rule`; several for a function with several signatures, of which
-      the first is taken that fits a call. Operands are the arrays among the arguments, in the order
-      of the parameters. `"ids=b s"` is the operand of the parameter `ids`, if there is one; in a
-      tuple or dictionary it is `"ids.q=b s"`. An array that the rule does not mention stays whole,
-      as does a dimension of one element where its word has more elsewhere.
+      plain one or a method, or be under `jax.jit`, `jax.custom_vjp` or `jax.custom_jvp`. The module
+      is not imported for it.
+    - `rule`: as in `kiwi.sharding_rule`. A function with several signatures has several rules, of
+      which the first that fits a call is used. Operands are the arrays among the arguments, in the
+      order of the parameters. `"ids=b s"` is the operand of the parameter `ids`, if there is one;
+      in a tuple or dictionary it is `"ids.q=b s"`. An array that the rule does not mention stays
+      whole. So does a dimension of one element if its word has more elements elsewhere.
     - `need_replication_factors`: words that are never sharded.
-    - `share_of_work`: the part of its work that the kernel does, or a function that returns it,
-      from the arguments of a call by their names. By default all of it.
+    - `share_of_work`: the part of its work that the kernel does, or a function that returns it from
+      the arguments of a call by name. By default all of it.
 
     **Raises:** `InvalidArgumentError` if the name or the rule cannot be read, if a word of
     `need_replication_factors` is in no rule, or if the part is not in (0, 1]. Planning a step that
@@ -180,21 +180,22 @@ def _no_sizes(arguments: Arguments) -> Mapping[str, int]:
 
 
 def _half_if_causal(arguments: Arguments) -> float:
-    """cuDNN skips the blocks of scores above the diagonal, and has no body that says so."""
+    """The part of the work under a causal mask. cuDNN skips the blocks of scores above the
+    diagonal, and has no body that shows it."""
     mask = arguments.get("mask_type")
     is_causal = arguments.get("is_causal") or getattr(mask, "value", mask) in _CUDNN_CAUSAL
     return 0.5 if is_causal else 1.0
 
 
 def _flash_block(arguments: Arguments) -> Mapping[str, int]:
-    """The kernel takes so many sequences at once, of which a shard has a multiple."""
+    """The number of sequences that the kernel takes at once. A shard has a multiple of it."""
     blocks = arguments.get("block_sizes")
     return {"block": 1 if blocks is None else blocks.block_b}
 
 
 def _cudnn_rules(*rules: KernelRule) -> Callable[[Arguments], Sequence[KernelRule]]:
-    """Of both layouts. Packed and paged sequences have offsets, by which a shard of the batch reads
-    elsewhere: none."""
+    """Rules for both layouts. Packed and paged sequences have none: their offsets would let a shard
+    of the batch read elsewhere."""
 
     def chosen(arguments: Arguments) -> Sequence[KernelRule]:
         apart = ("q_offsets", "kv_offsets", "page_table_k", "page_table_v")

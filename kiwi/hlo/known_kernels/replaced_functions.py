@@ -1,9 +1,9 @@
-"""Functions that are replaced for a while wherever they are called, by their names.
+"""Functions that are temporarily replaced, by name, wherever they are called.
 
-Whoever has imported a function holds the function, not its name in its module. Of a plain one, and
-of the one under `jax.jit`, the code object is exchanged; an object of `jax.custom_vjp` or
-`jax.custom_jvp` gets a class of its own. All of it is undone behind the last of several threads,
-and what takes a function's place is told the original.
+Code that has imported a function holds the function, not its name in the module. So the code object
+of a plain function, or of the one under `jax.jit`, is exchanged, and an object of `jax.custom_vjp`
+or `jax.custom_jvp` gets a class of its own. All of it is undone when the last of several threads
+leaves. The replacement is given the original.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from typing import Any
 import jax
 
 Replacement = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""What is called instead: with the function's name, the original, and the arguments of the call."""
+"""The function that is called instead, with the function's name, the original, and the arguments of
+the call."""
 
 _LOCK = threading.RLock()
 _NAME = "the name of the function"
@@ -25,7 +26,7 @@ _CUSTOM = (jax.custom_vjp, jax.custom_jvp)
 
 
 class _Replaced:
-    """One function that is replaced at present."""
+    """One function that is currently replaced."""
 
     def __init__(self, name: str, found: Any, by: Replacement) -> None:
         self.by = by
@@ -54,10 +55,10 @@ _REPLACED: dict[str, _Replaced] = {}
 
 @contextlib.contextmanager
 def replaced(functions: Mapping[str, Replacement]) -> Iterator[None]:
-    """Inside, functions are replaced, given by module and qualified name.
+    """Inside this context manager, functions are replaced, given by module and qualified name.
 
-    Those of modules that are not imported cannot be called, and are left out. Of several names of
-    one function the first counts.
+    Functions of modules that are not imported cannot be called, and are left out. If several names
+    mean one function, the first counts.
     """
     used = []
     with _LOCK:
@@ -78,8 +79,8 @@ def replaced(functions: Mapping[str, Replacement]) -> Iterator[None]:
 
 
 def _function(name: str) -> Any:
-    """What can be replaced of the function of this name: a plain function, or an object of
-    `jax.custom_vjp` or `jax.custom_jvp`; None if nothing can."""
+    """The replaceable object of this name: a plain function, or an object of `jax.custom_vjp` or
+    `jax.custom_jvp`; None if there is none."""
     parts = name.split(".")
     lengths = range(len(parts) - 1, 0, -1)
     length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), None)
@@ -94,7 +95,7 @@ def _function(name: str) -> Any:
 
 
 def _copy(function: FunctionType) -> Callable[..., Any]:
-    """The function with the code that it has now."""
+    """The function with its present code."""
     copy = FunctionType(
         function.__code__,
         function.__globals__,
@@ -107,7 +108,7 @@ def _copy(function: FunctionType) -> Callable[..., Any]:
 
 
 def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls what takes a function's place."""
+    """Calls the replacement of a function."""
     with _LOCK:
         found = _REPLACED[name]
     return found.by(name, found.original, args, kwargs)

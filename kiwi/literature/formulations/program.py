@@ -1,12 +1,13 @@
-"""What the paper's integer programs share: strategies, their products with decisions, the cost.
+"""The common part of the paper's integer programs: strategies, their products with decisions, the
+cost.
 
 Bytes are scaled to the limit, seconds to the cheapest step. A product `b * s[o]` of a decision b in
-[0, 1] and a one-hot choice s becomes variables `p[o] <= s[o]` with `sum(o) p[o] = b`: exact where s
-is integral, and the tightest linear relaxation there is (the convex hull).
+[0, 1] and a one-hot choice s becomes variables `p[o] <= s[o]` with `sum(o) p[o] = b`. That is exact
+if s is integral, and the tightest linear relaxation (the convex hull).
 
-**Conflicts** say why a model has no solution: its families of rows, in words. A family is in
+**Conflicts** explain why a model has no solution, by its families of rows, in words. A family is in
 conflict if the model has a solution once that family alone is left out. Each relaxation is solved
-for feasibility, without the objective. Rows that only define what a variable means (products,
+for feasibility, without the objective. Rows that only define the meaning of a variable (products,
 one-hot choices) belong to no family.
 """
 
@@ -27,7 +28,7 @@ MEMORY_UNITS = 1000.0
 SECONDS = 10.0
 """For all relaxations of a model together."""
 Families = Mapping[str, tuple[str, ...]]
-"""What rows demand, in words, and the beginnings of their names."""
+"""The demands of rows, in words, and the beginnings of their names."""
 
 
 class StrategyProgram:
@@ -116,7 +117,7 @@ def dot(weights: Sequence[float], variables: Sequence[Linear]) -> Linear:
 
 
 def conflict(build: Callable[[], mathopt.Model], families: Families) -> str:
-    """Which families of an infeasible model stand in the way, in words.
+    """The families that make a model infeasible, in words.
 
     `build` makes the model anew each time.
     """

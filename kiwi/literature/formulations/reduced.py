@@ -112,7 +112,7 @@ class ReducedModel(StrategyProgram):
             held = used - self._freed_after(k)
 
     def _freed_after(self, k: int) -> Linear:
-        """What is freed after operator k ran: Eq. 6 and 7."""
+        """The values freed after operator k ran: Eq. 6 and 7."""
         graph = self.graph
         freed = [
             (i, self.times(at, i, f"Fs[{i},{k}]"))

@@ -30,10 +30,10 @@ MOST_GAPS = 4
 def solve_relaxation(
     graph: ShardedGraph, limit_bytes: int, time_limit_seconds: float, seed: int
 ) -> tuple[float, Solution | None]:
-    """The seconds that every schedule takes at least, +inf if there is none, and a solution.
+    """A lower bound on the seconds of every schedule, +inf if there is none, and a solution.
 
-    That is the relaxation's own, where it is one of the full model, too. HiGHS closes gaps of such
-    small problems faster than multipliers do.
+    The solution is the relaxation's own, if it is one of the full model, too. HiGHS closes gaps of
+    such small problems faster than multipliers do.
     """
     residencies = [tuple(_residencies(graph, i)) for i in range(len(graph.operators))]
     built = residency_problem(graph, residencies, limit_bytes)

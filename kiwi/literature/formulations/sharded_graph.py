@@ -1,10 +1,9 @@
-"""What the formulations choose for: operators with sharding strategies, and what they read.
+"""The input of the formulations: operators with sharding strategies, and their operands; and their
+answers, priced in one way only: by simulation.
 
-And what they answer, with the one way in which that is priced: by simulation.
-
-Operators are numbered in the order of execution, which is the paper's topological order.
-Parameters (and other inputs of the step) are operators too: they come first, cost nothing, and
-are resident; what is chosen for them is how they are sharded.
+Operators are numbered in the order of execution, which is the paper's topological order. Parameters
+(and other inputs of the step) are operators too: they come first, cost nothing, and are resident.
+The choice for them is their sharding.
 """
 
 import math
@@ -185,7 +184,7 @@ class ShardedGraph:
         return RematGraph(operators, values, tuple(range(len(operators))), results)
 
     def once_seconds(self, strategies: Sequence[int]) -> float:
-        """What is paid once whatever the schedule."""
+        """Seconds that every schedule takes once."""
         own = sum(o.once[s] for o, s in zip(self.operators, strategies, strict=True))
         return own + sum(
             float(t.seconds[strategies[t.first], strategies[t.second]]) for t in self.ties

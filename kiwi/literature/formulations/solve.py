@@ -29,7 +29,7 @@ DEFAULT_SOLVER = "highs"
 
 @dataclass(frozen=True)
 class _Question:
-    """What is to be solved; `started` is a reading of `time.monotonic`."""
+    """A problem to solve; `started` is a reading of `time.monotonic`."""
 
     graph: ShardedGraph
     limit_bytes: int
@@ -76,10 +76,10 @@ def solve_formulation(
 ) -> Answer:
     """Solves one of `FORMULATIONS` for a limit in bytes.
 
-    - `solver`: "highs", "cp-sat", "scip" or "gurobi" for the integer programs; where Gurobi's
-      licence does not fit, HiGHS stands in and the answer's message says so.
-    - `relax_first`: asks the relaxation before the full model, and only what it leaves open of the
-      model with stages; False does not.
+    - `solver`: "highs", "cp-sat", "scip" or "gurobi" for the integer programs. If Gurobi's licence
+      does not fit, HiGHS stands in and the answer's message says so.
+    - `relax_first`: True solves the relaxation before the full model, and gives only the rest to
+      the model with stages.
 
     **Raises:** `UnknownSolverError`, `InvalidProblemError`.
     """
@@ -114,7 +114,7 @@ def _solve_joint(asked: _Question, seconds: float, gap: float) -> Answer:
 
 
 def _known(asked: _Question, seconds: float) -> Answer:
-    """What is known of the full model without its stages: the better of the joint schedule and
+    """The known results for the full model without its stages: the better of the joint schedule and
     the relaxation's own, and the relaxation's bound."""
     joint = _solve_joint(asked, min(seconds / 4, 5.0), gap=1e-3)
     bound, relaxed = solve_relaxation(asked.graph, asked.limit_bytes, seconds / 4, asked.seed)

@@ -75,7 +75,7 @@ class StagedModel(StrategyProgram):
         return found | {v: float(cell in runs) for cell, v in self.computed.items()}
 
     def _users(self, t: int, i: int) -> list[int]:
-        """Who reads i and may run in stage t."""
+        """The readers of i that may run in stage t."""
         return [j for j in self.graph.readers[i] if j <= t]
 
     def _there(self, t: int, i: int) -> Linear:

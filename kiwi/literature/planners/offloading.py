@@ -60,7 +60,7 @@ from kiwi.solver import SolveStatus
 from kiwi.solver.schedule import Schedule
 
 UNLIMITED_BYTES = 1 << 50
-"""Of the host's memory, where the caller names no budget: papers assume that there is enough."""
+"""The host memory if the caller names no budget: papers assume that there is enough."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class OffloadingPlanner(OneDevicePlanner):
 
     @abstractmethod
     def offload_method(self) -> OffloadMethod:
-        """How a schedule with copies is found, with the parameters of this planner."""
+        """Finds a schedule with copies, with the parameters of this planner."""
 
     def method(self) -> Method:
         """The planner without copies, where it has one."""
         raise NotImplementedError
 
     def copies(self, settings: Settings) -> bool:
-        """Whether it is asked for copies to the host."""
+        """Whether copies to the host are asked for."""
         return True
 
     def formulate(
@@ -90,7 +90,7 @@ class OffloadingPlanner(OneDevicePlanner):
         offered: tuple[tuple[Residency, ...], ...] = (),
         kernels: KernelGraph | None = None,
     ) -> PlanningProblem:
-        """As of every planner, with the host's memory offered."""
+        """The problem as for every planner, with host memory offered."""
         if self.copies(settings):
             own_bytes = settings.host_budget_bytes or UNLIMITED_BYTES
             settings = replace(settings, host_budget_bytes=own_bytes)
@@ -177,7 +177,7 @@ class OffloadingPlanner(OneDevicePlanner):
 
 
 def host_of(one_device: OneDevice, memory_bytes: int | None) -> Host:
-    """The host of the device, of which the schedule may take so much."""
+    """The host of the device, with the memory that the schedule may use."""
     problem = one_device.solved.problem
     bytes_per_second = problem.mesh.hardware.host_bandwidth_bytes_per_second
     graph = one_device.graph

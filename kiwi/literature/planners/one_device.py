@@ -1,18 +1,17 @@
 """Plans for one device by schedules of `kiwi.literature.remat`: recomputation and order alone.
 
-1. The step is planned without a limit and without recomputation: what is to be scheduled.
+1. The step is planned without a limit and without recomputation. That is the plan to be scheduled.
 2. A planner finds a schedule of its units within the budget.
-3. Steps change places where XLA's heap would waste much (`repacked`).
-4. It is emitted and compiled as any plan. While the compiled peak is over the budget, steps change
-   places again: orders that need equally much compile to different peaks. Where that does not help,
-   the limit is lowered by the excess, and planned again with another seed, from the last schedule
-   where the planner can (`kiwi.campaign.limit_search`).
+3. Steps are reordered if XLA's heap would waste much (`repacked`).
+4. The schedule is emitted and compiled like any plan. While the compiled peak is over the budget,
+   steps are reordered again: orders that need equally much compile to different peaks. If that does
+   not help, the limit is lowered by the excess, and the step is planned again with another seed,
+   from the last schedule if the planner can (`kiwi.campaign.limit_search`).
 
-**Order.** A schedule is found for the sum of what is alive. XLA's heap needs more: free memory lies
-in pieces (`kiwi.memory.heap`), under tight budgets up to 9 % of what is alive. And XLA may run a
-step before the one in front of it (`kiwi.emit.barriers`), while what both read is there: an MLP at
-40 % held 13 % more so. Many orders of the same computations have the same time and hardly another
-peak, but another heap (`kiwi.memory.order_search`).
+**Order.** A schedule is found for the sum of live bytes. XLA's heap needs more, because free memory
+lies in pieces (`kiwi.memory.heap`). And XLA may run a step before its predecessor
+(`kiwi.emit.barriers`), while the operands of both are live. Many orders of the same computations
+have the same time and nearly the same peak, but another heap (`kiwi.memory.order_search`).
 """
 
 import itertools
@@ -43,11 +42,10 @@ from kiwi.solver.result import conclude
 from kiwi.solver.schedule import Schedule
 
 MORE_FENCES = 1.2
-"""Room for the fences of what is recomputed: schedules of the models of `benchmarks/remat` have up
-to a tenth more steps at 40 %."""
+"""Room for the fences of recomputations: schedules have a few more steps under tight budgets."""
 
 MOST_SEARCHES = 3
-"""How many searches for an order there are at most before a schedule is compiled."""
+"""The largest number of searches for an order before a schedule is compiled."""
 SEED_STRIDE = 1000
 
 Find = Callable[[int, int], RematResult]
@@ -60,7 +58,7 @@ simulated, because neighbours may run in another order."""
 
 @dataclass(frozen=True)
 class Details:
-    """What XLA's heap sees of operators, beside a `RematGraph`.
+    """What XLA's heap depends on beside a `RematGraph`.
 
     - `temporaries`: the bytes of each buffer that an operator holds while it runs.
     - `events`: as in `kiwi.memory.order_search.Steps`.
@@ -71,7 +69,8 @@ class Details:
 
 
 def pointer_bytes(execution: Execution) -> int:
-    """What XLA holds for tuples throughout: those that pass fences, and that of the results."""
+    """XLA's memory for tuples throughout the step: those that pass fences, and that of
+    the results."""
     results = len(execution.units.graph.program.results)
     return barriers(execution).pointer_bytes + POINTER_BYTES * results
 
@@ -112,7 +111,7 @@ class OneDevicePlanner(Planner):
 
     @abstractmethod
     def method(self) -> Method:
-        """How a schedule is found, with the parameters of this planner."""
+        """Finds a schedule, with the parameters of this planner."""
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
@@ -181,9 +180,10 @@ def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int 
 def in_another_order(
     step: OneDevice, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
 ) -> Plan | None:
-    """A plan of `scheduled` whose steps change places again; None if they stay.
+    """A plan of `scheduled` with its steps reordered again; None if no order changes.
 
-    What the compiled program was over the budget, `over_bytes`, is taken off the heap aimed at.
+    The bytes `over_bytes` by which the compiled program is over the budget are subtracted from the
+    heap's target.
     """
     before = plan.execution.schedule
     aimed_bytes = step.base.memory_budget_bytes - over_bytes
@@ -226,7 +226,8 @@ def _with_schedule(step: OneDevice, answer: SolveResult, schedule: Schedule) -> 
 
 
 def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
-    """The planner's outcome but for its peak; the bound is the time of computing all once."""
+    """The planner's outcome without its peak. The bound is the time of computing
+    everything once."""
     return replace(
         base,
         status=result.status,
@@ -261,7 +262,7 @@ def repacked(
 
 
 def steps_of(graph: RematGraph, schedule: Schedule, details: Details | None = None) -> Steps:
-    """The steps of a schedule, each of which goes on reading the computations that it reads."""
+    """The steps of a schedule, each of which keeps reading the same computations."""
     if details is None:
         temporaries = tuple((each.temporary_bytes,) for each in graph.operators)
         details = Details(temporaries, (0,) * len(graph.operators))

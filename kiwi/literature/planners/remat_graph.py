@@ -84,7 +84,7 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
     """The graph with each value, and the workspace of each unit, as small as any sharding makes it.
 
     No sharding of the step without opened loops has a smaller working set than this graph's.
-    What is hoisted is left out: it is not there for the whole step.
+    Hoisted values are left out: they do not live for the whole step.
     """
     units = planning.units
     strategies = [

@@ -35,12 +35,12 @@ class TwoPass(RuleBased):
     opens_loops: ClassVar[bool] = False
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> None:
-        """What is recomputed depends on the budget: no other budget's problem will do."""
+        """None: recomputation depends on the budget, so no other budget's problem can be used."""
 
 
 def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings) -> frozenset[int]:
-    """What a schedule for one device runs twice, under the budget of all devices together; raises
-    `InfeasibleBudgetError` if there is no such schedule."""
+    """The units that a schedule for one device runs twice, under the budget of all devices
+    together; raises `InfeasibleBudgetError` if there is no such schedule."""
     devices = settings.mesh.size
     one = DeviceMesh.create((1,), settings.mesh.hardware)
     kernels = planned_target(settings.verify, one.hardware).kernels(units, one.hardware)

@@ -32,7 +32,7 @@ from kiwi.literature.remat.result import Candidate, Finding, Task, candidate
 from kiwi.solver.schedule import Schedule
 
 MOVES_PER_SECOND = 400_000
-"""Planned moves per second and thread: about half of what one core does."""
+"""Planned moves per second and thread, about half of one core's speed."""
 MOVES_PER_OPERATOR = 20_000
 """More in one run gain nothing on small graphs."""
 AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
@@ -43,12 +43,13 @@ WORKERS = 2
 SECONDS_PER_TRY = 0.1
 """By which tries are planned; the effort below takes about as long."""
 EFFORT = 0.02
-"""Of one try, in CP-SAT's deterministic time."""
+"""The effort of one try, in CP-SAT's deterministic time."""
 WHOLE_EFFORT = 0.2
 MOST_PLACES = 50_000
 """Free operators times steps: for more the programs take long to build."""
 MOST_PLACES_OF_ALL = 8_000
-"""The same where all operators are free: more are not searched completely in the time."""
+"""The largest number of places if all operators are free. More cannot be searched completely in the
+time."""
 FIRST_SIZE = 12
 GROWTH = 1.25
 

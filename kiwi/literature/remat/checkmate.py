@@ -99,7 +99,7 @@ def _solved(task: Task, program: StageProgram) -> Finding:
 
 
 def checkmate_lp(task: Task, thresholds: int = RANDOM_THRESHOLDS) -> Finding:
-    """The best rounding of the relaxation, of those at 0.5 and at so many random thresholds."""
+    """The best rounding of the relaxation, among those at 0.5 and at so many random thresholds."""
     for share in BUDGET_SHARES:
         built = checkmate_program(task, integer=False, budget_share=share)
         with quiet_stdout():
@@ -127,10 +127,10 @@ def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult, count
 def round_kept(
     graph: StageGraph, kept: Mapping[tuple[int, int], float], threshold: float
 ) -> Schedule:
-    """Keeps what exceeds `threshold`, and computes what is needed then, stage by stage.
+    """Keeps every value above `threshold`, and computes what is needed then, stage by stage.
 
-    What may not be computed again is kept until its last reader's first computation. Where a
-    recomputation needs it later still, the schedule is not valid.
+    A value that may not be computed again is kept until its last reader's first computation. If a
+    recomputation needs it later, the schedule is not valid.
     """
     lasts = {d for d in graph.writer if not graph.nodes[d].repeatable}
     steps: list[int] = []

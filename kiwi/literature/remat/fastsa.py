@@ -36,7 +36,7 @@ NOMINAL_MOVES_PER_SECOND = 1_000_000
 """Moves are planned by this rate, so that results do not depend on the speed of the machine."""
 CHUNK_MOVES = 20_000
 FIRST_STAGE_SHARE = 0.6
-"""Of the time left, on machines too slow for the moves planned."""
+"""The share of the remaining time, on machines too slow for the planned moves."""
 PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 LONGEST_GROUP = 256

@@ -43,7 +43,7 @@ MOST_COPIES = 2
 WORKERS = 8
 """Strategies of CP-SAT, which take turns."""
 WORK_PER_SECOND = 0.15
-"""Of each of them on two cores, in CP-SAT's deterministic time."""
+"""Work of each of them per second on two cores, in CP-SAT's deterministic time."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class RetentionModel:
         return self.model.new_optional_interval_var(copy.start, size, copy.end + 1, copy.active, "")
 
     def _held_by_frame(self) -> list[tuple[int, int]]:
-        """Bytes of what is not touched, just before each frame step and while it runs."""
+        """Bytes of the untouched values, just before each frame step and while it runs."""
         schedule, count = Schedule(self.frame.steps), len(self.frame.steps)
         others = (r for r in live_ranges(self.graph, schedule) if r.value not in self.touched)
         before = [LiveRange(r.value, r.first + 1, r.last) for r in others]

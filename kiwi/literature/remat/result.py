@@ -1,4 +1,4 @@
-"""What a planner is asked, what it finds, which schedule is better, and what `solve` reports."""
+"""The input and the result of planners, the order of schedules, and the report of `solve`."""
 
 import time
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ _Schedule = TypeVar("_Schedule", default=Schedule)
 
 @dataclass(frozen=True)
 class Task:
-    """What a planner is asked: a schedule of `graph` within `budget_bytes`.
+    """The task of a planner: a schedule of `graph` within `budget_bytes`.
 
     - `deadline`: value of `time.monotonic()` at which the planner must have ended.
-    - `time_limit_seconds`: the whole time that was given. Planners plan the length of their
-      searches by it, not by the clock, so that results repeat where the clock does not bind.
+    - `time_limit_seconds`: the whole time. Planners plan the length of their searches by it, not by
+      the clock, so that results repeat unless the clock binds.
     - `seed`: of all random choices.
-    - `start`: what an earlier search found for another budget, from which this one may go on.
+    - `start`: the result of an earlier search for another budget, from which this one may go on.
     """
 
     graph: RematGraph
@@ -39,15 +39,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Finding(Generic[_Schedule]):
-    """What a planner, or a part of its search, found.
+    """The result of a planner, or of a part of its search.
 
     - `schedule`: the best schedule found (the planner's claim; `solve` simulates it), or None.
-    - `family_bound`: proven lower bound on the objective of the schedules that the planner can
-      express (one order, one form), in seconds, or in joules where that is what it was asked for;
-      or None. It may exceed that of better schedules.
+    - `family_bound`: a proven lower bound on the objective of the schedules that the planner can
+      express (one order, one form), in seconds, or in joules if that was asked for; or None. It may
+      exceed that of better schedules.
     - `family_is_infeasible`: the planner proved that no schedule of its family fits the budget.
     - `iterations`: moves, nodes or table entries, as the planner counts them.
-    - `deterministic`: False where the clock ended the search, so that another run may differ.
+    - `deterministic`: False if the clock ended the search, so that another run may differ.
     """
 
     schedule: _Schedule | None

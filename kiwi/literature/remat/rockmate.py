@@ -58,9 +58,9 @@ def rockmate(task: Task, budgets: BlockBudgets | None = None) -> Finding:
 
 
 def block_graph(borders: Borders, index: int) -> RematGraph:
-    """The forward operators of a stage, a loss in place of the rest, its backward operators.
+    """The forward operators of a stage, a loss in place of the rest, and its backward operators.
 
-    Operators and values are numbered by first occurrence; what the stage before hands on has size
+    Operators and values are numbered by first occurrence. The output of the stage before has size
     zero.
     """
     graph = borders.graph

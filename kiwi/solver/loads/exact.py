@@ -1,11 +1,10 @@
-"""What may still be better than a solution, solved exactly with its loads where it is small.
+"""An exact search among the options that may still be better than a solution, if they are few.
 
-At weights of the channels the problem without loads bounds that with them from below. So an option
-whose reduced cost there lifts the bound above the cost of a solution is in no better one
-(reduced-cost fixing), and what is left is given to HiGHS with the loads as they are: no weights
-reach the optimum where one large choice decides which channel is the larger one. Reduced costs are
-exact where the network without loads is narrow (`kiwi.solver.elimination`); that leaves so little
-that HiGHS ends in about a second.
+With weights on the channels, the problem without loads bounds the problem with loads from below. So
+an option whose reduced cost there lifts the bound above the cost of a solution is in no better one
+(reduced-cost fixing). The rest is given to HiGHS with its true loads. No weights reach the optimum
+if one large choice decides which channel is the larger one. Reduced costs are exact if the network
+without loads is narrow (`kiwi.solver.elimination`). So little is left then that HiGHS ends soon.
 """
 
 import math
@@ -27,13 +26,12 @@ from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.request import Request
 
 _SHARE, _WORK, _TREE_CELLS = 0.05, 4.0, 1_500_000
-"""Of the work that is left what HiGHS may take, and what it counts as by the square of the options
-and table cells: with "normal" effort it is asked for 12,000 of them at most. It visits nodes of its
-tree as long as these times the cells are fewer than the last. What HiGHS finds in larger networks
-is worth less than the step's uncertainty, and takes minutes."""
+"""Limits of HiGHS: its share of the remaining work, its work by the square of the options and table
+cells, and the nodes of its tree times these cells. Better solutions of larger networks are worth
+less than the step's uncertainty, and take minutes."""
 
 _STEPS, _MOST_TIMES_LARGER = 30, 8.0
-"""Steps of the prices; and how much more there may be before options are left out."""
+"""Steps of the prices, and how much larger the problem may be before options are left out."""
 
 _Key = tuple[int, int]
 _GOLDEN = 0.6180339887498949
@@ -52,10 +50,10 @@ def _most_cells(work_left: float) -> float:
 def without_worse(
     rest: Restricted, without_loads: Problem, cost: float
 ) -> tuple[Restricted, float, int]:
-    """What is left of the options once those are left out with which every solution costs more;
-    the bound, and the work.
+    """The remaining options, without those with which every solution costs more; the bound, and the
+    work.
 
-    `without_loads`: the rest at some weights of the channels.
+    `without_loads`: the problem at some weights of the channels.
     """
     order = time_order(without_loads)
     net = drop_times(build_network(without_loads, order))
@@ -78,8 +76,8 @@ def without_worse(
 def solve_rest(
     rest: Restricted, request: Request, best: tuple[int, ...], work_left: float
 ) -> tuple[tuple[int, ...] | None, float, int, bool]:
-    """The best solution of what is left that HiGHS finds, a bound, the work, and whether the clock
-    ended it; nothing of all that where it is too large."""
+    """The best solution of the rest that HiGHS finds, a bound, the work, and whether the clock
+    ended it; nothing if the rest is too large."""
     loaded = LoadedNetwork.of(rest.problem)
     net = drop_times(loaded.network)
     if net.size > _most_cells(work_left) or request.seconds_left <= 0:
@@ -93,7 +91,7 @@ def solve_rest(
 
 
 class Amounts(NamedTuple):
-    """What a channel does in a window: `cost` (K) by option, `table` as the network's."""
+    """The load of a channel in a window: `cost` (K) by option, `table` as the network's."""
 
     cost: np.ndarray
     table: np.ndarray
@@ -101,7 +99,7 @@ class Amounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoadedNetwork:
-    """What costs by itself, and by window what its channels do, of which the most counts."""
+    """The network's own costs, and the loads of channels by window, of which the largest counts."""
 
     network: Network
     windows: Mapping[int, tuple[Amounts, ...]]

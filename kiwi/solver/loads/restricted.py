@@ -10,9 +10,9 @@ from kiwi.solver.problem import Edge, Load, Node, Problem
 
 @dataclass(frozen=True, eq=False)
 class Restricted:
-    """A problem in which nodes have some of their options, and the way back.
+    """A problem in which nodes have only some of their options, and the way back.
 
-    - `kept`: for each node the options of the whole problem that are left, ascending.
+    - `kept`: for each node the remaining options of the whole problem, ascending.
     """
 
     problem: Problem
@@ -24,7 +24,7 @@ class Restricted:
         return cls(problem, tuple(np.arange(node.costs.size) for node in problem.nodes))
 
     def to(self, keep: Sequence[np.ndarray]) -> "Restricted":
-        """The same with some of its options, by masks of each node's."""
+        """The problem with only some of its options, given as a mask for each node."""
         rows = [np.flatnonzero(mask) for mask in keep]
         nodes = tuple(_node(n, own) for n, own in zip(self.problem.nodes, rows, strict=True))
         edges = tuple(_edge(e, rows[e.tail], rows[e.head]) for e in self.problem.edges)
@@ -36,7 +36,8 @@ class Restricted:
         return tuple(int(own[o]) for own, o in zip(self.kept, solution, strict=True))
 
     def own(self, solution: Sequence[int]) -> tuple[int, ...] | None:
-        """A solution of the whole problem as one of this, None where it takes what is left out."""
+        """A solution of the whole problem as a solution of this one; None if it uses a removed
+        option."""
         places = [int(np.searchsorted(own, o)) for own, o in zip(self.kept, solution, strict=True)]
         found = tuple(places)
         is_kept = all(p < len(own) for own, p in zip(self.kept, found, strict=True))

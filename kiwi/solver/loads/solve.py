@@ -40,21 +40,22 @@ from kiwi.solver.request import Request
 from kiwi.solver.result import INTERRUPTED, Progress, SolveResult, conclude, is_closed
 
 MOST_BALANCED, MOST_SPLIT, MOST_GIVEN = 4, 4, 1
-"""How many problems without loads are solved at most to find the balance, behind that, and behind
-that where a balance is given."""
+"""The largest numbers of problems without loads that are solved: to find the balance, after that,
+and after that if a balance is given."""
 
 ROUGH_SHARE, ROUGH_ROUNDS = 0.1, 2
-"""The part of the limits of work and time, and the rounds, of all of them but one."""
+"""The share of work and time, and the rounds, of all these problems but one."""
 
 FULL_ROUNDS = 20
-"""The rounds at a balance: what more of them find is cheaper at its weights, and rarely by the true
-cost."""
+"""The rounds at a balance. More of them find solutions that are cheaper at its weights, but rarely
+by the true cost."""
 
 MOST_EXCHANGED, MOST_EXCHANGED_NODES = 100, 100_000
-"""How many parts are exchanged at most after each of them, and these times the nodes."""
+"""The largest number of parts that are exchanged after each problem, absolute and times
+the nodes."""
 
 _MOST_PASSES, _SMALLER = 3, 0.9
-"""How often options are left out, as long as at most this share of them is left each time."""
+"""How often options are left out, as long as at most this share of them remains each time."""
 
 
 _Solver = Callable[[Request], SolveResult]
@@ -80,7 +81,7 @@ class _Interrupted(Exception):
 
 
 class _Search:
-    """What searches at several weights have found so far."""
+    """The results of searches at several weights so far."""
 
     def __init__(self, request: Request, solver: _Solver, unclosed: _Solver) -> None:
         self._request, self._solver, self._unclosed = request, solver, unclosed
@@ -114,7 +115,7 @@ class _Search:
         return is_closed(evaluate(self._problem, self._best).cost, self._bound, self._request.gap)
 
     def _find_balance(self) -> bool:
-        """Looks for the balance; whether there is anything left to search for."""
+        """Searches for the balance; returns whether there is anything left to search for."""
         for _ in range(MOST_BALANCED):
             try:
                 loads = self._solved(is_rough=True)
@@ -125,7 +126,7 @@ class _Search:
         return not self._is_closed or not self._weights.balances
 
     def _solved(self, *, is_rough: bool) -> Loads:
-        """Takes what the solver finds at the weights; the loads of that."""
+        """Takes the solver's result at the weights; returns its loads."""
         solver = self._unclosed if self._weights.balances else self._solver
         result = solver(self._asked(is_rough=is_rough))
         self._results.append(result)
@@ -204,7 +205,7 @@ class _Search:
 
 
 def _translated(request: Request) -> Callable[[Progress], None] | None:
-    """Tells of progress by the true cost."""
+    """Reports progress by the true cost."""
     tell = request.on_progress
     if tell is None:
         return None
@@ -219,7 +220,7 @@ def _translated(request: Request) -> Callable[[Progress], None] | None:
 
 
 def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int]) -> tuple[int, ...]:
-    """The cheapest feasible solution known on a way from either to the other."""
+    """The cheapest feasible solution known on a path from either solution to the other."""
     ends = fitting(problem, [tuple(each) for each in (old, found) if each is not None])
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)

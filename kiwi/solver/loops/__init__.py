@@ -1,1 +1,1 @@
-"""What compiled loops take, sort by, and are compiled in."""
+"""Arrays, sorting and compilation for compiled loops."""

@@ -1,8 +1,9 @@
 """Frozen dataclasses of arrays that compiled loops take as one pointer.
 
-numba takes a named tuple apart: seven values for each array, which every function that it is handed
-on to takes one by one. For the 17 arrays of a `Network` most of what was compiled did nothing else.
-Here a loop gets where a table of addresses and lengths stands, and reads those that it uses.
+numba takes a named tuple apart, into seven values for each array, which are passed one by one to
+every function that gets it. For the 17 arrays of a `Network` most of the compiled code would only
+do that. Here a loop gets the address of a table of addresses and lengths, and reads those that it
+uses.
 """
 
 import functools
@@ -27,7 +28,8 @@ from numba.np.numpy_support import from_dtype
 
 _WORD = ir.IntType(64)
 _LAYOUT = 1
-"""Another one where the table changes: numba keeps compiled loops by the names of their types."""
+"""The version of the table's layout. numba keeps compiled loops by the names of their types, so a
+changed layout needs another one."""
 
 
 class Arrays:
@@ -44,7 +46,7 @@ class Arrays:
 
     @functools.cached_property
     def _words(self) -> np.ndarray:
-        """For each field where it begins and how long it is; for a number that and 0."""
+        """For each field its address and its length; for a number its value and 0."""
         pairs = [
             (each.ctypes.data, len(each)) if isinstance(each, np.ndarray) else (each, 0)
             for each in self._values.values()
@@ -53,7 +55,7 @@ class Arrays:
 
     @functools.cached_property
     def address(self) -> int:
-        """Where the table stands that compiled loops read."""
+        """The address of the table that compiled loops read."""
         return self._words.ctypes.data
 
     @functools.cached_property
@@ -66,7 +68,7 @@ class Arrays:
 
 
 class _ArraysType(types.Type):
-    """What numba knows of a class: for each field its place in the table and its type."""
+    """numba's type of a class: for each field its place in the table and its type."""
 
     def __init__(self, name: str, members: tuple[tuple[str, types.Type], ...]) -> None:
         self.members = {field: (k, of) for k, (field, of) in enumerate(members)}
@@ -96,7 +98,7 @@ class _Members(AttributeTemplate):
 
 @lower_getattr_generic(_ArraysType)
 def _read(context: Any, builder: Any, typ: _ArraysType, value: Any, attr: str) -> Any:
-    """The array at its address. Who has the object holds the array: nothing is counted."""
+    """The array at its address. The object keeps the array alive: no references are counted."""
     place, of = typ.members[attr]
     first, length = (_word(builder, value, 2 * place + k) for k in (0, 1))
     if not isinstance(of, types.Array):

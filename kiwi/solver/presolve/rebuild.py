@@ -10,12 +10,11 @@ from kiwi.solver.presolve.times import summed_uses
 
 
 def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Reduction:
-    """Merges every node into its root: roots hold and pay for all that was merged into them. Where
-    a root is left without a choice, its edges become costs of its neighbours.
+    """Merges every node into its root: roots have the memory and the costs of all nodes merged into
+    them. If a root has only one option left, its edges become costs of its neighbours.
 
     - `cost`: costs of the options of `net`, infinite for those that were ruled out.
-    - `sizes` (n'): the numbers of options of the roots; those that turn out to cost infinitely
-      much go.
+    - `sizes` (n'): the numbers of options of the roots. Options with infinite cost are removed.
     """
     starts = offsets(sizes)
     alone = np.full(len(sizes), -1, dtype=np.int64)
@@ -40,7 +39,7 @@ def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Re
 
 @kernel
 def _alone(cost, starts):
-    """Of each root the one option with a finite cost, or -1 where there are several or none."""
+    """For each root the only option with a finite cost, or -1 if there are several or none."""
     alone = np.full(len(starts) - 1, -1, dtype=np.int64)
     for i in range(len(alone)):
         found = 0

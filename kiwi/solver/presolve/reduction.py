@@ -12,7 +12,7 @@ from kiwi.solver.network import Network
 
 @dataclass(frozen=True, eq=False)
 class Maps(Arrays):
-    """What the options of a smaller network's nodes stand for in a larger network.
+    """The meaning of a smaller network's options in the larger network.
 
     - `root` (n): for each node of the larger network the node of the smaller one that decides it.
     - `start` (n+1), `option`: for each option of that node the option of the larger one.
@@ -54,7 +54,7 @@ class Reduction:
         return len(self.maps.root) - self.net.node_count
 
     def lift(self, choice: np.ndarray) -> np.ndarray:
-        """The choice of the larger network that `choice` stands for."""
+        """The choice of the larger network that `choice` means."""
         return self.maps.option[self.maps.start[:-1] + choice[self.maps.root]]
 
     def lower(self, choice: np.ndarray) -> np.ndarray | None:

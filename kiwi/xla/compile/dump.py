@@ -1,9 +1,8 @@
-"""What XLA writes of a program once its buffers are assigned, before it generates code.
+"""The output that XLA writes for a program once its buffers are assigned, before it generates code.
 
-Nothing after that changes what the program holds or sends: instructions, schedule and buffers are
-final, and the machine code of a compile check is never run. It takes most of the compilation (12
-of 17 seconds for `gpt-13b-4l` on (2, 4), see docs/evidence/planning_time.md), and for GPUs before
-compute capability 7.5 a `ptxas` that knows them.
+Later passes do not change memory or communication: instructions, schedule and buffers are final,
+and the machine code of a compile check is never run. Code generation takes most of the compilation,
+and for GPUs before compute capability 7.5 it needs a `ptxas` that knows them.
 """
 
 from collections.abc import Callable
@@ -43,13 +42,14 @@ def dump_options(folder: str) -> dict[str, Any]:
 
 
 def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
-    """What XLA writes to `folder` while `compiling` runs, as soon as it is there.
+    """The output that XLA writes to `folder` while `compiling` runs, returned as soon as it is
+    complete.
 
-    `program` is the end of the files' names, e.g. "gpu_after_optimizations".
+    - `program`: the end of the files' names, e.g. "gpu_after_optimizations".
 
     The compilation goes on in a thread of its own, which ends with the process.
 
-    **Raises:** what `compiling` raises; `CompileCheckError` if it ends and nothing was written.
+    **Raises:** the errors of `compiling`; `CompileCheckError` if it ends without output.
     """
     compilation = ThreadPoolExecutor(1).submit(compiling)
     has_ended = False
@@ -64,7 +64,7 @@ def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
 
 
 def dump_in(folder: str, program: str) -> Dump:
-    """What XLA has written to a folder; raises `CompileCheckError` if that is nothing."""
+    """The output that XLA has written to a folder; raises `CompileCheckError` if there is none."""
     found = _read(folder, program)
     if found is None:
         raise CompileCheckError(
@@ -77,8 +77,8 @@ def dump_in(folder: str, program: str) -> Dump:
 
 
 def _read(folder: str, program: str) -> Dump | None:
-    """The dump, if it is written to its end: XLA opens the text before it writes the messages, and
-    of these the buffer assignment last."""
+    """The dump, if it is complete. XLA opens the text before it writes the messages, and writes the
+    buffer assignment last."""
     messages, texts = (list(Path(folder).glob(f"*{program}.{e}")) for e in ("hlo.pb", "txt"))
     if len(messages) != 1 or len(texts) != 1:
         return None

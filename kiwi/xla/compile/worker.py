@@ -1,11 +1,11 @@
-"""Compiling a step in a process of its own, to which it travels as a `jax.export.Exported`.
+"""Compiling a step in a process of its own, to which the step is sent as a `jax.export.Exported`.
 
-A process has one set of virtual devices and one set of compiler plugins for all its life; a
-process of its own has those that a compiler needs, and takes down nothing if XLA aborts. The
-process itself runs `kiwi.xla.compile.worker_process`.
+A process has one set of virtual devices and one set of compiler plugins for all its life. A process
+of its own has those that a compiler needs, and if XLA aborts, only that process ends. It runs
+`kiwi.xla.compile.worker_process`.
 
-To import jax and Kiwi takes it seconds: inside `process_ahead` the next one is started before it
-is needed, and waits for its task while this process traces and solves.
+Importing jax and Kiwi takes it seconds. So inside `process_ahead` the next process is started
+before it is needed, and waits for its task while this process traces and solves.
 """
 
 import json
@@ -34,12 +34,12 @@ EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
 _WORKER = "kiwi.xla.compile.worker_process"
 
 Answer = Callable[[ExportedStep, Mapping[str, Any], str], Any]
-"""A function of a module, which the process calls with the step, the request's options and a folder
-to write to. It returns JSON."""
+"""A function of a module. The process calls it with the step, the request's options and a folder to
+write to. It returns JSON."""
 
 
 Explain = Callable[[str], KiwiError | None]
-"""The typed error for what a failed process printed; None if it is not known."""
+"""Turns the output of a failed process into a typed error; None if the failure is unknown."""
 
 
 def _explains_nothing(_: str) -> None:
@@ -53,14 +53,14 @@ def begun_elsewhere(
     options: Mapping[str, Any] | None = None,
     explain: Explain = _explains_nothing,
 ) -> "Begun":
-    """A process of its own, which gets the step and works; called, it waits for the parsed answer.
+    """Starts a process that works on the step. Calling the result waits for the parsed answer.
 
     - `platform`: jax's name of the devices that the step is exported for.
-    - `options`: what else the answer needs, as JSON.
-    - `explain`: may turn what a failed process printed into an error.
+    - `options`: further input of the answer, as JSON.
+    - `explain`: may turn the output of a failed process into an error.
 
-    **Raises:** `CompileCheckError` if the step cannot be serialised. Called, it raises what
-    `explain` returns, else `CompileCheckError`, if the process fails.
+    **Raises:** `CompileCheckError` if the step cannot be serialised. The call raises the error from
+    `explain`, or `CompileCheckError`, if the process fails.
     """
     request = {
         "answer": (answer.__module__, answer.__name__),
@@ -76,8 +76,7 @@ def begun_without_step(
     options: Mapping[str, Any],
     explain: Explain = _explains_nothing,
 ) -> "Begun":
-    """As `begun_elsewhere`, for an answer that finds in its options what to compile: it gets None
-    for a step."""
+    """`begun_elsewhere` for an answer that finds its program in its options. The step is None."""
     request = {"answer": (answer.__module__, answer.__name__), "options": options}
     return _begun(request, None, explain)
 
@@ -91,20 +90,21 @@ def _begun(request: Mapping[str, Any], exported: bytes | None, explain: Explain)
 
 
 def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
-    """Compilers read no prices, and a user's profile may have numbers that are not JSON."""
+    """The mesh without its profile. Compilers read no prices, and a user's profile may have numbers
+    that are not JSON."""
     bare = replace(hardware("cpu"), interconnect=mesh.hardware.interconnect)
     return replace(mesh, hardware=bare, links=(bare.intra_link,) * len(mesh.shape), table=None)
 
 
 class Begun:
-    """A process that works on what lies in a folder; called, it waits for the answer. It ends with
-    whoever might call it; by Ctrl-C all end that work for the same thread."""
+    """A process that works on the content of a folder. Calling it waits for the answer. It ends
+    when nothing can call it any more. Ctrl-C ends all processes that work for the same thread."""
 
     def __init__(self, folder: "tempfile.TemporaryDirectory[str]", explain: Explain) -> None:
         self._folder, self._explain, self._thread = folder, explain, threading.get_ident()
         self._process = _spare.taken() or _start()
         self._end = weakref.finalize(self, _ended, self._process, folder)
-        _spare.refill()  # The next one starts while this one compiles.
+        _spare.refill()  # The next process starts while this one compiles.
         given = self._process.stdin
         assert given is not None
         with suppress(BrokenPipeError), given:
@@ -116,8 +116,8 @@ class Begun:
         return self.read(lambda _, answer: answer)
 
     def read(self, reading: Callable[[str, Any], T]) -> T:
-        """What `reading` makes of the folder, which is there no longer, and the parsed answer;
-        raises as `begun_elsewhere` says."""
+        """The result of `reading` on the folder, which is deleted afterwards, and the parsed
+        answer; raises as `begun_elsewhere` says."""
         try:
             code, printed = self._process.wait(), self._process.all_printed()
             if code == 0:
@@ -147,13 +147,13 @@ def _ended(process: "_Process", folder: "tempfile.TemporaryDirectory[str]") -> N
 
 
 class _Process(subprocess.Popen[str]):
-    """Waits for the name of a folder. What it prints goes to a file: a full pipe would halt it."""
+    """Waits for the name of a folder. Its output goes to a file: a full pipe would halt it."""
 
     def __init__(self) -> None:
         environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-        # Also for GPUs: compiling for devices that are not there needs no other backend.
+        # Compiling for absent devices, also GPUs, needs no other backend.
         environment["JAX_PLATFORMS"] = "cpu"
-        # A cache would answer without what XLA writes as it compiles.
+        # A cache would skip the compilation, and with it the files that XLA writes.
         environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         super().__init__(
@@ -166,12 +166,12 @@ class _Process(subprocess.Popen[str]):
         )
 
     def all_printed(self) -> str:
-        """What it has printed."""
+        """Its output so far."""
         self._printed.seek(0)
         return self._printed.read()
 
     def end(self) -> None:
-        """Ends it, if it still works."""
+        """Ends it, if it is still working."""
         self.kill()
         with self, self._printed:  # closes its pipes, and waits
             pass
@@ -182,7 +182,7 @@ def _start() -> _Process:
 
 
 class _Spare:
-    """At most one process that waits for its task, while anybody wants one ahead."""
+    """At most one process that waits for its task, as long as a caller wants one."""
 
     def __init__(self) -> None:
         self._wanted, self._lock = 0, threading.Lock()  # Threads may plan at the same time.
@@ -206,7 +206,7 @@ class _Spare:
                 self._process = _start()
 
     def taken(self) -> _Process | None:
-        """The waiting process, which is the caller's now; None if there is none alive."""
+        """The waiting process, which now belongs to the caller; None if there is none alive."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None and process.poll() is not None:
@@ -220,7 +220,8 @@ _spare = _Spare()
 
 @contextmanager
 def process_ahead() -> Iterator[None]:
-    """Inside, the process of the next compilation is started before it is asked for."""
+    """Inside this context manager, the process of the next compilation is started before it is
+    asked for."""
     _spare.want()
     try:
         yield

@@ -38,9 +38,9 @@ def _step(request: Mapping[str, Any], path: Path) -> ExportedStep:
 
 if __name__ == "__main__":
     given = sys.stdin.readline().strip()
-    # Without one, whoever started this process has no task for it any more.
+    # Without a line, the starting process has no task any more.
     if given:
         main(given)
         sys.stderr.flush()
-        # XLA may still be generating code that nobody runs.
+        # XLA may still be generating code that is never run.
         os._exit(0)

@@ -1,7 +1,7 @@
-"""XLA:CPU compiles for virtual devices.
+"""XLA:CPU, which compiles for virtual devices.
 
-It does so in this process where that has enough CPU devices, else in a process of its own, which
-ends before any code is generated: that takes as long as all before it.
+It compiles in this process if that has enough CPU devices, and otherwise in a process of its own.
+That process ends before code is generated, which would take as long as everything before.
 """
 
 import time
@@ -38,7 +38,7 @@ CPU_CHECK_OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-"""Of a check: LLVM optimises nothing, because nothing is run. What XLA keeps in memory and sends is
+"""Options of a check. LLVM optimises nothing, because nothing is run. Memory and collectives are
 settled before."""
 
 
@@ -56,7 +56,7 @@ class CpuCompiler(Compiler):
         return cpu_devices()
 
     def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
-        """Starts a process only for more devices than this one has."""
+        """Starts a process only if more devices are needed than this one has."""
         return process_ahead() if len(cpu_devices()) < mesh.size else nullcontext()
 
 
@@ -67,7 +67,7 @@ CPU = CpuCompiler(
     CPU_CHECK_OPTIONS,
     dump="cpu_after_optimizations",
     has_host_memory=False,
-    reads_heap_trace=False,  # A check in this process has no dump, and tells the same.
+    reads_heap_trace=False,  # A check in this process has no dump, and gives the same figures.
 )
 
 
@@ -86,13 +86,13 @@ def compile_elsewhere(step: Step) -> CompiledProgram:
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: the seconds in which it compiles to `folder`."""
+    """The answer of the process: the seconds in which it compiles to `folder`."""
     devices = virtual_devices(step.mesh.size)
     return CPU.compiled_to_buffers(step, devices, folder)
 
 
 def virtual_devices(count: int) -> list[Any]:
-    """CPU devices of a process that has not asked for any yet."""
+    """CPU devices, for a process that has not used any yet."""
     jax.config.update("jax_num_cpu_devices", count)
     return jax.devices()
 

@@ -32,14 +32,14 @@ def propagated_text_on_cpu(step: Step) -> str:
 
 
 def propagated_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> str:
-    """What the process answers: the text."""
+    """The answer of the process: the text."""
     step.compile(virtual_devices(step.mesh.size), _options(folder))
     return _read(folder)
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function under a name of its own, so that no compilation cache knows the program: it
-    would answer without the text. It is none of `kiwi.xla.read.name_scopes`."""
+    """The function under a name of its own, so that no compilation cache answers for it: a cached
+    program comes without the text. The name is none of `kiwi.xla.read.name_scopes`."""
 
     def renamed(*arguments: Any) -> Any:
         return function(*arguments)

@@ -21,17 +21,16 @@ from kiwi.xla.read.stated_times import gpu_seconds
 from kiwi.xla.step import ExportedStep, Step
 
 _LIBRARY_MATMULS = {"xla_gpu_enable_triton_gemm": False}
-"""Matmuls are cuBLAS's. XLA:GPU else decides with timings on the device which of them it generates
-code for, fused with operators before and behind, whose results then take no memory; and without a
-device it takes all of them to be. A check would be of another program than runs: on an H100, where
-nine in ten were cuBLAS's all the same, steps took up to 18 % more memory than their check had
-said (docs/evidence/gpu.md)."""
+"""Makes all matmuls cuBLAS's, in the check and in the run. By default XLA:GPU times kernels on the
+device to decide which matmuls it generates code for. Such a matmul is fused with operators around
+it, whose results then take no memory. Without a device it would fuse all of them, and the check
+would be of another program than runs (docs/evidence/gpu.md)."""
 
 GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES", **_LIBRARY_MATMULS}
-"""Options of XLA:GPU under which it runs things when the plan means them to run.
+"""Options of XLA:GPU under which it keeps the plan's order.
 
-Asynchronous collectives start as early as they can, and what they wait for and yield is held
-the longer (`experiments/gpu_options.py`). A plan that has room for that runs with
+By default asynchronous collectives start as early as they can, and their operands and results are
+held longer (`experiments/gpu_options.py`). A plan with room for that runs with
 `GPU_OVERLAPPING_OPTIONS` instead.
 """
 
@@ -47,25 +46,25 @@ GPU_OVERLAPPING_OPTIONS = {
 }
 """Options under which collectives overlap with computation.
 
-By default XLA:GPU combines collectives as far as it thinks that memory allows: all gradients are
-held until the last is computed, and reduced behind all computation. Combined to 32 MiB (of what is
-reduced, too: XLA counts a reduce-scatter's result) they overlap, and latencies of some 20 us stay
-small (docs/evidence/time.md).
+By default XLA:GPU combines collectives as far as it thinks that memory allows. All gradients are
+then held until the last is computed, and reduced after all computation. Combined to 32 MiB (of the
+result as well, for a reduce-scatter) they overlap, and latencies stay small
+(docs/evidence/time.md).
 """
 
 GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}
-"""Of a check: nothing is timed on a device, so kernels are not tuned. Convolutions get no
-workspace, which the tuned program may ask for."""
+"""Options of a check. Nothing is timed on a device, so kernels are not tuned. Convolutions get no
+workspace, although the tuned program may ask for some."""
 
 GPU_STATING_OPTIONS = {
     "xla_gpu_collect_cost_model_stats": True,
     "xla_gpu_experimental_force_split_k": 1,
 }
-"""Options under which it states what kernels take. Its table of matmuls knows none that are split
-along what they sum."""
+"""Options under which it states the time of kernels. Its table has no matmuls that are split along
+the summed dimension."""
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
-"""Distributions that bring the compiler; each with a "-pjrt" of the same version."""
+"""Distributions that contain the compiler, each with a "-pjrt" of the same version."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-cuda]"'
 
@@ -115,14 +114,14 @@ GPU = GpuCompiler(
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: the seconds in which it compiles to `folder`."""
+    """The answer of the process: the seconds in which it compiles to `folder`."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     with step.memories_stated:
         return GPU.asked(options).compiled_to_buffers(step, devices, folder)
 
 
 def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: `gpu_seconds`, before any code is generated."""
+    """The answer of the process: `gpu_seconds`, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     told = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
     with step.memories_stated:
@@ -130,7 +129,7 @@ def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -
 
 
 def check_plugin() -> None:
-    """Raises `CompilerUnavailableError` unless the plugin is there in jax's version."""
+    """Raises `CompilerUnavailableError` unless the plugin is installed in jax's version."""
     found = next((name for name in PLUGINS if _version(name) is not None), None)
     if found is None:
         raise CompilerUnavailableError(
@@ -158,7 +157,7 @@ def _version(distribution: str) -> str | None:
 
 
 def explain_failure(printed: str) -> KiwiError | None:
-    """The typed error for what a failed compilation printed; None if it is not known."""
+    """The typed error for the output of a failed compilation; None if it is unknown."""
     if "Cannot find key: sm_" in printed:
         return CompilerUnavailableError(
             "XLA:GPU states no times for these GPUs.",

@@ -1,7 +1,7 @@
-"""What XLA:GPU has to know of a GPU that it compiles for without having it.
+"""XLA:GPU's description of a GPU that it compiles for without having it.
 
-The texts are protocol buffers in text form, one file per entry of the hardware catalogue, with
-the public documents that the figures come from in its head.
+The texts are protocol buffers in text form, one file per entry of the hardware catalogue. The head
+of each file names the public documents with the figures.
 """
 
 import tempfile
@@ -17,8 +17,8 @@ from kiwi.messages import topics
 def target_config(hardware: Hardware) -> str:
     """XLA's description of one device, a `GpuTargetConfigProto` as text.
 
-    A machine's own (`Hardware.target_config`, as a profile table records it) goes before the
-    catalogue's entry of the same name.
+    The description of the machine itself (`Hardware.target_config`, as a profile table records it)
+    precedes the catalogue's entry of the same name.
 
     **Raises:** `CompilerUnavailableError` if neither exists.
     """
@@ -54,7 +54,7 @@ def attached_target_config(device: Any) -> str | None:
 
 
 def described() -> list[str]:
-    """The names of the catalogue that have a description."""
+    """The names in the catalogue that have a description."""
     return sorted(file.name.removesuffix(".txtpb") for file in _folder().iterdir())
 
 

@@ -1,1 +1,1 @@
-"""What every compiler writes, read: buffers, collectives, shardings, name scopes."""
+"""Readers of the compilers' output: buffers, collectives, shardings, name scopes."""

@@ -29,13 +29,13 @@ _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "
 
 _CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
 HOST_ONLY: Mapping[int, str] = {HOST_SPACE: "host"}
-"""Memories that are not the device's, by color."""
+"""Memories other than the device's, by color."""
 
 _MOST_HOPS = 16
 """Through instructions without metadata of their own."""
 
 _FREE = 1
-"""The kind of an event of a heap simulator's trace: neither allocated nor shared."""
+"""The kind of a trace event that is neither an allocation nor a sharing."""
 
 _RUNS_COMPUTATIONS = frozenset({"while", "call", "conditional", "async-start"})
 
@@ -48,8 +48,8 @@ _Place = tuple[int, tuple[int, ...]]
 class LiveBuffer:
     """One buffer that is alive at the compiled peak, on one device.
 
-    - `instruction`, `opcode`: what defines it; `op_name`: its metadata.
-    - `kind`: "argument", "output" or "temporary"; `argument`: the flat argument's position.
+    - `instruction`, `opcode`: the instruction that defines it. `op_name`: its metadata.
+    - `kind`: "argument", "output" or "temporary". `argument`: the flat argument's position.
     - `start`, `end`: positions of the schedule, half-open.
     """
 
@@ -64,7 +64,7 @@ class LiveBuffer:
 
     @property
     def scope(self) -> Scope | None:
-        """The unit whose computation defines it; None where metadata tells of none."""
+        """The unit whose computation defines it; None if the metadata names none."""
         return scope_of(self.op_name)
 
 
@@ -72,12 +72,12 @@ class LiveBuffer:
 class CompiledMemory:
     """Memory over the schedule of a compiled program, on one device.
 
-    - `curve_bytes[p]`: held while the instruction at position p runs: arguments, results and
-      what lives among temporaries.
+    - `curve_bytes[p]`: bytes held while the instruction at position p runs: arguments, results and
+      live temporaries.
     - `units[p]`: the unit that this instruction belongs to, -1 if unknown.
     - `peak_position`: the first position of the largest value.
     - `at_peak`: the buffers alive there, largest first.
-    - `fragmentation_bytes`: by how much the allocated temporaries exceed those alive at peak.
+    - `fragmentation_bytes`: the allocated temporaries less those alive at the peak.
     """
 
     curve_bytes: tuple[int, ...]
@@ -90,7 +90,7 @@ class CompiledMemory:
 @dataclass(frozen=True)
 class BufferSizes:
     """Bytes that a program allocates on one device, as `Compiled.memory_analysis()` names them.
-    What is aliased is an argument and an output in one."""
+    Aliased bytes are an argument and an output in one."""
 
     argument_bytes: int
     output_bytes: int
@@ -122,7 +122,7 @@ def read_memory(
 def read_buffers(
     module: bytes, assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY
 ) -> tuple[LiveBuffer, ...]:
-    """All buffers of one device, temporaries first; takes the same as `read_memory`."""
+    """All buffers of one device, temporaries first; arguments as of `read_memory`."""
     program = _Program(parse("Module", module))
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
     temporaries, always = _places(program, buffers)
@@ -130,7 +130,7 @@ def read_buffers(
 
 
 def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
-    """By name, the bytes in other memories than the device's."""
+    """The bytes in other memories than the device's, by name."""
     found: dict[str, int] = {}
     for allocation in parse("BufferAssignment", assignment).buffer_allocations:
         if allocation.color in other_memories and not allocation.is_thread_local:
@@ -162,7 +162,7 @@ def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> li
 
 
 def _carried(module: Any) -> Iterator[tuple[int, int]]:
-    """Each loop, and what its body begins with, beside what the body hands on."""
+    """For each loop, the start and end values of its carries."""
     computations = {c.id: c for c in module.computations}
     for computation in module.computations:
         for loop in computation.instructions:
@@ -184,7 +184,7 @@ class _Program:
         self.last_use = self._last_uses()
 
     def _flatten(self, computation: int) -> Iterator[int]:
-        """A computation's instructions, each behind those of the computations that it runs."""
+        """A computation's instructions, each after those of the computations that it runs."""
         for identity in self._sequences.get(computation, ()):
             instruction = self.instructions[identity]
             if instruction.opcode in _RUNS_COMPUTATIONS:
@@ -193,7 +193,7 @@ class _Program:
             yield identity
 
     def _last_uses(self) -> dict[int, int]:
-        """The last position at which anything reads what each instruction defines."""
+        """For each instruction the last position at which its result is read."""
         found: dict[int, int] = {}
         parts: dict[int, list[frozenset[int]]] = {}
         for position, identity in enumerate(self.order):
@@ -206,8 +206,9 @@ class _Program:
         return found
 
     def op_name(self, identity: int, index: tuple[int, ...], most_loops: int = 2) -> str:
-        """What made element `index` of an instruction's result: its metadata, or, where XLA gave
-        it none of a unit's, that of what it copies or carries from one iteration to the next."""
+        """The metadata of the instruction that made element `index` of a result. If XLA gave it no
+        unit, it is that of the value that the instruction copies or carries from one iteration to
+        the next."""
         own = self.instructions[identity].metadata.op_name
         for _ in range(_MOST_HOPS):
             instruction = self.instructions[identity]
@@ -234,7 +235,7 @@ class _Program:
 
 
 def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[LiveBuffer]]:
-    """Temporaries with their lives, and what the whole step holds: arguments and results."""
+    """Temporaries with their lives, and the buffers of the whole step: arguments and results."""
     lives = _lives(program, assignment)
     defined = {
         b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index))
@@ -251,7 +252,7 @@ def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[
 
 
 def _kind(allocation: Any) -> str | None:
-    """As of `LiveBuffer`; None for what is no buffer of the step."""
+    """The kind as in `LiveBuffer`; None for anything that is no buffer of the step."""
     if allocation.is_thread_local or allocation.is_constant:
         return None
     if allocation.is_entry_computation_parameter:
@@ -292,13 +293,15 @@ def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
 
 
 def traced_lives(assignment: Any, position: Mapping[str, int]) -> dict[int, tuple[int, int]]:
-    """For each logical buffer in the heap simulator's traces, which XLA:GPU records and XLA:CPU
-    does not, its half-open range of positions; `position` of each instruction, by name.
+    """For each logical buffer in the heap simulator's traces its half-open range of positions.
+    XLA:GPU records traces, XLA:CPU does not.
 
-    A trace lists in the order of the schedule when each buffer was allocated, when another one came
-    to share its place, and when it was freed: after the instruction that last reads it. No
-    instruction that allocates lies between the two, so that a life ends at the position of the next
-    allocation at the latest: memory at the peak is exact.
+    - `position`: the position of each instruction, by name.
+
+    A trace lists, in the order of the schedule, when each buffer was allocated, when another one
+    came to share its place, and when it was freed: after the instruction that last reads it. No
+    instruction that allocates lies between these two. So a life ends at the latest at the position
+    of the next allocation, and memory at the peak is exact.
     """
     lives: dict[int, tuple[int, int]] = {}
     for trace in assignment.heap_simulator_traces:
@@ -332,7 +335,7 @@ def _temporaries(
     defined: Mapping[int, _Place],
     lives: Mapping[int, tuple[int, int]],
 ) -> list[LiveBuffer]:
-    """The buffers of one allocation; those that share a place at one time are one."""
+    """The buffers of one allocation. Those that share a place at one time are one."""
     by_offset: dict[int, list[tuple[int, int, int, int]]] = {}
     for assigned in allocation.assigned:
         identity = assigned.logical_buffer_id
@@ -347,8 +350,8 @@ def _temporaries(
 
 
 def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Of buffers in one place at one time, the earlier ends where the later begins. The later one
-    then holds the place for as long as any of them is alive."""
+    """Buffers without overlap: of those in one place at one time, the earlier one ends where the
+    later one begins. The later one then holds the place for as long as any of them is alive."""
     cut: list[tuple[int, int, int, int]] = []
     for start, end, size, identity in members:
         if cut and start < cut[-1][1]:
@@ -387,7 +390,7 @@ def _buffer(
 
 
 def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the most that the compiled program holds while it runs, in bytes."""
+    """For each unit the most bytes that the compiled program holds while it runs."""
     centres = _centres(memory, unit_count)
     ends = (centres[:-1] + centres[1:]) / 2
     times = np.searchsorted(ends, np.arange(len(memory.curve_bytes)), side="right")
@@ -397,10 +400,11 @@ def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
 
 
 def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the most that the program holds while its own instructions run, for people.
+    """For each unit the most bytes that the program holds while its own instructions run, for
+    people.
 
-    Unlike in `unit_curve` a unit stands where its instructions run, in whatever order. A unit that
-    has none, since XLA fused it into another one, shows the less of what its neighbours hold.
+    Unlike in `unit_curve` a unit is placed where its instructions run, in any order. A unit without
+    instructions, since XLA fused it into another one, shows the smaller figure of its neighbours.
     """
     found = np.zeros(unit_count, dtype=np.int64)
     units, curve = np.asarray(memory.units), np.asarray(memory.curve_bytes, dtype=np.int64)
@@ -419,7 +423,7 @@ def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
 
 def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     """For each unit the median position of its instructions, made to rise with the units. A unit
-    without instructions runs when the next one does."""
+    without instructions has the position of the next one."""
     found = np.full(unit_count, float(len(memory.curve_bytes)))
     units = np.asarray(memory.units)
     for unit in np.unique(units[units >= 0]):

@@ -37,7 +37,8 @@ COLLECTIVE_KINDS = (
 )
 
 _SCATTERS = "all-reduce-scatter"
-"""Names of the computations that XLA:TPU fuses an all-reduce and a slice to: its reduce-scatter."""
+"""Names of the computations into which XLA:TPU fuses an all-reduce and a slice: its
+reduce-scatter."""
 
 Groups = frozenset[frozenset[int]]
 Axes = tuple[str, ...] | None
@@ -79,7 +80,7 @@ class CollectiveUse:
 @dataclass(frozen=True)
 class AxisUse:
     """The collectives of one kind along the same mesh axes. `axes` are names in the order of the
-    mesh; None where the groups follow no axes."""
+    mesh; None if the groups follow no axes."""
 
     kind: str
     axes: Axes
@@ -122,8 +123,8 @@ def _fused(module: Module) -> frozenset[str]:
 
 
 class CollectiveReader:
-    """What a collective instruction of a module for the devices of a mesh does, and along which
-    axes of the mesh: those in which the devices of its groups differ."""
+    """Reads collective instructions of a module for the devices of a mesh, with the axes along
+    which the devices of their groups differ."""
 
     def __init__(self, mesh_shape: Sequence[int], axis_names: Sequence[str]) -> None:
         self._shape, self._names = tuple(mesh_shape), tuple(axis_names)
@@ -135,7 +136,8 @@ class CollectiveReader:
                 self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
 
     def __call__(self, instruction: Instruction, computation: str) -> AxisUse | None:
-        """One use; None of what is no collective, or the end of one, or over single devices."""
+        """One use; None for an instruction that is no collective, is the end of one, or is over
+        single devices."""
         kind = instruction.opcode.removesuffix("-start")
         if kind not in COLLECTIVE_KINDS:
             return None
@@ -170,7 +172,7 @@ class CollectiveReader:
 
 
 def device_pairs(line: str) -> list[list[int]] | None:
-    """The devices that a permutation sends from and to; None where it lists none."""
+    """The devices that a permutation sends from and to; None if it lists none."""
     match = _PAIRS.search(line)
     found = None if match is None else re.findall(r"\{(\d+,\d+)\}", match["pairs"])
     return None if found is None else list(map(integers, found))
@@ -194,8 +196,8 @@ def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
 
 
 def replica_groups(line: str, device_count: int) -> Groups:
-    """The groups of devices of one instruction. One of all devices where it names none; none where
-    it names them in a way not known here."""
+    """The groups of devices of one instruction: one group of all devices if it names none; no
+    groups if their notation is unknown."""
     if "replica_groups=" not in line:
         return frozenset([frozenset(range(device_count))])
     for pattern, read in ((_IOTA, _iota_groups), (_MESH, _mesh_groups), (_LIST, _list_groups)):
@@ -217,7 +219,7 @@ def _iota_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
 
 
 def _mesh_groups(match: re.Match[str]) -> Iterator[frozenset[int]]:
-    """The devices whose positions differ along the axes that are named."""
+    """The groups of devices whose positions differ along the named axes."""
     sizes = mesh_sizes(match["mesh"])
     position = np.arange(prod(sizes.values()))
     group = position.copy()
@@ -275,7 +277,7 @@ class AxisPart:
     size: int
 
     def of(self, position: np.ndarray) -> np.ndarray:
-        """Where along the part each position lies."""
+        """The place of each position along the part."""
         return position // self.stride % self.size
 
 
@@ -285,7 +287,7 @@ def mesh_sizes(text: str) -> dict[str, int]:
 
 
 def axis_parts(text: str, sizes: dict[str, int]) -> Iterator[AxisPart]:
-    """The axes that a text names, or their parts."""
+    """The axes that a text names, or parts of axes."""
     strides, behind = {}, 1
     for name in reversed(sizes):
         strides[name], behind = behind, behind * sizes[name]

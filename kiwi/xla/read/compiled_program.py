@@ -1,4 +1,4 @@
-"""What the compiler made of a plan: memory and collectives, read from the compiled program."""
+"""Memory and collectives of a plan's compiled program."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from kiwi.xla.read.schedule import Schedule, read_schedule
 from kiwi.xla.simulated import SimulatedTime
 
 _REMATERIALIZED = re.compile(r"^ *(?:ROOT )?%[\w.-]+\.remat\d*(?:\.\d+)? = ", re.MULTILINE)
-"""Instructions that XLA's `HloRematerialization` has added, by the names that it gives them."""
+"""Names of the instructions that XLA's `HloRematerialization` has added."""
 
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 
@@ -31,18 +31,18 @@ _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 class CompiledProgram(BufferSizes):
     """Memory of one device and collectives of a compiled step.
 
-    - `target`: what it was compiled for, e.g. "cpu".
+    - `target`: the target that it was compiled for, e.g. "cpu".
     - `peak_bytes`: arguments + outputs + temporaries - aliased.
     - `collective_uses`: by kind and mesh axes, largest first.
     - `compile_seconds`: wall time of the compilation.
-    - `memory`: what is alive when; None where the compiler does not report its buffers.
+    - `memory`: the live buffers over time; None if the compiler does not report them.
     - `rematerialized`: instructions that the compiler's own rematerialisation recomputes.
-    - `overlapping_peak_bytes`: `peak_bytes` with `Compiler.overlapping_options`, where the budget
-      has room for that; `overlap`: with which of them.
-    - `time`: of its schedule, run with the prices of the mesh (`kiwi.xla.simulated`); collectives
-      overlap where there is room for that. None where nobody priced it.
-    - `schedule`: what is run, until it is priced.
-    - `bytes_elsewhere`: by name the bytes in memories that are not the device's, e.g. "host".
+    - `overlapping_peak_bytes`: `peak_bytes` with `Compiler.overlapping_options`, if the budget has
+      room for that. `overlap`: the number of these options.
+    - `time`: the time of its schedule, run with the prices of the mesh (`kiwi.xla.simulated`).
+      Collectives overlap if there is room for that. None if it was not priced.
+    - `schedule`: the schedule, until it is priced.
+    - `bytes_elsewhere`: by name, the bytes in memories other than the device's, e.g. "host".
     """
 
     target: str
@@ -59,7 +59,7 @@ class CompiledProgram(BufferSizes):
 
     @property
     def step_seconds(self) -> float | None:
-        """Those of `time`."""
+        """The seconds of `time`."""
         return None if self.time is None else self.time.step_seconds
 
     @property
@@ -86,8 +86,8 @@ class CompiledProgram(BufferSizes):
 def read_compiled(
     compiled: Any, mesh: DeviceMesh, target: str, compile_seconds: float
 ) -> CompiledProgram:
-    """Reads a `jax.stages.Compiled` for devices in the order of `mesh`. `peak_memory_in_bytes`
-    leaves temporaries out on CPU, so the peak is summed here."""
+    """Reads a `jax.stages.Compiled` for devices in the order of `mesh`. On CPU
+    `peak_memory_in_bytes` leaves temporaries out, so the peak is summed here."""
     stats = compiled.memory_analysis()
     sizes = BufferSizes(
         int(stats.argument_size_in_bytes),
@@ -106,8 +106,8 @@ def read_dump(
     compile_seconds: float,
     other_memories: Mapping[int, str] = HOST_ONLY,
 ) -> CompiledProgram:
-    """Reads what XLA has written of a program, for devices in the order of `mesh`.
-    `other_memories`: as of `Compiler`."""
+    """Reads XLA's output for a program, for devices in the order of `mesh`. `other_memories`: as in
+    `Compiler`."""
     memory = read_memory(dump.module, dump.assignment, other_memories)
     sizes = read_sizes(dump.assignment, other_memories)
     program = _program(dump.text, sizes, memory, mesh, target, compile_seconds)
@@ -137,7 +137,8 @@ def _program(
 
 
 def _shape_in(text: str, mesh: DeviceMesh) -> tuple[int, ...]:
-    """The mesh whose devices a program names; several TPU slices run one each, of their own."""
+    """The mesh whose devices a program names. Each of several TPU slices runs a program
+    of its own."""
     found = _PARTITIONS.search(text)
     is_slice = found is not None and int(found[1]) == prod(mesh.slice_shape)
     return mesh.slice_shape if is_slice else mesh.shape

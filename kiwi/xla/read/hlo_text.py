@@ -1,10 +1,10 @@
-"""XLA's text of an HLO module: its computations, and their instructions in the order of the
-schedule; and how often these run: once for each iteration of the loops around.
+"""XLA's text of an HLO module: its computations, their instructions in the order of the schedule,
+and how often these run: once for each iteration of the loops around them.
 
-XLA:CPU and XLA:GPU write the trip count that they found into a `while` (`known_trip_count`).
-XLA:TPU writes none: there it is the difference of the constants that a loop's counter starts from
-and is compared with, as `jax.lax.scan` counts, by what its body adds. A loop with neither, and each
-branch of a conditional, counts as running once.
+XLA:CPU and XLA:GPU write the trip count of a `while` if they found it (`known_trip_count`). XLA:TPU
+writes none. There it is computed from the constants with which a loop's counter starts and is
+compared, and from the increment in its body, as `jax.lax.scan` counts. A loop without either, and
+each branch of a conditional, counts as running once.
 """
 
 import functools
@@ -38,9 +38,9 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{(?P<names>[^}]*)\}")
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a type.
+    """The type of an array.
 
-    - `space`: the number (color) of the memory that it lies in.
+    - `space`: the number (color) of its memory.
     - `layout`: as XLA writes it.
     """
 
@@ -51,7 +51,7 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """How many it has."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -61,7 +61,8 @@ class Array:
 
     @property
     def stored_bytes(self) -> int:
-        """With the padding of tiles: of the minor dimensions, to multiples of the first tile."""
+        """Bytes with the padding of tiles: the minor dimensions are filled up to multiples of the
+        first tile."""
         found = _TILED.match(self.layout)
         if found is None:
             return self.bytes
@@ -74,7 +75,7 @@ class Array:
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One instruction. `attributes` is what stands behind its operands."""
+    """One instruction. `attributes` is the text after its operands."""
 
     name: str
     opcode: str
@@ -85,17 +86,17 @@ class Instruction:
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """Those of its result, which is a tuple or one array."""
+        """The arrays of its result, which is a tuple or one array."""
         return tuple(arrays_of(self.result_type))
 
     @property
     def bytes(self) -> int:
-        """Those of its result."""
+        """Bytes of its result."""
         return sum(array.bytes for array in self.arrays)
 
     @property
     def stored_bytes(self) -> int:
-        """The same with the padding of tiles."""
+        """Bytes of its result with the padding of tiles."""
         return sum(array.stored_bytes for array in self.arrays)
 
     def computation(self, role: str) -> str:
@@ -104,7 +105,7 @@ class Instruction:
 
     @functools.cached_property
     def _computations(self) -> Mapping[str, str]:
-        """The first of each role; attributes may be long."""
+        """The first computation of each role. Attributes may be long."""
         return dict(reversed(_COMPUTATION.findall(self.attributes)))
 
     @property
@@ -126,7 +127,7 @@ class Computation:
 
     @functools.cached_property
     def root(self) -> Instruction:
-        """The one whose result is the computation's."""
+        """The instruction whose result is the computation's."""
         return next((i for i in self.instructions if i.is_root), self.instructions[-1])
 
     @functools.cached_property
@@ -136,7 +137,7 @@ class Computation:
 
     @functools.cached_property
     def readers(self) -> Mapping[str, tuple[Instruction, ...]]:
-        """By name, the instructions that read an instruction's result."""
+        """The instructions that read an instruction's result, by its name."""
         found: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
@@ -178,14 +179,14 @@ def arrays_of(text: str) -> Iterator[Array]:
 
 
 def item_bits(dtype: str) -> int:
-    """Of an element, by XLA's name of a type."""
+    """Bits of an element, by XLA's name of a type."""
     digits = re.search(r"\d+", dtype)
     return _ITEM_BITS.get(dtype, 0 if digits is None else int(digits.group()))
 
 
 def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
-    """Each computation's name, whether it is the entry, and its lines; those outside of any
-    computation are of `OUTSIDE`."""
+    """Each computation's name, whether it is the entry, and its lines. Lines outside of any
+    computation have the name `OUTSIDE`."""
     name, is_entry, lines = "", False, []
     outside: list[str] = []
     for line in text.splitlines():
@@ -215,7 +216,7 @@ def _instructions(lines: list[str]) -> Iterator[Instruction]:
 
 
 def _elements(names: Sequence[str], types: dict[str, str]) -> Iterator[Instruction]:
-    """The instructions that XLA leaves out where it writes an element of a tuple as `tuple#0`."""
+    """The instructions that XLA leaves out if it writes an element of a tuple as `tuple#0`."""
     for name in names:
         source, _, place = name.partition("#")
         if source in types and name not in types:
@@ -225,7 +226,7 @@ def _elements(names: Sequence[str], types: dict[str, str]) -> Iterator[Instructi
 
 
 def _names(operands: str) -> tuple[str, ...]:
-    """Those of operands; XLA leaves the signs out where a program is not optimised."""
+    """The names of operands. XLA leaves the signs out in programs that are not optimised."""
     return tuple((_NAMES if "%" in operands else _BARE_NAMES).findall(operands))
 
 
@@ -242,7 +243,7 @@ def runs(module: Module) -> Mapping[str, int]:
     }
     inside = {callee for pairs in called.values() for callee, _ in pairs}
     times: dict[str, int] = {name: 1 for name in called if name not in inside}
-    # A computation stands behind those that it calls.
+    # A computation comes after those that it calls.
     for name in reversed(list(module.computations)):
         for callee, trips in called[name]:
             times[callee] = times.get(callee, 0) + trips * times.get(name, 1)
@@ -250,12 +251,12 @@ def runs(module: Module) -> Mapping[str, int]:
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int:
-    """How often the body of a `while` runs, 1 where nothing says so."""
+    """How often the body of a `while` runs; 1 if the text does not say."""
     return known_trip_count(module, computation, loop) or 1
 
 
 def known_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs, None where nothing says so."""
+    """How often the body of a `while` runs; None if the text does not say."""
     known = _TRIPS.search(loop.attributes)
     return int(known["count"]) if known is not None else _counted(module, computation, loop)
 
@@ -292,7 +293,8 @@ def _counted(module: Module, computation: Computation, loop: Instruction) -> int
 
 
 def _increment(module: Module, loop: Instruction, place: int) -> int:
-    """What a loop's body adds to its counter; one where it does not say: XLA unrolls loops."""
+    """The increment of a loop's counter in its body; 1 if the text does not say. XLA
+    unrolls loops."""
     body = module.computations.get(loop.computation("body"))
     if body is None or not body.instructions or body.root.opcode != "tuple":
         return 1

@@ -1,5 +1,4 @@
-"""A compiled module as one looks at it: its kernels and what each computes, its buffers, its
-collectives.
+"""A compiled module for inspection: its kernels with their operators, its buffers, its collectives.
 
 Witnesses of rules (`kiwi.targets.witness`) ask it short questions: how many kernels compute an
 exponential, how many buffers of this size there are.
@@ -28,10 +27,10 @@ _MOST_LISTED = 24
 class Kernel:
     """An instruction that runs, outside of fusions.
 
-    - `computation`: in which it stands.
-    - `opcodes`: of itself and of all that its computation consists of, with their number. A custom
-      call also counts under the name of its target.
-    - `inner`: the computation of a fusion; None of others.
+    - `computation`: the computation that it is in.
+    - `opcodes`: the opcodes of itself and of its computation's instructions, with their number. A
+      custom call also counts under the name of its target.
+    - `inner`: the computation of a fusion; None for others.
     """
 
     instruction: Instruction
@@ -41,7 +40,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """XLA's."""
+        """XLA's name of it."""
         return self.instruction.name
 
     @property
@@ -57,17 +56,17 @@ class Kernel:
 
     @property
     def cycles(self) -> int | None:
-        """What XLA:TPU states, once it has generated code."""
+        """The cycles that XLA:TPU states, once it has generated code."""
         stated = _CYCLES.search(self.instruction.attributes)
         return None if stated is None else int(stated[1])
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether it reads constants at most."""
+        """Whether it reads at most constants."""
         return all(operand.opcode == "constant" for operand in self.operands)
 
     def computes(self, *opcodes: str) -> bool:
-        """Whether all of these are among what it computes."""
+        """Whether it computes all of these opcodes."""
         return all(self.opcodes[opcode] for opcode in opcodes)
 
     def writes(self, elements: int, dtype: str | None = None) -> bool:
@@ -78,7 +77,7 @@ class Kernel:
 
     @property
     def sources(self) -> frozenset[str]:
-        """The names of the instructions whose results it reads, under whatever name."""
+        """The instructions whose results it reads, by name, followed through aliases."""
         pending, seen = list(self.instruction.operands), set()
         while pending:
             name = pending.pop()
@@ -91,11 +90,11 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class InspectedModule:
-    """What XLA wrote of a program for the devices of a mesh.
+    """XLA's output for a program for the devices of a mesh.
 
-    - `text`: after all optimisations; with the cycles of kernels where code was generated.
-    - `buffers`: of one device's memory.
-    - `bytes_elsewhere`: by name, those in other memories, e.g. "host".
+    - `text`: after all optimisations; with the cycles of kernels if code was generated.
+    - `buffers`: those of one device's memory.
+    - `bytes_elsewhere`: by name, bytes in other memories, e.g. "host".
     """
 
     text: str
@@ -130,7 +129,8 @@ class InspectedModule:
 
     @functools.cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """In the order of the schedule, those of loops and branches in front of them."""
+        """The kernels in the order of the schedule. Those of loops and branches come
+        before these."""
         return tuple(self._kernels(self.module.entry))
 
     def _kernels(self, computation: Computation) -> Iterator[Kernel]:
@@ -170,13 +170,13 @@ class InspectedModule:
         return tuple(buffer for buffer in self.buffers if buffer.kind == "temporary")
 
     def temporaries_of(self, size_bytes: int) -> int:
-        """How many temporaries of this size are alive at the same time, at most."""
+        """The largest number of temporaries of this size that are alive at the same time."""
         alike = [buffer for buffer in self.temporaries if buffer.bytes == size_bytes]
         return max((sum(b.start <= a.start < b.end for b in alike) for a in alike), default=0)
 
     def is_in_place(self, kernel: Kernel) -> bool:
-        """Whether a kernel's largest result takes the place of an operand of the same size, which
-        ends as it begins."""
+        """Whether a kernel's largest result takes the place of an operand of the same size that
+        ends as the result begins."""
         results = [b for b in self.buffers if b.instruction == kernel.name]
         result = max(results, key=lambda buffer: buffer.bytes)
         read = kernel.sources
@@ -197,12 +197,12 @@ class InspectedModule:
 
     @property
     def argument_bytes(self) -> int:
-        """Of all arguments."""
+        """Bytes of all arguments."""
         return sum(buffer.bytes for buffer in self.buffers if buffer.kind == "argument")
 
     @functools.cached_property
     def collectives(self) -> Mapping[str, CollectiveUse]:
-        """By kind."""
+        """The collectives by kind."""
         return by_kind(read_axis_uses(self.module, self.mesh_shape, self.axis_names))
 
     def is_before(self, first: Kernel, other: Kernel) -> bool:

@@ -14,7 +14,7 @@ _PATTERN = re.compile(rf"kiwi_(?P<unit>\d+)(?P<again>_again)?(?P<reshard>/{RESHA
 
 @dataclass(frozen=True)
 class Scope:
-    """What an instruction does for a plan."""
+    """The role of an instruction in a plan."""
 
     unit: int
     is_recomputed: bool

@@ -37,8 +37,8 @@ _TILES = re.compile(r"devices=\[(?P<tiles>[\d,]+)\](?:<=" + IOTA + r"|(?P<device
 
 @dataclass(frozen=True)
 class ShardedInstruction:
-    """An instruction with one array as its result. `position` is the number of a parameter, or the
-    element that is taken of a tuple."""
+    """An instruction with one array as its result. `position` is the number of a parameter, or of
+    the element taken from a tuple."""
 
     opcode: str
     shape: tuple[int, ...]
@@ -48,10 +48,10 @@ class ShardedInstruction:
 
 
 def instructions(text: str) -> Iterator[ShardedInstruction]:
-    """The instructions of a module's computations, in order, those of the entry computation last;
-    tuples are left out.
+    """The instructions of a module's computations, in order, with those of the entry computation
+    last. Tuples are left out.
 
-    What Shardy leaves without a sharding is replicated.
+    A value that Shardy leaves without a sharding is replicated.
     """
     is_entry = False
     for line in text.splitlines():
@@ -76,7 +76,7 @@ def _position(found: re.Match[str]) -> int | None:
 
 
 def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorSharding | None:
-    """A sharding's text in axes of the mesh; None if it cannot be said in them."""
+    """A sharding's text in axes of the mesh; None if it cannot be expressed in them."""
     named = _NAMED.match(sharding)
     if sharding.startswith("replicated") or (named and named["dims"] == "replicated"):
         return TensorSharding(((),) * rank)
@@ -89,7 +89,7 @@ def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorShardin
 
 
 def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | None:
-    """Of each device, in the mesh's shape, the part that it has along each tile dimension."""
+    """For each device, in the mesh's shape, its part along each tile dimension."""
     if found is None:
         return None
     tiles, written = integers(found["tiles"]), found["devices"]
@@ -100,7 +100,7 @@ def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | 
 
 
 def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
-    """The same from names of axes; None where they are those of another number of devices."""
+    """`_tiled_parts` from names of axes; None if they are of another number of devices."""
     sizes = mesh_sizes(found["mesh"])
     if prod(sizes.values()) != mesh.size:
         return None
@@ -116,7 +116,7 @@ def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
 
 def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
     """The mesh axes along which a dimension is cut, major first, from every device's part of it.
-    None where no sequence of whole axes cuts it so."""
+    None if no sequence of whole axes cuts it so."""
     origin = (0,) * part.ndim
     steps = {}
     for axis in mesh.nontrivial_axes:

@@ -1,8 +1,9 @@
-"""What a compiled program runs, in the order of its schedule: work, communication, loops.
+"""The schedule of a compiled program: work, communication and loops, in order.
 
-Communication starts at one instruction and is awaited at another: a start and its done; on TPUs
-also kernels that start a collective, compute beside it and await it (async collective fusion),
-which name it by its channel. What is neither started nor awaited apart is awaited at once.
+Communication starts at one instruction and is awaited at another: a start and its done. On TPUs
+there are also kernels that start a collective, compute beside it and await it (async collective
+fusion); they name it by its channel. A collective that is neither started nor awaited separately is
+awaited at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,13 @@ _START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
 
 @dataclass(frozen=True)
 class Transfer:
-    """Communication. `kind`, `axes`, `bytes` as of `AxisUse`, or `HOST` along no axes; `key` names
-    it where it is awaited; `direction` is that of a permutation along its axes, 1 or -1, or
-    `TO_HOST` or `FROM_HOST`, and 0 of what goes both ways."""
+    """One transfer.
+
+    - `kind`, `axes`, `bytes`: as in `AxisUse`, or `HOST` along no axes.
+    - `key`: its name where it is awaited.
+    - `direction`: the direction of a permutation along its axes, 1 or -1; or `TO_HOST` or
+      `FROM_HOST`; 0 if it goes both ways.
+    """
 
     key: str
     kind: str
@@ -40,9 +45,9 @@ class ScheduledWork:
     """One step of a schedule: it starts transfers, computes beside those that it carries, runs
     bodies of loops and branches, and awaits transfers.
 
-    - `unit`: that of the plan, -1 if unknown.
+    - `unit`: the plan's unit, -1 if unknown.
     - `bodies`: numbers of computations, each of which runs `trips` times.
-    - `is_counted`: False of a loop of which the program does not tell how often it runs.
+    - `is_counted`: False for a loop whose number of iterations the program does not tell.
     """
 
     work: Work = NO_WORK
@@ -57,7 +62,8 @@ class ScheduledWork:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Of each computation that the program runs, its steps in order; the last one is its entry."""
+    """The steps of each computation that the program runs, in order. The last computation is its
+    entry."""
 
     computations: tuple[tuple[ScheduledWork, ...], ...]
 
@@ -68,9 +74,9 @@ def read_schedule(module: Module, mesh_shape: Sequence[int], names: Sequence[str
 
 
 def _units(computation: Computation) -> Mapping[str, int]:
-    """By instruction the unit of the plan that it is of. An expansion keeps the scope of what it
-    replaces at its root alone: other instructions without one are of the first reader that has a
-    unit, or else of an operand's."""
+    """By instruction, the unit of the plan that it belongs to. An expansion keeps the scope of the
+    replaced instruction only at its root. Other instructions without a scope belong to the unit of
+    the first reader that has one, or else of an operand."""
     found: dict[str, int] = {}
     for instruction in computation.instructions:
         scope = scope_of(instruction.attributes)
@@ -102,7 +108,7 @@ class _Reader:
         return Schedule(tuple(self._found))
 
     def _number(self, name: str) -> int:
-        """That of a computation, whose own come first."""
+        """The number of a computation. Those that it runs come first."""
         if name not in self._numbers:
             computation = self._module.computations[name]
             steps = tuple(self._steps(computation))
@@ -160,7 +166,7 @@ class _Reader:
         return ScheduledWork(carries=(transfer,))
 
     def _fused(self, work: Work, inner: Computation) -> ScheduledWork:
-        """A kernel with the collectives inside of it."""
+        """A kernel with the collectives inside it."""
         carried = {t.key: t for t in self._transfers(inner)}
         if not carried:
             return _NOTHING if work.is_scalar else ScheduledWork(work)
@@ -199,14 +205,15 @@ def _key(instruction: Instruction) -> str:
 
 
 def _direction(instruction: Instruction) -> int:
-    """Where most devices send to: up or down the mesh; 0 where as many send up as down."""
+    """The direction in which most devices send, up or down the mesh; 0 if as many send up
+    as down."""
     pairs = device_pairs(instruction.attributes) or ()
     up = sum(1 if target > source else -1 for source, target in pairs)
     return (up > 0) - (up < 0)
 
 
 def _host_copy(instruction: Instruction) -> Iterator[Transfer]:
-    """A copy from or to the host's memory; none between memories of the device."""
+    """A copy from or to host memory; None between memories of the device."""
     spaces = [array.space for array in instruction.arrays[:2]]
     if HOST_SPACE in spaces:
         way = TO_HOST if spaces[0] == HOST_SPACE else FROM_HOST
@@ -214,7 +221,7 @@ def _host_copy(instruction: Instruction) -> Iterator[Transfer]:
 
 
 def _host_slices(computation: Computation) -> Iterator[Transfer]:
-    """Copies of elements of what lies in the host's memory."""
+    """Copies of elements of values in host memory."""
     for instruction in computation.instructions:
         name, operands = instruction.name, instruction.operands
         if instruction.opcode not in ("dynamic-slice", "dynamic-update-slice", "copy"):

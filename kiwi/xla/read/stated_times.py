@@ -1,12 +1,12 @@
-"""What compilers state of the time of kernels, in the text of an optimised program.
+"""Times of kernels that compilers state in the text of an optimised program.
 
 `timed_scope(7)` names the scope of function 7 of a program that consists of functions alone
-(`kiwi.profiling.by_compiler`). The time of a function is the sum of those of its instructions.
+(`kiwi.profiling.by_compiler`). The time of a function is the sum over its instructions.
 
 XLA:TPU writes the cycles of each fusion once it has generated code. XLA:GPU writes the microseconds
-of fusions where it is asked to (`xla_gpu_collect_cost_model_stats`): by its model of kernels, and
-those of matmuls and collectives, named "sol", as interpolated from tables that were measured on
-GPUs of compute capability 9.0 and later.
+of fusions on request (`xla_gpu_collect_cost_model_stats`): for fusions by its model of kernels; for
+matmuls and collectives, named "sol", by interpolation in tables that were measured on GPUs of
+compute capability 9.0 and later.
 """
 
 import re
@@ -20,7 +20,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GPU_TIMES = re.compile(r'"exec_time_us":(?P<time>[\d.e+-]+),[^}]*"name":"(?P<model>[^"]*)"')
 _OF_TABLES, _OF_KERNELS = "sol", ""
 _GPU_MATMUL_MODEL = "experimental-gemm-cost-model"
-"""The model, of untuned tiles, that stands beside the others at matmuls."""
+"""The model of untuned tiles, which is stated beside the others for matmuls."""
 
 _NO_KERNELS = RUNS_NOTHING | {
     "async-done",
@@ -36,7 +36,8 @@ def timed_scope(number: int) -> str:
 
 
 def tpu_cycles(text: str) -> dict[int, float]:
-    """By function the cycles that XLA:TPU states; without those of which it states only a part."""
+    """By function the cycles that XLA:TPU states; functions with only partial statements are left
+    out."""
 
     def cycles(instruction: Instruction) -> float | None:
         found = _CYCLES.search(instruction.attributes)
@@ -46,7 +47,8 @@ def tpu_cycles(text: str) -> dict[int, float]:
 
 
 def gpu_seconds(text: str) -> dict[int, float]:
-    """By function the seconds that XLA:GPU states; without those of which it states only a part."""
+    """By function the seconds that XLA:GPU states; functions with only partial statements are left
+    out."""
 
     def seconds(instruction: Instruction) -> float | None:
         stated = {m["model"]: m["time"] for m in _GPU_TIMES.finditer(instruction.attributes)}

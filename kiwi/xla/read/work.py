@@ -1,9 +1,9 @@
-"""What an instruction of a compiled program computes and moves, read from XLA's text.
+"""Computation and traffic of a compiled program's instructions, read from XLA's text.
 
-Operations are counted as XLA's `HloCostAnalysis` counts them: of matmuls and convolutions two for
-each product that is not of padding, of elementwise functions one for each element. Traffic is what
-a kernel reads and writes: its operands and results, and of an operand that it slices, or a result
-that it updates in place (also by a scatter), the slice alone, whatever it maps before that.
+Operations are counted as in XLA's `HloCostAnalysis`: for matmuls and convolutions two for each
+product that is not of padding, for elementwise functions one for each element. Traffic is what a
+kernel reads and writes: its operands and results. If it slices an operand, or updates a result in
+place (also by a scatter), only the slice counts, whatever is mapped before that.
 """
 
 import functools
@@ -36,12 +36,12 @@ RUNS_NOTHING = frozenset(
 
 _SCALARS_BYTES = 64
 _SECTOR_BYTES = 32
-"""The least that a device's memory moves, of GPUs and, as a burst, of TPUs."""
+"""The smallest transfer of a device's memory, for GPUs and, as a burst, for TPUs."""
 _FREE = RUNS_NOTHING | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATE, _SCATTER = "dynamic-update-slice", "scatter"
 _UPDATED_BY = {_UPDATE: 1, _SCATTER: 2}
-"""By opcode which operand an update in place writes."""
+"""By opcode, the operand that an update in place writes."""
 
 _READ_ELSEWHERE = frozenset(
     {
@@ -68,9 +68,9 @@ _GROUPS = re.compile(r"(?P<kind>feature|batch)_group_count=(?P<count>\d+)")
 _TARGET = re.compile(r'custom_call_target="(?P<target>[^"]*)"')
 _TILE = re.compile(r'"output_tiles":\[\{"sizes":\["(?P<sizes>[^\]]*)"\]')
 _STRIDED = 150.0
-"""Operations for which an element counts in each reduction of rows where XLA:GPU's tiles are of
-several matrices, over how many rows lie together: 2.2 ps on an H100 (softmaxes under a causal mask,
-whose tiles go over the heads, took 2.5 to 3.9 times what their traffic does)."""
+"""Operations that count per element in each reduction of rows if XLA:GPU's tiles have rows of
+several matrices, by how many rows lie together: softmaxes under a causal mask, whose tiles go over
+the heads, take several times their traffic."""
 _MATMUL_CALLS, _CONVOLUTION_CALLS = ("__cublas",), ("__cudnn$conv",)
 _KERNEL_CALLS = ("tpu_custom_call", "__cudnn$fmha", "__gpu$xla.gpu.triton", "mosaic_gpu")
 _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollectiveDone"})
@@ -78,12 +78,12 @@ _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollect
 
 @dataclass(frozen=True)
 class Work:
-    """What an instruction computes once.
+    """The work of one run of an instruction.
 
     - `matmul_flops`, `convolution_flops`: by numpy's name of their operands' type. XLA:TPU writes
       matmuls as convolutions, too.
-    - `operations`: elements of elementwise functions and reductions, by that of their results.
-    - `moved_bytes`: read and written.
+    - `operations`: elements of elementwise functions and reductions, by the type of their results.
+    - `moved_bytes`: bytes read and written.
     - `kernels`: library kernels, whose work XLA does not know.
     """
 
@@ -96,7 +96,7 @@ class Work:
     @property
     def is_scalar(self) -> bool:
         """Whether it is no kernel: nothing, or two or three scalars, which XLA:TPU computes one by
-        one and XLA:GPU with others."""
+        one and XLA:GPU together with others."""
         return not self.kernels and self.moved_bytes <= _SCALARS_BYTES
 
 
@@ -112,8 +112,8 @@ class ModuleWork:
         self._shares: dict[str, float] = {}
 
     def of(self, instruction: Instruction, computation: Computation) -> Work:
-        """That of an instruction which is a kernel of its own: none of loops, of collectives, and
-        of what is part of a fusion."""
+        """The work of an instruction that is a kernel of its own; none for loops, collectives and
+        parts of a fusion."""
         if instruction.opcode in RUNS_NOTHING or _is_idle(instruction):
             return NO_WORK
         moved_bytes = self._moved_bytes(instruction, computation)
@@ -172,7 +172,7 @@ class ModuleWork:
         return instruction.stored_bytes - _workspace_bytes(instruction) + sum(sizes)
 
     def read_bytes(self, inner: Computation, value: Instruction, size: int) -> int:
-        """What a fusion reads of one of its operands, or of a bitcast of it."""
+        """The bytes that a fusion reads of one of its operands, or of a bitcast of it."""
         total = 0
         for reader in inner.readers.get(value.name, ()):
             is_first = reader.operands[0] == value.name
@@ -188,7 +188,7 @@ class ModuleWork:
                 nested = self._module.computations[called]
                 parameter = nested.parameters[reader.operands.index(value.name)]
                 total += self.read_bytes(nested, parameter, size)
-                if _is_result(nested, parameter):  # It bitcasts it, and is read for it.
+                if _is_result(nested, parameter):  # A bitcast of the operand is followed.
                     total += self.read_bytes(inner, reader, size)
             elif reader.opcode == _SCATTER and is_first:
                 total += _update_bytes(inner, reader)
@@ -200,7 +200,7 @@ class ModuleWork:
         return total
 
     def _read_share(self, inner: Computation, value: Instruction) -> float:
-        """The part of what a fusion maps that it computes: what it goes on to slice."""
+        """The part of a map that a fusion computes: the part that it slices afterwards."""
         if value.name not in self._shares:
             self._shares[value.name] = 1.0
             if not _is_result(inner, value):
@@ -209,7 +209,7 @@ class ModuleWork:
         return self._shares[value.name]
 
     def _written_bytes(self, inner: Computation, root: Instruction) -> int:
-        """Of a fusion that ends with an update in place, the update alone."""
+        """The bytes written. A fusion that ends with an update in place writes the update alone."""
         if root.opcode == "tuple":
             elements = (inner.by_name[name] for name in root.operands)
             return sum(self._written_bytes(inner, element) for element in elements)
@@ -235,7 +235,7 @@ def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _strided(instruction: Instruction, inner: Computation) -> Mapping[str, float]:
-    """What a fusion waits for whose tiles have rows of several matrices, see `_STRIDED`."""
+    """The extra time of a fusion whose tiles have rows of several matrices, see `_STRIDED`."""
     operands = [inner.by_name[i.operands[0]] for i in inner.instructions if i.opcode == "reduce"]
     found = _TILE.search(instruction.attributes)
     if not operands or found is None:
@@ -255,8 +255,8 @@ def _is_result(inner: Computation, value: Instruction) -> bool:
 
 
 def _is_mapped(reader: Instruction, value: Instruction) -> bool:
-    """Whether each element of a result depends on at most one of a value: the same, or where a
-    permutation or what is joined has it."""
+    """Whether each element of a result depends on at most one element of a value: the corresponding
+    one, also through a permutation or a concatenation."""
     if reader.opcode in _READ_ELSEWHERE or len(reader.arrays) != 1 or len(value.arrays) != 1:
         return False
     is_as_large = reader.arrays[0].elements == value.arrays[0].elements
@@ -264,8 +264,8 @@ def _is_mapped(reader: Instruction, value: Instruction) -> bool:
 
 
 def _update_bytes(inner: Computation, instruction: Instruction) -> int:
-    """What an instruction writes: of one that updates its operand in place the update alone, each
-    window of a scatter in whole sectors."""
+    """The bytes that an instruction writes. One that updates its operand in place writes the update
+    alone, each window of a scatter in whole sectors."""
     operands, position = instruction.operands, _UPDATED_BY.get(instruction.opcode)
     if position is None or position >= len(operands) or operands[position] not in inner.by_name:
         return instruction.stored_bytes
@@ -283,7 +283,7 @@ def is_collective(instruction: Instruction) -> bool:
 
 
 def matmul_flops(instruction: Instruction, computation: Computation) -> float:
-    """Those of a matmul or convolution, whichever way XLA writes it; 0 of others."""
+    """FLOPs of a matmul or convolution, in either of XLA's notations; 0 for others."""
     target = _target(instruction)
     if instruction.opcode == "dot" or target.startswith(_MATMUL_CALLS):
         return _dot_flops(instruction, computation)
@@ -293,8 +293,8 @@ def matmul_flops(instruction: Instruction, computation: Computation) -> float:
 
 
 def _multiplied_dtype(instruction: Instruction, computation: Computation) -> str:
-    """Numpy's name of the type that is multiplied: that of the first operand, but for masks, which
-    XLA:TPU multiplies in the type of the other one."""
+    """Numpy's name of the multiplied type: that of the first operand, except for masks, which
+    XLA:TPU multiplies in the type of the other operand."""
     operands = [computation.by_name.get(name) for name in instruction.operands[:2]]
     arrays = [operand.arrays[0] for operand in operands if operand is not None and operand.arrays]
     names = [numpy_name(array.dtype) for array in arrays or instruction.arrays]
@@ -322,8 +322,8 @@ def _is_idle(instruction: Instruction) -> bool:
 
 
 def _workspace_bytes(instruction: Instruction) -> int:
-    """What a library's matmul or convolution is lent, the last of its results: it reads and writes
-    little of it (32 MiB of each call of cuBLAS on an H100)."""
+    """The workspace lent to a library's matmul or convolution, which is the last of its results.
+    The library reads and writes little of it."""
     is_library = _target(instruction).startswith(_MATMUL_CALLS + _CONVOLUTION_CALLS)
     return instruction.arrays[-1].stored_bytes if is_library and len(instruction.arrays) > 1 else 0
 

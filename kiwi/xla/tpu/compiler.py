@@ -28,24 +28,25 @@ TPU_OVERLAPPING_OPTIONS = {
     "xla_jf_crs_combiner_threshold_in_bytes": 1 << 20,
     "xla_tpu_buffer_assignment_enable_fast_merge_fallback": False,
 }
-"""Options of XLA:TPU under which collectives overlap with computation, as by default.
+"""Options of XLA:TPU under which collectives overlap with computation, as by default. The options
+switch off four things:
 
-- Its own rematerialisation recomputes what the plan keeps, near the limit. It never begins under
-  a limit of this many per cent.
-- Space to batch turns parts of images into a larger batch, and holds several copies of them.
-- All-reduces combined into one hold what all of them sum until the last is computed: on slices
-  without reduce-scatter (`kiwi.targets.rules.tpu.tpu_scattered_sums`) all gradients of a step.
-  Small ones gain by it.
-- Fast merge places buffers on the heap in the order in which they are defined, as long as that fits
-  the chip, and wastes up to a quarter of it. Without it the heap is that of `kiwi.memory.heap`.
+- Its own rematerialisation, which recomputes values that the plan keeps, near the limit. It never
+  begins under a limit of this many per cent.
+- Space to batch, which turns parts of images into a larger batch, and holds several copies of them.
+- Combined all-reduces, which hold all summands until the last is computed: on slices without
+  reduce-scatter (`kiwi.targets.rules.tpu.tpu_scattered_sums`) all gradients of a step. Small ones
+  are still combined.
+- Fast merge, which places buffers on the heap in the order of their definition as long as that fits
+  the chip, and wastes part of it. Without it the heap is that of `kiwi.memory.heap`.
 """
 
 TPU_ASYNCHRONOUS_OPTIONS = {
     **TPU_OVERLAPPING_OPTIONS,
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000,
 }
-"""The same without windowed einsums, which make chains of permutations of the collectives around a
-matmul, and hold other buffers. No einsum reaches this size."""
+"""`TPU_OVERLAPPING_OPTIONS` without windowed einsums, which turn the collectives around a matmul
+into chains of permutations, and hold other buffers. No einsum reaches this size."""
 
 TPU_REDUCING_OPTIONS = {
     **TPU_ASYNCHRONOUS_OPTIONS,
@@ -55,28 +56,28 @@ TPU_REDUCING_OPTIONS = {
     "xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter": True,
     "xla_tpu_scoped_vmem_limit_kib": 20 * 1024,
 }
-"""The same with sums beside computation, too, which by default are waited for: those of gradients
-are most of what a step communicates. (MaxDiffusion's recipes run so.) Kernels that also move one
-may take 40 to 450 KiB of VMEM beyond the 16 MiB that XLA:TPU reserves: then it makes no code."""
+"""`TPU_OVERLAPPING_OPTIONS` with sums beside computation as well. By default the device waits for
+them, and those of gradients are most of a step's communication. (MaxDiffusion's recipes run so.) A
+kernel that also moves a sum may take more VMEM than XLA:TPU reserves. It then generates no code."""
 
 TPU_COMPILER_OPTIONS = {**TPU_ASYNCHRONOUS_OPTIONS, "xla_tpu_enable_async_collective_fusion": False}
-"""Options under which it runs a plan as it was made, and collectives are those of the plan.
+"""Options under which it runs a plan as it was made, with the plan's collectives.
 
 Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer. A
-plan that has room for that runs with `TPU_OVERLAPPING_OPTIONS`, `TPU_ASYNCHRONOUS_OPTIONS` or
+plan with room for that runs with `TPU_OVERLAPPING_OPTIONS`, `TPU_ASYNCHRONOUS_OPTIONS` or
 `TPU_REDUCING_OPTIONS` instead, whichever schedule is fastest.
 """
 
 TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
-"""Of a check: every buffer is in HBM. A run also places some in VMEM, of which the budget knows
-nothing."""
+"""Options of a check: every buffer is in HBM. A run also places some in VMEM, which is not part of
+the budget."""
 
 TPU_HEAPS = (
     {"xla_tpu_buffer_assignment_enable_fast_merge_fallback": True},
     *({"xla_tpu_buffer_assignment_randomization_salt": seed} for seed in (1, 2, 3)),
 )
-"""Options under which buffers are placed otherwise: by fast merge, and with other seeds. Of an MLP
-of 768 MiB they take 768, 832 and 896, of an LSTM of 1,524 from 1,601 to 1,728 (libtpu 0.0.42.1)."""
+"""Options for other placements of buffers: by fast merge, and with other seeds. Their heaps differ
+by several per cent."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-tpu]"'
 
@@ -86,14 +87,14 @@ _WITHOUT_A_TPU = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any: the topology is given.
 }
-"""Environment under which libtpu says nothing and asks nobody."""
+"""Environment variables under which libtpu writes nothing and asks no server."""
 
 _HOST_BOUNDS = (2, 2, 1)
-"""Chips of one host, where a topology consists of such."""
+"""The chips of one host, for topologies that consist of several hosts."""
 
 
 class TpuCompiler(CompilerElsewhere):
-    """XLA:TPU, as libtpu brings it."""
+    """XLA:TPU, from libtpu."""
 
     @property
     def compiled_there(self) -> Answer:
@@ -162,13 +163,13 @@ TPU = TpuCompiler(
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: the seconds in which it compiles to `folder`."""
+    """The answer of the process: the seconds in which it compiles to `folder`."""
     devices = devices_of(step.mesh)
     return TPU.asked(options).compiled_to_buffers(step, devices, folder)
 
 
 def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process answers: `tpu_cycles`, once code is generated."""
+    """The answer of the process: `tpu_cycles`, once code is generated."""
     return tpu_cycles(step.compile(devices_of(step.mesh), TPU.check_options).as_text())
 
 
@@ -198,7 +199,7 @@ def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[A
 
 
 def check_libtpu() -> None:
-    """Raises `CompilerUnavailableError` unless libtpu is there."""
+    """Raises `CompilerUnavailableError` unless libtpu is installed."""
     if find_spec("libtpu") is None:
         raise CompilerUnavailableError(
             "XLA:TPU's compiler is not installed.",

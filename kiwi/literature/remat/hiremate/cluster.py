@@ -21,10 +21,10 @@ class Cluster:
     """Operators of `graph`, all of which belong to the cluster.
 
     - `graph`: forward operators 0 … `forward_count` - 1, then backward ones, in the given order.
-      Values that the cluster only reads have size zero, but for gradients.
+      Values that the cluster only reads have size zero, except gradients.
     - `interface`: values that are written here and read outside, or are results.
     - `gradients`: values that backward operators read and that others' backward parts write.
-    - `children`: operators of the parts, in topological order; none where there is one operator.
+    - `children`: operators of the parts, in topological order; none if there is one operator.
     """
 
     graph: RematGraph

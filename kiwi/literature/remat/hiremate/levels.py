@@ -36,7 +36,7 @@ UNDIVIDED_SHARE = 0.5
 FEWEST_TOP = 3
 """Large parts of their own options: what checkpoints at few places can do, in no time."""
 SHORTEST_ROUND = 0.05
-"""Share of the time limit below which no further round is begun."""
+"""No further round is begun if less than this share of the time limit is left."""
 
 
 def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
@@ -81,8 +81,8 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
 
 
 def _by(planner: Callable[[Task], Finding], task: Task) -> Finding:
-    """What a planner that sees every operator finds with a part of the work, and of the time that
-    is left."""
+    """The result of a planner that sees every operator, with a part of the work and of the
+    remaining time."""
     deadline = time.monotonic() + UNDIVIDED_SHARE * task.remaining_seconds()
     planned_seconds = UNDIVIDED_SHARE * task.time_limit_seconds
     return planner(replace(task, deadline=deadline, time_limit_seconds=planned_seconds))
@@ -112,7 +112,7 @@ class _Levels:
         self.complete = True
         """Whether the clock has left nothing out."""
         self.pricing_seconds = 0.0
-        """What the last plan took beyond its searches; a finer one takes longer."""
+        """The time of the last plan beyond its searches. A finer one takes longer."""
 
     def plan(self, root: Hierarchy, seconds: float) -> Candidate:
         """The best schedule of the whole that was found."""

@@ -38,7 +38,7 @@ class Option:
 
     @property
     def seconds(self) -> float:
-        """Of both parts."""
+        """Seconds of both parts."""
         return self.forward.seconds + self.backward.seconds
 
     def is_as_good_as(self, other: "Option") -> bool:

@@ -29,16 +29,17 @@ Options = tuple[StepPair, ...]
 
 @dataclass(frozen=True)
 class HiremateSettings:
-    """How graphs are divided and by whom they are solved.
+    """How graphs are divided, and how the parts are solved.
 
     - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
-    - `most_at_all`: the whole is divided again into twice as many parts, up to so many; first into
-      fewer, down to `FEWEST_TOP`.
-    - `most_options`: of a cluster. `peak_budgets`, `save_budgets`: for which it is solved.
-    - `parts_share`: share of the time limit for all clusters but the whole.
-    - `most_direct`: a graph of at most so many operators is first given to `moccasin`.
-    - `workers`: parallel processes; `process_seconds`: starting them takes about that. Levels with
-      less than twice the time are solved in this process unless they run.
+    - `most_at_all`: the whole is divided again into twice as many parts, up to this number. At
+      first it is divided into fewer, down to `FEWEST_TOP`.
+    - `most_options`: most options of a cluster. `peak_budgets`, `save_budgets`: the budgets for
+      which a cluster is solved.
+    - `parts_share`: share of the time limit for all clusters except the whole.
+    - `most_direct`: a graph with at most this many operators is first given to `moccasin`.
+    - `workers`: parallel processes. `process_seconds`: roughly the time of starting them. Levels
+      with less than twice the time are solved in this process unless the others already run.
     """
 
     most_top: int = 12
@@ -160,7 +161,7 @@ def part_options(problem: PartProblem) -> list[list[Option]]:
 
 
 def fewer_options(options: Sequence[Sequence[Option]], most: int) -> list[list[Option]]:
-    """Those that take part in H-ILP: half of `most` on the average (section 3.4.5)."""
+    """The options that take part in H-ILP: half of `most` on average (section 3.4.5)."""
     room, total = most * len(options) // 2, max(1, sum(map(len, options)))
     return [select(list(each), max(1, room * len(each) // total)) for each in options]
 

@@ -29,9 +29,9 @@ class BlockOption:
 
 
 def block_options(borders: Borders, host: Host, index: int) -> tuple[BlockOption, ...]:
-    """What Zhao's thesis (section 4.4) offers for each block: keep all that backward reads; keep
-    nothing and run forward again; send to the host what takes longer to compute than to copy, and
-    compute the rest again."""
+    """The options of each block in Zhao's thesis (section 4.4): keep everything that backward
+    reads; keep nothing and run forward again; or send values to the host that take longer to
+    compute than to copy, and compute the rest again."""
     graph, forward = borders.graph, borders.groups.forward[index]
     made = {v for k in forward for v in graph.operators[k].outputs} - borders.shared
     read = (read_first(graph, borders.groups.backward[index]) & made) - borders.handed_on[index + 1]
@@ -130,7 +130,7 @@ def groups_of(borders: Borders, host: Host) -> tuple[Group, ...]:
 
 
 def gradient_values(borders: Borders, updates: Iterable[Update]) -> set[int]:
-    """What updates read beside the inputs of the graph."""
+    """The values that updates read beside the inputs of the graph."""
     read = (v for each in updates for v in borders.graph.operators[each.operator].inputs)
     return {v for v in read if borders.graph.producer[v] >= 0}
 

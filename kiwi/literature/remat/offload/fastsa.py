@@ -30,7 +30,7 @@ from kiwi.solver.schedule import Schedule
 
 PRICES = (1.0, 0.3, 0.1, 0.03)
 ROUNDS, LEAST_SHARE = 2, 16
-"""How often each is annealed, each time for this share of the memory less at most."""
+"""The number of annealing rounds, each for this share of the memory less at most."""
 SHARES = (*PAPER_SHARES[:-1], 1.0)
 HEAT, LEAST_HEAT = 0.3, 1e-3
 """The first temperature, in mean times of an operator, and that of the text, at least."""

@@ -1,6 +1,5 @@
-"""What stands beside the device: host memory, a link of two directions, the host's processor.
-
-And schedules with copies to the host and back.
+"""The host beside the device: its memory, a link of two directions, its processor; and schedules
+with copies to the host and back.
 """
 
 import math

@@ -37,9 +37,9 @@ from kiwi.solver.mathopt_run import solve_model
 
 GAP = 1e-4
 ROUNDS, LEAST_SHARE = 6, 16
-"""How often the program is solved, each time for this share of the memory less at most."""
+"""How often the program is solved, each time for at most this share less memory."""
 TOLERANCE = 1e-6
-"""Of shares, as solvers find them."""
+"""The tolerance of shares in solvers' results."""
 
 
 def offmate(
@@ -154,7 +154,7 @@ class _Blocks:
         return [*steps, IDLE, IDLE], turn, [*ends, len(steps), len(steps) + 1]
 
     def _sent(self, options: Sequence[BlockOption], steps: list[int], turn: int) -> list[Absence]:
-        """What blocks send to the host."""
+        """The values that blocks send to the host."""
         graph = self.borders.graph
         sent = {v for option in options for v in option.sent}
         found = (

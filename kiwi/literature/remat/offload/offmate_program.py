@@ -63,7 +63,7 @@ class GroupChoice:
 
 @dataclass(frozen=True)
 class OffMateChoice:
-    """What a solution says: an option for each block, shares for each group, and the batch size."""
+    """A solution: an option for each block, shares for each group, and the batch size."""
 
     options: tuple[int, ...]
     groups: tuple[GroupChoice, ...]
@@ -72,7 +72,7 @@ class OffMateChoice:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """What is moved in one go: shares by window, and what it is in bytes.
+    """A value that is moved at once: shares by window, and its bytes.
 
     `there`: on the device; `coming`, `going`: copied in a window.
     """
@@ -131,7 +131,7 @@ class OffMateProgram:
         self.model.minimize(mathopt.fast_sum(self._seconds))
 
     def choice(self, values: Values) -> OffMateChoice:
-        """What a solution says."""
+        """The choice of a solution."""
         batch = 1.0 / values[self._one]
         options = (max(range(len(x)), key=lambda o: values[x[o]]) for x in self._option)
         groups = (
@@ -160,7 +160,7 @@ class OffMateProgram:
         self.model.add_linear_constraint(row)
 
     def _add_group(self, group: Group) -> _Shares:
-        """(a), (c) of one group; what it takes of (f) and (g)."""
+        """Constraints (a) and (c) of one group, and its terms in (f) and (g)."""
         single, alone = len(group.weights) <= 1, len(group.updates) == 1
         shares = _Shares(
             self._share(whole=single),

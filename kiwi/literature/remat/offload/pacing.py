@@ -177,7 +177,7 @@ class _Pacer:
         return replace(pace, back=step + 1)
 
     def spare_seconds(self, pace: _Pace, step: int) -> float:
-        """What is left of the time for a transfer, of that which was shortened for a step."""
+        """The time left for a transfer, of the time that was shortened for a step."""
         own, host = pace.absence, self._host
         size_bytes = self._graph.values[own.value].size_bytes
         if step == pace.out + 1 and own.ready is not None:

@@ -50,9 +50,9 @@ WHOLE = 1 - 1e-6
 
 @dataclass(frozen=True)
 class Energy:
-    """What a step costs: `compute_watts` while the device computes, `joules_per_byte` of copies.
+    """The energy of a step: `compute_watts` while the device computes, `joules_per_byte` of copies.
 
-    `deadline_seconds`: of the whole step.
+    `deadline_seconds`: for the whole step.
     """
 
     compute_watts: float
@@ -115,7 +115,7 @@ class PagingProgram(StageProgram):
 
     @property
     def objective_unit(self) -> float:
-        """What one unit of the objective is, in seconds or joules."""
+        """The seconds or joules of one unit of the objective."""
         watts = 1.0 if self._energy is None else self._energy.compute_watts or 1.0
         return self.graph.once_seconds * watts
 

@@ -41,9 +41,9 @@ from kiwi.literature.remat.rotor import MOST_UNITS, RotorTable, solve_chain, uni
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MOST_LABELS, MOST_WORK = 2000, 2_000_000_000
-"""Of states in front of a stage: less for long chains."""
+"""The number of states before a stage, and the work; fewer for long chains."""
 ROUNDS, LEAST_SHARE = 12, 16
-"""How often the program is solved, each time for this share of the memory less at most."""
+"""How often the program is solved, each time for at most this share less memory."""
 BEHIND, AHEAD, SECONDS = 1, 2, 3
 """Columns of labels; the first is what stays."""
 
@@ -190,9 +190,10 @@ class _Program:
         self._arrived.setdefault(key, []).append(arrival)
 
     def _backward(self, run: _Run, room: Floats, ahead: Floats) -> tuple[Floats, Ints, Floats]:
-        """What may be ahead while a block runs backward, the units for running it again, its time.
+        """The bytes that may be ahead while a block runs backward, the units of memory for running
+        it again, and its time.
 
-        What is run again gets the memory that is left; the device waits where that is too little.
+        A block that runs again gets the remaining memory. The device waits if that is too little.
         """
         if run.block.saves_all:
             seconds = np.full(len(room), run.backward_seconds)

@@ -144,7 +144,7 @@ class _Copy:
     ready: int
 
     def live_range(self) -> LiveRange:
-        """Where it holds memory."""
+        """The interval in which it holds memory."""
         return LiveRange(self.value, self.first, self.last)
 
 
@@ -210,7 +210,8 @@ class _Walk:
                 memory.make(value, 0, 0).ready = 0
 
     def _take(self, step: int) -> None:
-        """What begins in a step uses what is there; then what is made begins to take room."""
+        """Updates the copies of a step: first those that the step uses, then those that
+        it makes."""
         schedule, operator = self.schedule, self.schedule.steps[step]
         outward = [each for each in schedule.outward if each.first == step]
         inward = [each for each in schedule.inward if each.first == step]
@@ -279,7 +280,7 @@ class _Walk:
 
 
 OffloadFinding = Finding[OffloadSchedule]
-"""What a planner found; `solve_offload` simulates its schedule."""
+"""A planner's result. `solve_offload` simulates its schedule."""
 
 
 def fits(task: Task, host: Host, found: OffloadSimulation) -> bool:
