@@ -930,6 +930,13 @@ NO_GAIN = _note(
     remedy="Nothing has to be done.",
 )
 
+FROM_SMALLER_BUDGET = _note(
+    "KIWI-O107",
+    "The plan was made for a smaller budget",
+    cause="A plan for less memory, which was made before, has a faster program.",
+    remedy="Nothing has to be done.",
+)
+
 
 # Saved plans.
 

@@ -1,8 +1,13 @@
 """Plans on disk, so that a request that was answered once is not searched again.
 
 A file is a plan file (`kiwi.plans.file`) with one more section. Its name is the digest of the
-request. The digest includes the sources of Kiwi, so a changed Kiwi does not use the files of
-another one. A file that cannot be read is ignored, and a plan that cannot be written is not kept.
+request's family, and that of the request. The digests include the sources of Kiwi, so a changed
+Kiwi does not use the files of another one. A file that cannot be read is ignored, and a plan that
+cannot be written is not kept.
+
+**A family** is all requests that differ in the budget alone. The plan of a smaller budget answers a
+request for a larger one if its program is faster, so that a plan for more memory is never slower as
+compiled than one for less.
 
 **The identity of a request**: equal requests have equal plans. So everything that may decide a plan
 is part of it: the traced program, the caller's statements about arguments and results, the settings
@@ -31,6 +36,7 @@ from kiwi.calls.signature import result_shardings
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
 from kiwi.hlo.kernels import kernel_text
+from kiwi.messages import Note, topics
 from kiwi.options import IN_FILES, Settings
 from kiwi.plans.breakdown import Decision
 from kiwi.plans.document import Document, document
@@ -41,6 +47,7 @@ from kiwi.plans.plan_codec import plan_converter
 from kiwi.plans.record import MadeBy, Origin, Round
 from kiwi.plans.restore import restore
 from kiwi.problem.step import StepToPlan
+from kiwi.sizes import format_bytes
 from kiwi.version import VERSION
 from kiwi.xla.compilers import ATTACHED
 
@@ -51,6 +58,9 @@ FOLDER_VARIABLE = "KIWI_PLAN_CACHE"
 
 MOST_FILES = 500
 """The number of files that are kept, the last used ones."""
+
+LEAST_FASTER = 0.999
+"""The plan of a smaller budget is taken if its program takes less than this part of the time."""
 
 _PACKAGES = (
     *("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt"),
@@ -91,16 +101,31 @@ class PlanCache:
 
     def plan(self, step: StepToPlan, settings: Settings, planner: MadeBy) -> Plan:
         """The plan of an equal request, or a new one, which is kept; raises as the planner does."""
-        digest = request_digest(step, settings)
-        path = self.folder / f"{digest}.json"
+        family = request_family(step, settings)
+        path = self.folder / f"{family}_{request_digest(step, settings)}.json"
         found = _read(path, step, settings, planner)
-        if found is not None:
-            return found
-        made = planner.make(step, settings)
-        # If the clock ended a search, another run may find a better plan.
-        if made.solve_result.deterministic and made.as_written is None:
-            self._keep(made, path)
-        return made
+        if found is None:
+            found = planner.make(step, settings)
+            # If the clock ended a search, another run may find a better plan.
+            if found.solve_result.deterministic and found.as_written is None:
+                self._keep(found, path)
+        return self._fastest(found, family, step, settings, planner)
+
+    def _fastest(
+        self, plan: Plan, family: str, step: StepToPlan, settings: Settings, planner: MadeBy
+    ) -> Plan:
+        """The plan, or that of an equal request with a smaller budget if its program is faster."""
+        own_seconds = plan.compiled and plan.compiled.step_seconds
+        if own_seconds is None:
+            return plan
+        best, most_seconds = plan, LEAST_FASTER * own_seconds
+        for path in sorted(self.folder.glob(f"{family}_*.json")):
+            seconds = _seconds_within(path, settings.memory_budget_bytes)
+            if seconds is not None and seconds < most_seconds:
+                other = _read(path, step, settings, planner)
+                if other is not None and other.fits:
+                    best, most_seconds = _for_larger_budget(other, plan), seconds
+        return best
 
     def _keep(self, plan: Plan, path: Path) -> None:
         try:
@@ -139,6 +164,35 @@ def _read(path: Path, step: StepToPlan, settings: Settings, planner: MadeBy) -> 
     return _completed(plan, made, step, settings, planner)
 
 
+def _seconds_within(path: Path, budget_bytes: int) -> float | None:
+    """The seconds of the compiled program of a plan in a file, if its budget is smaller."""
+    try:
+        saved = read(path)
+        if saved["options"]["memory_budget_bytes"] >= budget_bytes:
+            return None
+        return float(saved["checks"]["time"]["step_seconds"])
+    except (KiwiError, OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _for_larger_budget(other: Plan, plan: Plan) -> Plan:
+    """The plan of a smaller budget as the answer to the request of a plan. What is proven for the
+    larger budget holds for the smaller one."""
+    note = Note.of(
+        topics.FROM_SMALLER_BUDGET,
+        f"The plan was made for a budget of {format_bytes(other.memory_budget_bytes)}: its program "
+        "is faster than that of the plan for this budget.",
+        budget_bytes=other.memory_budget_bytes,
+    )
+    bound = min(other.solve_result.bound, plan.solve_result.bound)
+    return replace(
+        other,
+        memory_budget_bytes=plan.memory_budget_bytes,
+        solve_result=replace(other.solve_result, bound=bound),
+        notes=(*other.notes, note),
+    )
+
+
 def _completed(
     plan: Plan, made: _Made, step: StepToPlan, settings: Settings, planner: MadeBy
 ) -> Plan:
@@ -172,6 +226,13 @@ def _completed(
 
 def request_digest(step: StepToPlan, settings: Settings) -> str:
     """The SHA-256 digest of a request."""
+    family, budget_bytes = request_family(step, settings), settings.memory_budget_bytes
+    return hashlib.sha256(f"{family} {budget_bytes}".encode()).hexdigest()
+
+
+def request_family(step: StepToPlan, settings: Settings) -> str:
+    """The SHA-256 digest of what a request has in common with those for other budgets of device
+    memory."""
     parts = {
         "kiwi": [VERSION, _sources()],
         "versions": _versions(),
@@ -243,7 +304,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     yield "mesh", to_plain(mesh, by)
     yield "corrections", to_plain(settings.corrections, by)
     yield "table", mesh.table and mesh.table.digest
-    yield "budgets", [settings.memory_budget_bytes, settings.host_budget_bytes]
+    yield "host_budget", settings.host_budget_bytes
     given = settings.constraints
     # The order matters: the first pattern that matches counts.
     yield "shardings", [(pattern, canonical(s)) for pattern, s in given.shardings.items()]

@@ -12,12 +12,14 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
+from kiwi.messages import topics
 from kiwi.planners.joint import Joint
 from kiwi.planners.registry import planner_named
 from kiwi.plans import plan_cache
 from kiwi.plans.document import document
 from kiwi.plans.file import read, write
 from kiwi.plans.plan_cache import PlanCache, request_digest
+from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array
 
 ARGUMENTS = (array(64, 32), array(32, 32))
@@ -189,3 +191,22 @@ def test_many_may_write_one_file_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(write_and_read, range(40)))
     assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_plan_for_more_memory_is_never_slower_than_one_for_less(folder):
+    """The plan of a smaller budget, once its program is faster, answers for larger ones."""
+    options = {"profile": ON_CPU, "verify": "cpu"}
+    small = planned(memory_budget="1MiB", **options)
+    (path,) = folder.glob("*.json")
+    saved = read(path)
+    saved["checks"]["time"]["step_seconds"] /= 2
+    write(saved, path)
+    large = planned(memory_budget="2MiB", **options)
+    assert large.memory_budget_bytes == 2 * small.memory_budget_bytes and large.fits
+    assert large.compiled.step_seconds == small.compiled.step_seconds / 2
+    assert any(note.code == topics.FROM_SMALLER_BUDGET.code for note in large.notes)
+    again = planned(memory_budget="2MiB", **options)
+    assert again.compiled.step_seconds == large.compiled.step_seconds
+    other = planned(memory_budget="0.9MiB", **options)
+    assert other.compiled.step_seconds == small.compiled.step_seconds
+    assert not any(note.code == topics.FROM_SMALLER_BUDGET.code for note in other.notes)
