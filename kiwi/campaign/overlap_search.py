@@ -146,7 +146,8 @@ class OverlapSearch(Generic[P]):
         """The programs of a plan of less memory; where none fits, also with gradients in time."""
         programs = self._compiled(proposal, [(OVERLAPPING, form) for form in forms])
         if programs and not any(map(self._fits, programs)):
-            programs += self._compiled(proposal, list(self._in_time(programs[0])))
+            more = [asked for asked in self._in_time(programs[0]) if asked[1] not in forms]
+            programs += self._compiled(proposal, more)
         return programs
 
     def _fits(self, program: _Made[P]) -> bool:
