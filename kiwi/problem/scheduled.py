@@ -1,12 +1,12 @@
-"""What a schedule of units holds, and how long its recomputation takes.
+"""The memory of a schedule of units, and the time of its recomputation.
 
-Any schedule: units in any valid order, each computed once or more often, under one sharding
-strategy each. Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges
-those of `kiwi.memory.live_ranges`, as in the joint problem.
+A schedule runs units in any valid order, each once or more often, under one sharding strategy each.
+Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges those of
+`kiwi.memory.live_ranges`, as in the joint problem.
 
-**Points of time** at which the computations start and are read (`ScheduledRuns`). The schedule of a
-solution of the joint problem (`is_of_residencies`) has a point of time for each unit, as that
-problem has: units that are recomputed for one reader share the reader's point. In any other
+**Points of time** are those at which computations start and are read (`ScheduledRuns`). The
+schedule of a solution of the joint problem (`is_of_residencies`) has a point of time for each unit,
+as that problem has: units that are recomputed for one reader share the reader's point. In any other
 schedule each step has a point of its own.
 """
 
@@ -113,7 +113,7 @@ class ScheduledRuns:
         return found
 
     def _read_by(self, reader: int, uses: Sequence[int]) -> Iterator[int]:
-        """As `UnitGraph.uses`: who reads an element reads what is stacked."""
+        """The readers as in `UnitGraph.uses`: a reader of an element reads the stack."""
         unit = self._units.units[self._steps[reader]]
         border, entered = self._units.border(unit), self._units.entered_while(unit)
         if border == SLICE:

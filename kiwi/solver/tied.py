@@ -183,7 +183,7 @@ def _where(array: np.ndarray) -> tuple[object, ...]:
 def _merged_edges(
     edges: Iterable[Edge], places: _Places
 ) -> tuple[Mapping[int, list[_Lines]], list[Edge]]:
-    """By class the edges within it, and one edge for each two classes that have any."""
+    """By class the edges within it, and one edge for each two classes with edges between them."""
     within: dict[int, list[_Lines]] = {}
     between: dict[tuple[int, int], list[_Lines]] = {}
     for edge in edges:

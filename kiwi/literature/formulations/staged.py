@@ -138,7 +138,7 @@ class StagedModel(StrategyProgram):
                     self.add(parts[o] >= kept, f"hold[{t},{i},{q},kept,{o}]")
 
     def _held(self, t: int, i: int, k: int) -> list[mathopt.Variable]:
-        """By strategy whether i is held while k runs in stage t; empty where never."""
+        """For each strategy, whether i is held while k runs in stage t; empty if it never is."""
         if i > k:
             return self._kept_as.get((t, i), [])
         if self._is_result_at_end(t, i):

@@ -37,7 +37,7 @@ class Checkmate(OneDevicePlanner):
     description: str = "on one device: the best schedule by stages, an integer program"
 
     def method(self) -> Method:
-        """Solved by HiGHS."""
+        """A schedule from the integer program, solved by HiGHS."""
         return PLANNERS["checkmate"]
 
 

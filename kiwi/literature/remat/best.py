@@ -41,7 +41,7 @@ COOLING = 1e-3
 
 WORKERS = 2
 SECONDS_PER_TRY = 0.1
-"""By which tries are planned; the effort below takes about as long."""
+"""The seconds by which tries are planned. The effort below takes about as long."""
 EFFORT = 0.02
 """The effort of one try, in CP-SAT's deterministic time."""
 WHOLE_EFFORT = 0.2
