@@ -126,7 +126,7 @@ class OrderOnly(OneDevicePlanner):
     description: str = "on one device: the order alone"
 
     def method(self) -> Method:
-        """Found by annealing."""
+        """A schedule found by annealing."""
         return PLANNERS["order-only"]
 
 

@@ -31,7 +31,7 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"})
-"""Opcodes of rule 4."""
+"""The opcodes of rule 4, see above."""
 
 
 @dataclass(frozen=True)
