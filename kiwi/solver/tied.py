@@ -201,7 +201,7 @@ def _merged_edges(
 
 
 def _sum(ends: tuple[int, int], lines: Sequence[_Lines]) -> Edge:
-    """All of some tables as one edge; equal ones of equal layers count several times."""
+    """The sum of some tables as one edge. Equal tables of equal layers count several times."""
     times: dict[tuple[object, ...], int] = {}
     distinct: dict[tuple[object, ...], _Lines] = {}
     for each in lines:
