@@ -140,13 +140,14 @@ class ScheduledRuns:
 
     @functools.cached_property
     def _overwritten_by(self) -> dict[int, int]:
-        """The steps over whose result their last reader writes its own, with that unit."""
+        """By step, the unit that writes its result over the step's, as its last reader."""
         victims = ((self._victim(step), unit) for step, unit in enumerate(self._steps))
         return {step: unit for step, unit in victims if step is not None}
 
     def _victim(self, step: int) -> int | None:
-        """The latest step whose result this one writes over: one at the point before, or a library
-        call, and no reader comes behind. What is computed again writes over nothing."""
+        """The latest step whose result this one writes over; None if there is none. It is the step
+        at the point before or a library call, and nothing reads its result later. A recomputation
+        writes over nothing."""
         unit = self._units.units[self._steps[step]]
         if self.steps_of[unit.index][0] != step:
             return None

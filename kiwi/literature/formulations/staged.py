@@ -147,7 +147,7 @@ class StagedModel(StrategyProgram):
         return self._held_as.get((t, i, past)) or self._kept_as.get((t + 1, i), [])
 
     def _add_memory(self) -> None:
-        """[memory]"""
+        """Adds the rows [memory]."""
         first = self.graph.first
         parameters = [dot(self.size[i], self.chosen[i]) for i in range(first)]
         for (t, k), run in self._computed_as.items():
