@@ -177,7 +177,7 @@ def _planned_meshes(
 def _plan_mesh(
     function: str, args: str, budgets: list[int], options: dict[str, Any], shape: tuple[int, ...]
 ) -> list[SweepPoint]:
-    """In a process of its own: loads the file and plans one mesh."""
+    """Loads the file and plans one mesh, in a process of its own."""
     user = loading.load(function, args)
     try:
         chosen = replace(user.options, mesh=None, mesh_shape=shape, **options)

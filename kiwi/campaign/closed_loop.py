@@ -198,7 +198,7 @@ class ClosedLoop(Generic[P]):
         return replace(plan, notes=(*plan.notes, NO_ROOM if overlapping is None else NO_GAIN))
 
     def _searched(self) -> Refusal | None:
-        """All rounds, and what was known before; returns the last refusal."""
+        """Runs all rounds, and tries the plans known before; returns the last refusal."""
         refusal = self._run_rounds()
         if self._best is None and not all(each.is_tied for each in self._rounds):
             self._ties_all = True
@@ -209,7 +209,7 @@ class ClosedLoop(Generic[P]):
         return refusal
 
     def _noted(self, plan: Plan) -> Plan:
-        """The plan, which says so if it is the best by the time of Ctrl-C."""
+        """The plan, with a note if Ctrl-C ended the search and it is the best so far."""
         if not self._tools.interruption.has_come:
             return plan
         result = replace(plan.solve_result, deterministic=False)
@@ -217,7 +217,7 @@ class ClosedLoop(Generic[P]):
         return replace(plan, solve_result=result, notes=(*others, INTERRUPTED_PLAN))
 
     def _run_rounds(self) -> Refusal | None:
-        """The rounds; returns the last refusal."""
+        """Runs the rounds; returns the last refusal."""
         limit_bytes: int | None = self._proposer.first_limit_bytes
         refusal: Refusal | None = None
         for _ in range(self._proposer.most_rounds):
@@ -242,7 +242,7 @@ class ClosedLoop(Generic[P]):
         return refusal
 
     def _proposed(self, limit_bytes: int) -> P:
-        """What the proposer proposes, or has proposed first."""
+        """The proposal under a limit; the first one was made already."""
         first, self._first = self._first, None
         if isinstance(first, KiwiError):
             raise first
@@ -253,7 +253,7 @@ class ClosedLoop(Generic[P]):
         return math.inf if self._best is None else _seconds(self._best.plan)
 
     def _costs_time(self, proposal: P) -> bool:
-        """Whether the plan before fits in another order, and the next one would be slower."""
+        """Whether the last plan fits in another order while the next plan would be slower."""
         before = self._postponed
         if before is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
             before.plan
@@ -306,7 +306,8 @@ class ClosedLoop(Generic[P]):
         return nearest
 
     def _on_any_heap(self, tried: P) -> P:
-        """A compiled proposal, placed on the heap in the first way that fits, or the best."""
+        """A compiled proposal with the first placement of its buffers that fits, or with
+        the best."""
         first = tried
         for plan in other_heaps(first.plan):
             other = self._compiled(replace(first, plan=plan), OTHER_HEAP)
@@ -357,7 +358,7 @@ class ClosedLoop(Generic[P]):
         return replace(proposal, plan=replace(plan, made_by=(number,)))
 
     def _begun(self, proposal: P) -> Begun | None:
-        """Begins to compile a proposal; None where there is no compiler."""
+        """Begins to compile a proposal; None if there is no compiler."""
         compile = self._tools.compile
         begin_round()
         return None if compile is None else compile(proposal.plan.step)
@@ -427,12 +428,12 @@ def _is_clearly_faster(overlapping: Plan, first: Plan) -> bool:
 
 
 def _off_if_waiting(plan: Plan) -> float:
-    """By which factor a program that waits for its collectives is slower than predicted."""
+    """The factor by which a program that waits for its collectives is slower than predicted."""
     return compiled_seconds(plan) / plan.estimate.without_overlap.step_seconds
 
 
 def _smaller(one: P, other: P) -> P:
-    """The one whose compiled program needs less."""
+    """The proposal whose compiled program needs less memory."""
     return min(one, other, key=lambda each: each.plan.peak_bytes)
 
 

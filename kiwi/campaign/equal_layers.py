@@ -42,7 +42,7 @@ from kiwi.timings import timed
 Solution = tuple[int, ...]
 
 EQUAL_LAYERS = "Equal layers decide alike"
-"""How the message of a search over tied decisions begins."""
+"""The beginning of the message of a search over tied decisions."""
 
 
 class EqualLayers:
@@ -135,13 +135,13 @@ class EqualLayers:
         return _after([*searches, polished], found)
 
     def _see(self, solution: Sequence[int]) -> None:
-        """Notes a solution, without what further nodes do in it."""
+        """Records a solution, without the options of further nodes."""
         self._seen[tuple(solution[: len(self._planning.problem.nodes)])] = None
 
     def _best_seen(
         self, problem: Problem, warm_start: Sequence[int] | None
     ) -> Sequence[int] | None:
-        """The cheapest feasible solution that is known; what was given, if there is none."""
+        """The cheapest feasible solution that is known; the given one if there is none."""
         more = (0,) * (len(problem.nodes) - len(self._planning.problem.nodes))
         known = [(*each, *more) for each in self._seen]
         given = [] if warm_start is None else [tuple(warm_start)]
@@ -184,7 +184,7 @@ class EqualLayers:
         return replace(found, **took) if limits[1] <= limits[0] and is_alike else None
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
-        """A solution after a few rounds, with equal layers where there are any."""
+        """A solution after a few rounds, with equal layers if there are any."""
         if not self._equal:
             found = self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
             return self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
@@ -207,7 +207,7 @@ class EqualLayers:
     def _solved_tied(
         self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """The tied problem's solution. Its bound is none of the whole problem."""
+        """The tied problem's solution. Its bound does not hold for the whole problem."""
         pass_on = self._tools.settings.on_progress
 
         def expanded(progress: Progress) -> None:
@@ -235,13 +235,13 @@ def _is_answer(before: Problem, found: SolveResult, problem: Problem) -> bool:
 
 
 def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:
-    """The other solution where it is feasible and costs less."""
+    """The other solution if it is feasible and costs less, otherwise the first."""
     priced, own = evaluate(problem, other), evaluate(problem, one)
     return other if priced.feasible and priced.cost < own.cost else one
 
 
 def settled_result(problem: Problem, result: SolveResult) -> SolveResult:
-    """Of equal solutions the one that holds least memory."""
+    """The result with the solution that holds least memory among those of equal cost."""
     if result.solution is None:
         return result
     solution = settled(problem, result.solution)
@@ -250,7 +250,7 @@ def settled_result(problem: Problem, result: SolveResult) -> SolveResult:
 
 
 def _with_peak_of(found: SolveResult, first: SolveResult) -> SolveResult:
-    """Where nothing was found, the least peak of both."""
+    """The result; if nothing was found, with the least peak of both."""
     known = [each.least_peak_bytes for each in (found, first) if each.least_peak_bytes]
     if found.solution is not None or not known:
         return found
@@ -341,7 +341,7 @@ def best_mixture(problem: Problem, found: SolveResult, layers: int) -> Mixture |
 
 @dataclass(frozen=True)
 class _End:
-    """A solution, what it takes where nothing overlaps, and its loads by window and channel."""
+    """A solution, its cost without overlap, and its loads by window and channel."""
 
     solution: tuple[int, ...]
     cost: float
@@ -353,7 +353,7 @@ class _End:
         return cls(solution, priced.cost + priced.hidden, priced.loads)
 
     def mixed_cost(self, other: "_End", share: float) -> float:
-        """The cost where the other has this share of all layers."""
+        """The cost if the other solution has this share of all layers."""
         own, more = 1 - share, share
         keys = {*self.loads, *other.loads}
         loads = {k: own * self.loads.get(k, 0) + more * other.loads.get(k, 0) for k in keys}

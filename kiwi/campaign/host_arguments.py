@@ -37,7 +37,7 @@ _SHOWN = 3
 _REFUSALS = (BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError)
 
 Trace = Callable[[OnHost], StepToPlan]
-"""The step with some arguments on the host."""
+"""Traces the step with some arguments on the host."""
 Make = Callable[[StepToPlan, Settings], Plan]
 
 

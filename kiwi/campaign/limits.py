@@ -1,18 +1,18 @@
 """Where a memory limit goes next: one controller for every search.
 
-A search is given a limit, its plan is predicted to need so much, and the program that is compiled
-of the plan needs something else. From that follows the next limit:
+A plan found under a limit has a predicted need, and its compiled program has another one. Both
+determine the next limit:
 
 - *By the excess.* The limit falls by the bytes that the program is over the budget, or rises by the
-  bytes that it leaves free. It moves from what the plan holds, not from the limit it was given:
-  just below a limit that the plan did not fill, the same plan would be found.
-- *Between.* Once a limit is known to be too high and another one to be low enough, the next one
-  lies between them: by the excess where that does, else in the middle.
+  bytes that it leaves free. It moves from the bytes that the plan holds, not from the limit of the
+  plan: just below a limit that the plan did not fill, the same plan would be found.
+- *Between.* Once one limit is known to be too high and another one to be low enough, the next one
+  lies between them: by the excess if that is between them, otherwise in the middle.
 
-Searches differ in what they know beside that. A problem's plans fill their limit or not, schedules
-are found at random, and programs whose collectives overlap follow their plans loosely. Each has
-its rule here (`ProblemLimits`, `ScheduleLimits`, `OverlapLimits`); the parts of the budget from
-which on a step is worth another plan are in `kiwi.campaign.shares`.
+Searches differ in what else they know. A problem's plans fill their limit or not, schedules are
+found at random, and programs whose collectives overlap follow their plans loosely. Each kind has a
+rule here (`ProblemLimits`, `ScheduleLimits`, `OverlapLimits`). The parts of the budget that make
+another plan worthwhile are in `kiwi.campaign.shares`.
 """
 
 import math
@@ -40,7 +40,7 @@ class Measured:
 
     @classmethod
     def of(cls, one: Round) -> "Measured":
-        """What a round of the closed loop found."""
+        """The figures of a round of the closed loop."""
         return cls(one.limit_bytes, one.predicted_peak_bytes, one.peak_bytes)
 
     @property
@@ -66,16 +66,16 @@ class LimitController:
         return measured.needed_bytes - self.budget_bytes
 
     def by_excess(self, from_bytes: int, measured: Measured, further_bytes: float = 0) -> int:
-        """A limit moved by what the program is over the budget, and by some bytes further down."""
+        """The limit lowered by the program's excess over the budget, and by some bytes more."""
         return from_bytes - math.ceil(self.over_bytes(measured) + further_bytes)
 
     def middle(self) -> int:
-        """The middle of the two limits that are known."""
+        """The middle of the two known limits."""
         assert self.low_bytes is not None and self.high_bytes is not None
         return (self.low_bytes + self.high_bytes) // 2
 
     def inside(self, limit_bytes: int) -> int:
-        """The limit if it is between the two that are known, else their middle."""
+        """The limit if it is between the two known ones, otherwise their middle."""
         assert self.low_bytes is not None and self.high_bytes is not None
         is_between = self.low_bytes < limit_bytes < self.high_bytes
         return limit_bytes if is_between else self.middle()
@@ -115,7 +115,7 @@ class ProblemLimits(LimitController):
         return limit_bytes if is_worth else None
 
     def after_excess(self, last: Measured) -> int:
-        """The limit lowered by what the last program is over the budget."""
+        """The limit lowered by the last program's excess over the budget."""
         return max(0, self.by_excess(last.held_bytes, last))
 
     def after_refusal(self, limit_bytes: int, rounds: Sequence[Round]) -> int | None:
@@ -171,7 +171,7 @@ class ScheduleLimits(LimitController):
         return (self._refused_bytes + last_bytes) // 2 if lower_bytes else None
 
     def _above(self, last: Measured, rounds: Sequence[Round]) -> int:
-        """Takes back what was taken off too much; of a first schedule nothing was."""
+        """Takes back a correction that was too large. A first schedule has none."""
         too_large = [
             one.planned_bytes
             for one in map(Measured.of, rounds)
@@ -200,7 +200,7 @@ class OverlapLimits(LimitController):
 
     @property
     def most_over_bytes(self) -> float:
-        """Programs that are over the budget by more are not aimed at."""
+        """No plan is sought for a program that is over the budget by more than this."""
         return shares.MOST_OVER * self.budget_bytes
 
     def after_program(self, last: Measured, tried: int, *, is_tied: bool) -> int | None:

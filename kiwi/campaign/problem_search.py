@@ -161,7 +161,7 @@ class ProblemSearch:
         self.instead = ", or a larger mesh"
 
     def propose(self, limit_bytes: int) -> _InOrder:
-        """The problem's solution, from the last one."""
+        """Solves the problem, starting from the last solution."""
         self._limit_bytes = limit_bytes
         before, total = self._spent, self._tools.allowance
         # All rounds share one allowance, but a late round gets a part of its own.

@@ -36,7 +36,7 @@ class SearchResult:
     @functools.cached_property
     def best(self) -> Plan:
         """The plan of the best configuration, as `kiwi.plan` returns it; raises `InfeasibleError`
-        where no configuration has a plan."""
+        if no configuration has a plan."""
         return self.plan_of(self.best_row)
 
     @property

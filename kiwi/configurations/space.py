@@ -143,7 +143,7 @@ def distinct_meshes(
 
 
 def _signature(mesh: DeviceMesh) -> Hashable:
-    """Equal for meshes whose collectives cost the same."""
+    """A key that is equal for meshes whose collectives cost the same."""
     if mesh.table is not None:
         return mesh.shape
     if mesh.placement is None:

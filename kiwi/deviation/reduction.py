@@ -193,8 +193,8 @@ def _from_both_ends(chunks: list[frozenset[int]]) -> Iterator[frozenset[int]]:
 
 
 def _of_one_device(piece: Piece, devices: int, of_step: int) -> Piece:
-    """The piece as large as on one device of the step's mesh: the first dimension of its largest
-    argument, as a rule the batch, divided by as much as the piece has fewer devices."""
+    """The piece in the size of one device's part of the step. The first dimension of its largest
+    argument, as a rule the batch, is divided by the ratio of the step's devices to the piece's."""
     divisor = of_step // devices
     largest = max(piece.argument_types, key=lambda t: prod(t.shape), default=None)
     if divisor == 1 or largest is None or not largest.shape:

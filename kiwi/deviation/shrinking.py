@@ -24,7 +24,7 @@ _Sizes = Mapping[int, int]
 
 
 def shrunk(piece: Piece, size: int, divisor: int) -> Piece | None:
-    """The piece with all dimensions of a size divided; None where it cannot be."""
+    """The piece with all dimensions of a size divided; None if that is impossible."""
     if size % divisor or size // divisor < 1:
         return None
     for changes in _consistent(piece, {size: size // divisor}):

@@ -84,7 +84,8 @@ class _AsWritten(Interpreter):
         return equation.is_unlowered  # Batches are XLA's to partition here.
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
-        """What lies as the results do by the kernel's sharding rule."""
+        """A stand-in for a kernel that cannot be lowered, laid out as the kernel's sharding rule
+        says."""
         return stand_in(equation, local.__getitem__)
 
     def _moved(

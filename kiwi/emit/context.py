@@ -42,7 +42,7 @@ class HostPlace:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What the interpreters of one evaluation share.
+    """The common state of the interpreters of one evaluation.
 
     - `root`: the whole step, with its loops inside.
     - `jax_mesh`: the mesh that sharding constraints name.

@@ -67,7 +67,7 @@ class Execution:
 
     @property
     def units(self) -> UnitGraph:
-        """Those of the step, in order."""
+        """The units of the step, in order."""
         return self.kernels.units
 
     @property

@@ -190,8 +190,7 @@ class Interpreter(Values):
             del self.leaving[buffer]
 
     def _offload(self, value: int, position: int) -> None:
-        """Copies a value to the host, or writes it to its place there, see
-        `kiwi.emit.context`."""
+        """Copies a value to the host, or writes it to its place there (`kiwi.emit.context`)."""
         place, layout = self._context.host_places[value], self._layouts[value]
         if not self._execution.facts.hoists_copies:
             self.on_host[place.buffer] = self._moved(self.env[value], layout, HOST_MEMORY)

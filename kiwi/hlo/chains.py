@@ -160,7 +160,7 @@ class Chains:
         return self._fusion.repeats_short_chains and self.is_as_small(index, 0)
 
     def too_long(self, index: int) -> bool:
-        """Whether case 5 holds."""
+        """Whether the chain is too long: case 5 of `kiwi.hlo.fusion`."""
         if self.graph.equations[index].is_constant or self._is_free(index):
             return False
         return len(self._members[index]) > MAX_CHAIN or len(self._reads[index]) > MAX_READS

@@ -157,7 +157,7 @@ class _Ordering:
         self._unread.subtract(self._drafts[inside[0]].reads)
 
     def _is_late(self, inside: list[int]) -> bool:
-        """Whether something else than updates can run; updates run as soon as they can."""
+        """Whether anything except updates can run. Updates run as soon as they can."""
         return {self._drafts[d].phase for d in inside} != {Phase.UPDATE}
 
     def _continues(self, inside: list[int], following: list[int]) -> bool:

@@ -111,6 +111,11 @@ def context_mesh() -> Mesh | AbstractMesh | None:
     return next((mesh for mesh in found if not mesh.empty), None)
 
 
+def is_tracer(value: Any) -> bool:
+    """Whether a value is traced, and so has a type and no elements."""
+    return isinstance(value, core.Tracer)
+
+
 def is_tracing() -> bool:
     """Whether jax is tracing, for `jax.jit`, a derivative or `jax.vmap`."""
     return not core.trace_state_clean()

@@ -143,8 +143,8 @@ def _through_squeeze(eqn: Any, reads: Sequence[Cut]) -> Cut:
 
 
 def _through_broadcast(eqn: Any, reads: Sequence[Cut]) -> Cut:
-    """Of a scalar, or along new dimensions that are whole: their sizes are the same everywhere, or
-    those of parts, which is not known here."""
+    """The cut of a broadcast. It is known for a scalar, and for new dimensions that are whole. The
+    size of another new dimension may be that of the whole array or of a part."""
     operand, mapped = eqn.invars[0], eqn.params["broadcast_dimensions"]
     new = [n for d, n in enumerate(eqn.params["shape"]) if d not in mapped]
     if any(n != 1 for n in new) or not operand.aval.shape:

@@ -61,7 +61,8 @@ def independent_rule(
 
 
 def identity_rule(shapes: Sequence[Sequence[int]]) -> ShardingRule:
-    """Result k is operand k as it is; tensors have nothing to do with each other."""
+    """A rule in which result k is operand k unchanged, and tensors are independent of
+    each other."""
     rule = independent_rule(shapes, (), blocked=False)
     return ShardingRule(rule.factor_sizes, rule.operands, rule.operands)
 
@@ -111,7 +112,7 @@ class _Factor:
         self.parts: tuple[_Factor, ...] = ()
 
     def leaves(self) -> list["_Factor"]:
-        """What the factor stands for now: itself, its representative, or its parts."""
+        """The factors that stand for this one now: itself, its representative, or its parts."""
         if self.parent is not None:
             return self.parent.leaves()
         if self.parts:

@@ -108,7 +108,7 @@ def trace(
 
 def _check_captured(constants: Sequence[Any]) -> None:
     """Raises `InvalidFunctionError` if a constant of the program has no value yet."""
-    traced = next((c for c in constants if isinstance(c, jax.core.Tracer)), None)
+    traced = next((c for c in constants if jax_internals.is_tracer(c)), None)
     if traced is not None:
         shape = f"{traced.dtype}[{','.join(map(str, traced.shape))}]"
         raise InvalidFunctionError(

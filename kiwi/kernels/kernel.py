@@ -75,7 +75,7 @@ class TransposedCopy(Protocol):
 
 
 class TransposedOperand(Protocol):
-    """Whether a kernel of its own transposes an operand first."""
+    """Tells whether a kernel of its own transposes an operand first."""
 
     def is_transposed(self, shards: Mapping[int, int]) -> bool:
         """`shards`: into how many pieces each factor is cut."""

@@ -158,7 +158,7 @@ class Assignment:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every axis is."""
+        """Whether all axes have equal connections."""
         return all(axis.is_uniform for axis in self.axes)
 
     def device_mesh(

@@ -19,10 +19,10 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class Link:
-    """What one device can send over one kind of connection, in one direction.
+    """The link of one device over one kind of connection, in one direction.
 
     - `bandwidth_bytes_per_second`: peak per device and direction.
-    - `latency_seconds`: time of one message of no length, alpha in the cost formulas.
+    - `latency_seconds`: time of an empty message, alpha in the cost formulas.
     - `efficiency`: the part of the peak that collectives on long buffers reach.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
@@ -241,7 +241,8 @@ def _backends() -> Mapping[str, BackendTraits]:
 
 
 BACKENDS = _backends()
-"""By jax's name; a backend that is not in `backends.toml` has the default traits."""
+"""The traits of each backend, by jax's name. A backend that is not in `backends.toml` has the
+default traits."""
 
 
 def _catalogue() -> Mapping[str, Hardware]:
@@ -254,4 +255,4 @@ def _catalogue() -> Mapping[str, Hardware]:
 
 
 CATALOGUE = _catalogue()
-"""By name; the figures and where they are from are in `catalogue.toml`."""
+"""The known devices by name. The figures and their sources are in `catalogue.toml`."""

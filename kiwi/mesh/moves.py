@@ -86,8 +86,12 @@ def _choices(pattern: DivisiblePattern) -> Iterator[tuple[tuple[int, ...], ...]]
 
 @dataclass(frozen=True)
 class MovedTensor:
-    """What is moved over a mesh: bytes of the whole tensor; `least_share`: as `collective`'s, where
-    it is gathered; `shape`: where tiles are to be told of."""
+    """A tensor that is moved over a mesh.
+
+    - `bytes`: those of the whole tensor.
+    - `least_share`: as in `collective`, for gathers.
+    - `shape`: given if tiles matter.
+    """
 
     mesh: DeviceMesh
     bytes: int
@@ -127,8 +131,8 @@ class Traffic:
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
     def _copied_seconds(self, mesh: DeviceMesh, moved_bytes: int, shape: _Shape | None) -> float:
-        """Of the copies around an all-to-all: of one before or behind it; of five with tiles of the
-        pieces filled up, where they are, since these are sent without what fills them."""
+        """Seconds of the copies around an all-to-all: one before or after it, or five if the
+        pieces' tiles are filled up, since the padding is not sent."""
         cut = tuple(size // n for size, n in zip(shape or (), self.pieces, strict=False))
         padding = buffer_elements(cut) / prod(cut) if prod(cut) else 1.0
         copies = 5 * padding if padding > 1 else 1
@@ -182,8 +186,8 @@ def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
 def transposed_seconds(
     mesh: DeviceMesh, axes: Iterable[int], dim: int, gathered_bytes: int
 ) -> float:
-    """Of the transpose that stands before an all-gather of a dimension over mesh axes, or behind a
-    reduce-scatter, on devices on which these move the first one alone; 0 on others."""
+    """Seconds of the transpose before an all-gather of a dimension, or after a reduce-scatter, on
+    devices whose collectives move only the first dimension; 0 on others."""
     if dim == 0 or not mesh.hardware.traits.gathers_first_dimension:
         return 0.0
     return slice_price(mesh, gathered_bytes // prod(mesh.shape[axis] for axis in axes)).seconds

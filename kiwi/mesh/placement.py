@@ -95,7 +95,7 @@ class Placement:
         return tuple(grid.transpose(np.argsort(places)).ravel().tolist())
 
     def axis_texts(self, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
-        """In words what each axis runs over."""
+        """In words, the connection of each axis."""
         return tuple(
             " x ".join(part.text(dimensions[part.dimension]) for part in self.parts((axis,)))
             for axis in range(len(self.axes))

@@ -1,20 +1,22 @@
-"""What was measured on a machine, and what follows from it for sizes that were not.
+"""Measurements of a machine, and predictions from them for other sizes.
 
 A look-up takes the first of these that applies, and says which:
 
 1. *measured*: an entry for the same operator, dtype and shapes;
-2. *interpolated*: along the one dimension in which two entries enclose the query and otherwise
+2. *interpolated*: between two entries that enclose the query along one dimension and otherwise
    agree with it, linearly in the logarithms of size and time;
-3. *extrapolated*: the roofline of the query, scaled by what the nearest entry of the same
-   operator and dtype took over its own roofline;
-4. *analytic*: the roofline alone, where the table has no such operator. The same holds of
-   collectives, by axis length and bytes, with the alpha-beta model for the roofline.
+3. *extrapolated*: the roofline of the query, multiplied by the ratio of time and roofline of the
+   nearest entry with the same operator and dtype;
+4. *analytic*: the roofline alone, if the table has no such operator.
 
-Where a compiler stated the times and no device was measured, the first three are *compiler*.
+Collectives are looked up in the same way, by axis length and bytes, with the alpha-beta model for
+the roofline.
 
-Beside matmuls, convolutions and reductions, operators are *streams* (memory traffic by bytes: what
-fits into caches is faster) and *elementwise* functions (what a kernel takes longer for applying one
-once more).
+If a compiler stated the times and no device was measured, the first three are *compiler*.
+
+Beside matmuls, convolutions and reductions, operators are *streams* (memory traffic by bytes: small
+buffers in caches are faster) and *elementwise* functions (the extra time of a kernel for applying
+one once more).
 
 A table's file is JSON with a version, checked whole when read (docs/reference/files.md). Reading it
 parses JSON and nothing else.
@@ -151,7 +153,8 @@ class ProfileTable:
         return replace(found, provenance=self._provenance(found.provenance))
 
     def _provenance(self, found: Provenance) -> Provenance:
-        """That of what was looked up, in a table that is a compiler's or was measured."""
+        """The provenance of a look-up: the given one in a measured table, *compiler* in a
+        compiler's."""
         is_of_a_compiler = self.environment is not None and bool(self.environment.compiler)
         known = found is not Provenance.ANALYTIC and is_of_a_compiler
         return Provenance.COMPILER if known else found

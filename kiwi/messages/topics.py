@@ -91,7 +91,7 @@ RULE_WITHOUT_WITNESS = _error(
 
 PIPELINE = _error(
     "KIWI-A008",
-    "A pipeline cannot be cut so",
+    "The numbers of a pipeline do not fit together",
     cause="The numbers of layers, samples, stages, microbatches and rounds do not fit together.",
     remedy="Stages times rounds divide the layers, microbatches divide the samples; with several"
     " rounds there are at least as many microbatches as stages.",
@@ -180,7 +180,7 @@ NO_PRICE = _error(
 SAME_PROFILE_NAME = _error(
     "KIWI-C009",
     "Two profiles have the same name",
-    cause="Rows of the table are told apart by the names of profiles.",
+    cause="Rows of the table are identified by the names of profiles.",
     remedy="Another name for one of them: dataclasses.replace(hardware, name=...).",
 )
 
@@ -246,7 +246,7 @@ TOO_MANY_AXES = _error(
 MESH_OF_CLUSTER = _error(
     "KIWI-D003",
     "A mesh does not hold the devices of a cluster",
-    cause="The product of the shape is another number than that of the devices.",
+    cause="The product of the shape differs from the number of devices.",
     remedy="A shape whose product is the number of devices, or none.",
 )
 
@@ -374,7 +374,7 @@ NO_LOGICAL_NAMES = _error(
 LOGICAL_AXES = _error(
     "KIWI-E007",
     "logical_axes does not fit the arguments",
-    cause="Its pytree is no prefix of that of the planned arguments.",
+    cause="Its pytree is no prefix of the pytree of the planned arguments.",
     remedy="A pytree prefix of the arguments; a tuple of names, or None, is a leaf.",
 )
 
@@ -557,7 +557,7 @@ RULE_MISFIT = _error(
 
 KERNEL_NAME = _error(
     "KIWI-K003",
-    "A kernel's name is not that of a function",
+    "A kernel's name is not a function's name",
     cause="Kernels are recognised by module and name of the function that calls them.",
     remedy='Module and name of the function: "my_lib.attention.fwd".',
 )
@@ -1033,7 +1033,7 @@ SPEC_ENTRY = _error(
 UNKNOWN_AXIS = _error(
     "KIWI-S007",
     "A sharding names an axis that the mesh lacks",
-    cause="The mesh names its axes otherwise.",
+    cause="The mesh has other axis names.",
     remedy="Use the names of the mesh, or pass axis_names= to name its axes.",
 )
 
@@ -1075,7 +1075,7 @@ OTHER_MEMORY = _error(
 NOT_A_PREFIX = _error(
     "KIWI-S013",
     "Shardings do not fit the pytree",
-    cause="Its structure is no prefix of that of the arguments or results.",
+    cause="Its structure is no prefix of the structure of the arguments or results.",
     remedy="A pytree prefix, as in jax.jit.",
 )
 
@@ -1111,7 +1111,7 @@ GIVEN_VALUE = _error(
     "KIWI-S018",
     "A hint asks to recompute or offload an argument",
     cause="Arguments are given, nothing computes them.",
-    remedy="keep=True is what happens; or hint what is computed from it.",
+    remedy="keep=True, which is the case anyway; or a hint on a value computed from it.",
 )
 
 NO_SHARDING_LEFT = _error(
@@ -1169,7 +1169,7 @@ PINNED = _note(
 
 UNFOLLOWED = _note(
     "KIWI-S104",
-    "Values lie otherwise than the function constrains them",
+    "Values have other shardings than the function asks for",
     cause="The planner heeds no constraints, the mesh lacks the axes, or no strategy of the "
     "operators yields the layout.",
     remedy='planner="joint", axis_names= as the function uses them, or no constraint on this '
@@ -1207,7 +1207,7 @@ OFFLOAD_UNREAD = _warning(
 
 HINTS_INSIDE = _warning(
     "KIWI-S109",
-    "Hints inside of what is planned whole are not read",
+    "Hints inside a region that is planned whole are not read",
     cause="A region that Kiwi plans as one operator has no decisions of its own inside.",
     remedy="open_loops=True for loops; for other regions put the hint on a result of the region.",
 )
@@ -1224,7 +1224,7 @@ FUNCTION = _error(
 
 NOT_A_FUNCTION = _error(
     "KIWI-T002",
-    "Something else than a function is to be planned",
+    "The argument to plan is not a function",
     cause="kiwi.plan and kiwi.jit take a function first.",
     remedy="@kiwi.jit(mesh_shape=(2, 4)), with options by keyword.",
 )
@@ -1271,7 +1271,7 @@ RAISES = _error(
     "KIWI-T008",
     "The function raises an error while jax traces it",
     cause="The function fails for arguments of these shapes, before anything is planned.",
-    remedy="Mend the line that the message names; --debug shows the traceback. "
+    remedy="Correct the line that the message names; --debug shows the traceback. "
     "jax.eval_shape(function, *args) shows the same error without Kiwi.",
 )
 
@@ -1280,8 +1280,8 @@ DATA_DEPENDENT = _error(
     "The function needs values of arrays while jax traces it",
     cause="An if, a loop, or a conversion such as int() or bool() depends on the values of an "
     "array, and while a function is traced arrays have shapes only.",
-    remedy="jnp.where, jax.lax.cond or jax.lax.while_loop; or static_argnames= for what is no "
-    "array.",
+    remedy="jnp.where, jax.lax.cond or jax.lax.while_loop; or static_argnames= for an "
+    "argument that is no array.",
 )
 
 NO_ARRAY_RESULT = _error(

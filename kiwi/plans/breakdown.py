@@ -90,7 +90,7 @@ class OperatorEntry:
 
     @property
     def residency(self) -> Residency:
-        """What happens to its results."""
+        """The residency of its results."""
         return Residency(self.recompute_at, self.end, self.fetch_at)
 
     @property

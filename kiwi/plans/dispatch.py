@@ -182,7 +182,7 @@ class Dispatched:
 
 
 def _lies_as(leaf: Any, sharding: jax.sharding.Sharding) -> bool:
-    if isinstance(leaf, jax.core.Tracer) or not isinstance(leaf, jax.Array):
+    if jax_internals.is_tracer(leaf) or not isinstance(leaf, jax.Array):
         return False
     return leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
 

@@ -1,12 +1,12 @@
-"""Where copies to and from the host crowd in an iteration of a loop: a body takes
+"""Copies to and from the host that crowd in an iteration of a loop. A forward body takes
 
     max over v of (sum of c(u), u up to v + sum of k(w), w from v on)
 
-with the seconds c(u) of computing unit u and k(v) of copying the result of v
-(docs/how_it_works/cost_model.md, "Copies to the host"; two machines in line, Johnson, *Optimal
-two- and three-stage production schedules*, 1954), a backward one the same the other way around. The
-v at which that is largest, were all copied that may be, divides the body: the copies from v on hide
-behind what is computed after v alone.
+with the seconds c(u) of computing unit u and k(v) of copying the result of v. A backward body takes
+the same in reverse (docs/how_it_works/cost_model.md, "Copies to the host"; two machines in line,
+Johnson, *Optimal two- and three-stage production schedules*, 1954). The v of the maximum, if
+everything that may be is copied, divides the body: the copies from v on can hide only behind the
+computation after v.
 """
 
 import math

@@ -115,7 +115,7 @@ class LibraryCall:
         return self.flops / prod(shards.get(f, 1) for f in self.factors)
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
-        """What one device reads and writes."""
+        """The bytes that one device reads and writes."""
         return sum(tensor.local_bytes(shards) for tensor in (*self.operands, self.result))
 
 

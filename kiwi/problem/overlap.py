@@ -234,8 +234,8 @@ class Overlap:
         return count + len(_PHASES) * self._loops_before[time] + _PHASES.index(phase)
 
     def _window_again(self, unit: Unit) -> int:
-        """The window of the backward pass: the loop of the last reader in the unit's own index
-        space, or the place of the last reader."""
+        """The window in which a unit is recomputed: the loop of its last reader, if that has the
+        unit's own index space; otherwise the place of the last reader."""
         if unit.loop is None:
             return self._window_between(last_use(self.units, unit), Phase.BACKWARD)
         loops = self.units.graph.program.loops

@@ -1,12 +1,12 @@
-"""What a schedule of units holds, and how long its recomputation takes.
+"""The memory of a schedule of units, and the time of its recomputation.
 
-Any schedule: units in any valid order, each computed once or more often, under one sharding
-strategy each. Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges
-those of `kiwi.memory.live_ranges`, as in the joint problem.
+A schedule runs units in any valid order, each once or more often, under one sharding strategy each.
+Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges those of
+`kiwi.memory.live_ranges`, as in the joint problem.
 
-**Points of time** at which the computations start and are read (`ScheduledRuns`). The schedule of a
-solution of the joint problem (`is_of_residencies`) has a point of time for each unit, as that
-problem has: units that are recomputed for one reader share the reader's point. In any other
+**Points of time** are those at which computations start and are read (`ScheduledRuns`). The
+schedule of a solution of the joint problem (`is_of_residencies`) has a point of time for each unit,
+as that problem has: units that are recomputed for one reader share the reader's point. In any other
 schedule each step has a point of its own.
 """
 
@@ -113,7 +113,7 @@ class ScheduledRuns:
         return found
 
     def _read_by(self, reader: int, uses: Sequence[int]) -> Iterator[int]:
-        """As `UnitGraph.uses`: who reads an element reads what is stacked."""
+        """The readers as in `UnitGraph.uses`: a reader of an element reads the stack."""
         unit = self._units.units[self._steps[reader]]
         border, entered = self._units.border(unit), self._units.entered_while(unit)
         if border == SLICE:
@@ -140,13 +140,14 @@ class ScheduledRuns:
 
     @functools.cached_property
     def _overwritten_by(self) -> dict[int, int]:
-        """The steps over whose result their last reader writes its own, with that unit."""
+        """By step, the unit that writes its result over the step's, as its last reader."""
         victims = ((self._victim(step), unit) for step, unit in enumerate(self._steps))
         return {step: unit for step, unit in victims if step is not None}
 
     def _victim(self, step: int) -> int | None:
-        """The latest step whose result this one writes over: one at the point before, or a library
-        call, and no reader comes behind. What is computed again writes over nothing."""
+        """The latest step whose result this one writes over; None if there is none. It is the step
+        at the point before or a library call, and nothing reads its result later. A recomputation
+        writes over nothing."""
         unit = self._units.units[self._steps[step]]
         if self.steps_of[unit.index][0] != step:
             return None

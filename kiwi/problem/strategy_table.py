@@ -127,13 +127,13 @@ class StrategyTable:
         return reads, outputs, summed, factors, given, held, work, trips, share, kind
 
     def _stored(self, value: int) -> Hashable:
-        """What the buffers of a value depend on beside its shape and layout."""
+        """The part of a value's storage that its buffers depend on beside shape and layout."""
         dtype = str(self.units.graph.program.values[value].dtype)
         return dtype, self.kernels.storage.kind(value)
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
-    """Those kept whose result is smaller than any scattered one from the same operands."""
+    """The kept strategies whose result is smaller than any scattered one from the same operands."""
     least_bytes: dict[object, int] = {}
     for s in strategies:
         if not s.cuts_sums:

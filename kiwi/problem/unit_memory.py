@@ -35,7 +35,7 @@ class UnitMemory:
 
     @property
     def workspace_bytes(self) -> int:
-        """Of all buffers together."""
+        """Bytes of all buffers together."""
         return sum(self.workspace)
 
     @property

@@ -2,10 +2,11 @@
 
 Devices that share cores, memory or links slow each other down. Every device has buffers of its own.
 A figure is the median of repetitions after a warm-up, and its spread is half the interquartile
-range over the median. The cost of calling a program is subtracted. On CPUs it is the time of a
-program that does next to nothing. Elsewhere a call may take longer than a kernel, but the next call
-need not wait for its end. There the time of a program that computes the same half as often is
-subtracted.
+range over the median.
+
+The cost of calling a program is subtracted. On CPUs that is the time of a program that does next to
+nothing. On other devices a call may take longer than a kernel, while the next call need not wait
+for its end. So the program is compared with one that computes the same half as often.
 """
 
 import enum
@@ -221,7 +222,7 @@ def spec_of(mesh: Any, local: Any) -> Any:
 
 
 class Kind(enum.Enum):
-    """What a `Point` times."""
+    """The kind of a `Point`."""
 
     MATMUL = "matmul"
     OPERATOR = "operator"

@@ -81,7 +81,8 @@ def _repeatable(equation: Any) -> Callable[[Any], Any]:
 
 
 def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Point | None:
-    """None if the equation's parameters name sizes that differ from device to device."""
+    """The operator of an equation; None if its parameters name sizes that differ from device to
+    device."""
     shapes, found = call.local_shapes(shards), call.result.local_shape(shards)
     dtypes = tuple(v.aval.dtype for v in equation.invars)
 

@@ -345,7 +345,7 @@ def known_hardware(device: Any) -> Hardware:
 def collective_points(
     mesh: DeviceMesh, sizes_bytes: Sequence[int] = COLLECTIVE_BYTES
 ) -> Iterator[Point]:
-    """Every kind along every set of mesh axes."""
+    """The points of all collectives, along every set of mesh axes."""
     for count in range(1, len(mesh.nontrivial_axes) + 1):
         for axes in combinations(mesh.nontrivial_axes, count):
             devices = prod(mesh.shape[a] for a in axes)

@@ -28,7 +28,7 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def render_comparison(data: Mapping[str, Any]) -> str:
-    """The page of two plans, of the data of `kiwi.plans.comparison`."""
+    """The page that compares two plans, from the data of `kiwi.plans.comparison`."""
     return _page("Kiwi: two plans", data, _OF_TWO_PLANS)
 
 

@@ -63,7 +63,7 @@ class Loads:
 
     @classmethod
     def of(cls, parts: Sequence[Node | Edge]) -> "Loads":
-        """Those of the nodes, and then of the edges."""
+        """The loads of the nodes, and then of the edges."""
         keys: dict[tuple[int, int], int] = {}
         part: list[int] = []
         key: list[int] = []

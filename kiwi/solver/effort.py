@@ -38,7 +38,7 @@ class Allowance:
         return Allowance(share * self.work, share * self.seconds)
 
     def less(self, spent: "Allowance") -> "Allowance":
-        """What is left of both, at least 0."""
+        """The rest of both, at least 0."""
         return Allowance(max(0.0, self.work - spent.work), max(0.0, self.seconds - spent.seconds))
 
     def at_least(self, other: "Allowance") -> "Allowance":

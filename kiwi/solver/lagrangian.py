@@ -119,7 +119,7 @@ class Search:
             self.peak_bytes = priced.peak_bytes
 
     def offer_lifted(self, choice: np.ndarray | None) -> None:
-        """Offers what a choice of `left` stands for."""
+        """Offers the problem's solution for a choice of `left`."""
         if choice is not None:
             self.offer(self.left.lift(choice).tolist())
 

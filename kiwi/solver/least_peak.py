@@ -22,9 +22,13 @@ _PRECISION = 1e-3
 
 @dataclass(frozen=True)
 class LeastPeak:
-    """`found_bytes`: the least peak of any assignment found, or None; `bound_bytes`: proven, no
-    assignment peaks lower; `choice`: the assignment of least peak that a probe found, if any;
-    `work`: as of `kiwi.solver.SolveResult`."""
+    """The result of a search for the least peak.
+
+    - `found_bytes`: the least peak of any assignment found, or None.
+    - `bound_bytes`: a proven lower bound on every assignment's peak.
+    - `choice`: the assignment with the least peak that a probe found, if any.
+    - `work`: as in `kiwi.solver.SolveResult`.
+    """
 
     found_bytes: int | None
     bound_bytes: int

@@ -114,7 +114,7 @@ class Network(Arrays):
 
 @inner
 def cell(net: Network, end, mine, theirs):
-    """Where in `table` the pair of an option at `end` and one at the other end stands."""
+    """The position in `table` of the pair of an option at `end` and one at the other end."""
     mine = net.line[net.line_start[end] + mine]
     theirs = net.line[net.line_start[end ^ 1] + theirs]
     return net.table_start[end >> 1] + mine * net.step[end] + theirs * net.step[end ^ 1]

@@ -156,7 +156,7 @@ class Edge:
         return len(self.tail_class), len(self.head_class)
 
     def cell(self, tail_option: int, head_option: int) -> tuple[int, int]:
-        """Where in `costs` and `parts` a pair of options stands."""
+        """The position of a pair of options in `costs` and `parts`."""
         return int(self.tail_class[tail_option]), int(self.head_class[head_option])
 
 

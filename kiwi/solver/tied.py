@@ -183,7 +183,7 @@ def _where(array: np.ndarray) -> tuple[object, ...]:
 def _merged_edges(
     edges: Iterable[Edge], places: _Places
 ) -> tuple[Mapping[int, list[_Lines]], list[Edge]]:
-    """By class the edges within it, and one edge for each two classes that have any."""
+    """By class the edges within it, and one edge for each two classes with edges between them."""
     within: dict[int, list[_Lines]] = {}
     between: dict[tuple[int, int], list[_Lines]] = {}
     for edge in edges:
@@ -201,7 +201,7 @@ def _merged_edges(
 
 
 def _sum(ends: tuple[int, int], lines: Sequence[_Lines]) -> Edge:
-    """All of some tables as one edge; equal ones of equal layers count several times."""
+    """The sum of some tables as one edge. Equal tables of equal layers count several times."""
     times: dict[tuple[object, ...], int] = {}
     distinct: dict[tuple[object, ...], _Lines] = {}
     for each in lines:

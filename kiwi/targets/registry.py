@@ -11,7 +11,7 @@ from kiwi.targets.tpu import TPU
 from kiwi.xla.compilers import named, of_platform
 
 TARGETS = {target.name: target for target in (CPU, GPU, TPU)}
-"""By name."""
+"""The targets by name."""
 
 
 def target_named(name: str) -> Target:

@@ -3,4 +3,4 @@
 from kiwi.targets.rules import narrow_moves, overwritten_operands, whole_scans
 
 SHARED = (narrow_moves.RULE, overwritten_operands.RULE, whole_scans.RULE)
-"""In the order in which they state facts."""
+"""The shared rules, in the order in which they state facts."""

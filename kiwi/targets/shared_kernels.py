@@ -36,7 +36,7 @@ class _Kernel:
 
 
 def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, SharedKernel]:
-    """By unit, those in the kernel of an earlier one.
+    """By unit, the earlier kernel that computes it.
 
     - `updates_alone`: whether the compiler does so in updates only.
     """

@@ -103,7 +103,7 @@ FORMULATIONS: dict[str, type[StrategyProgram] | None] = {
     "reduced": ReducedModel,
     "joint": None,
 }
-"""By name the integer program; "joint" is a `Problem`, with solvers of its own."""
+"""The integer programs by name. "joint" is a `Problem`, with solvers of its own."""
 
 
 def _solve_joint(asked: _Question, seconds: float, gap: float) -> Answer:

@@ -138,7 +138,7 @@ class StagedModel(StrategyProgram):
                     self.add(parts[o] >= kept, f"hold[{t},{i},{q},kept,{o}]")
 
     def _held(self, t: int, i: int, k: int) -> list[mathopt.Variable]:
-        """By strategy whether i is held while k runs in stage t; empty where never."""
+        """For each strategy, whether i is held while k runs in stage t; empty if it never is."""
         if i > k:
             return self._kept_as.get((t, i), [])
         if self._is_result_at_end(t, i):
@@ -147,7 +147,7 @@ class StagedModel(StrategyProgram):
         return self._held_as.get((t, i, past)) or self._kept_as.get((t + 1, i), [])
 
     def _add_memory(self) -> None:
-        """[memory]"""
+        """Adds the rows [memory]."""
         first = self.graph.first
         parameters = [dot(self.size[i], self.chosen[i]) for i in range(first)]
         for (t, k), run in self._computed_as.items():

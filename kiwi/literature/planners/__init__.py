@@ -41,4 +41,4 @@ PLANNERS: tuple[Planner, ...] = (
     Rockmate(),
     Rotor(),
 )
-"""In the order in which they are listed."""
+"""The planners, in the order in which they are listed."""

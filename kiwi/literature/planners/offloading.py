@@ -187,7 +187,7 @@ def host_of(one_device: OneDevice, memory_bytes: int | None) -> Host:
 
 
 def _offered(problem: PlanningProblem) -> dict[int, int]:
-    """By unit that may be offloaded the number of the residency that does so."""
+    """For each unit that may be offloaded, the number of the residency that does so."""
     found: dict[int, int] = {}
     for node in problem.unit_nodes:
         for number, residency in enumerate(node.residency.options):
@@ -253,7 +253,7 @@ class FastSA(OffloadingPlanner):
     second_moves: int = SECOND_STAGE.moves
 
     def copies(self, settings: Settings) -> bool:
-        """Where there is a budget of the host's memory."""
+        """Whether there is a budget of host memory."""
         return bool(settings.host_budget_bytes)
 
     def _with_moves(self, function: Callable[..., Any]) -> Callable[..., Any]:

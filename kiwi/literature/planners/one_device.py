@@ -307,7 +307,7 @@ class _Flow:
             self._readers[value].append(step)
 
     def _compute(self, value: int, step: int) -> None:
-        """Again, behind everything that read it before."""
+        """Computes an operator again, after everything that read its earlier result."""
         if value in self._latest:
             before = (self._latest[value], *self._readers[value])
             self._precedes.update((each, step) for each in before if each != step)

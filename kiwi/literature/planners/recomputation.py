@@ -37,7 +37,7 @@ class Checkmate(OneDevicePlanner):
     description: str = "on one device: the best schedule by stages, an integer program"
 
     def method(self) -> Method:
-        """Solved by HiGHS."""
+        """A schedule from the integer program, solved by HiGHS."""
         return PLANNERS["checkmate"]
 
 
@@ -126,7 +126,7 @@ class OrderOnly(OneDevicePlanner):
     description: str = "on one device: the order alone"
 
     def method(self) -> Method:
-        """Found by annealing."""
+        """A schedule found by annealing."""
         return PLANNERS["order-only"]
 
 

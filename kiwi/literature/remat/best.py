@@ -1,21 +1,21 @@
 """Kiwi's own planner: annealing with reordering, and improvement of large neighbourhoods.
 
-Rounds of two threads each (compiled code holds no lock). First short and long annealing runs from
-the given order and a run of `fastsa`, at temperatures in units of the mean time of an operator
-and with equation 1 of FastSA as objective. All kinds of moves are used, most of them aimed: chains
-are recomputed and dropped in one move. Then in turn
+It runs in rounds of two threads each (compiled code holds no lock). The first round anneals from
+the given order, in short and long runs and a run of `fastsa`, at temperatures in units of the mean
+time of an operator and with equation 1 of FastSA as objective. It uses all kinds of moves, most of
+them aimed: chains are recomputed and dropped in one move. Then two steps alternate:
 
-- the recomputations of many operators at once are planned anew by constraint programming
-  (`improvement`), of all operators where the graph is small: exact for the order found;
-- cooler annealing runs start from the best schedule, which may change the order, too.
+- Constraint programming plans the recomputations of many operators anew (`improvement`). If the
+  graph is small, these are all operators, and the result is exact for the known order.
+- Cooler annealing runs start from the best schedule. They may change the order, too.
 
-Stops early once no recomputation is left: then the schedule is optimal. A search that goes on from
-what an earlier one found for another budget begins with the runs from the best schedule.
+The planner stops early once no recomputation is left: the schedule is then optimal. A search that
+continues from the result for another budget begins with the runs from the best schedule.
 
-**Large-neighbourhood improvement** plans recomputations of operators that lie together anew. First
-of all operators at once, which small graphs allow: no schedule with the same order of first
-computations and as many copies is better then. Otherwise of growing or shrinking sets of operators
-around one that is recomputed, as large as can be searched completely.
+**Large-neighbourhood improvement** plans recomputations of neighbouring operators anew. If the
+graph is small, it first takes all operators at once. Then no schedule with the same order of first
+computations and as many copies is better. Otherwise it takes growing or shrinking sets of operators
+around a recomputed one, as large as can be searched completely.
 """
 
 import random
@@ -41,7 +41,7 @@ COOLING = 1e-3
 
 WORKERS = 2
 SECONDS_PER_TRY = 0.1
-"""By which tries are planned; the effort below takes about as long."""
+"""The seconds by which tries are planned. The effort below takes about as long."""
 EFFORT = 0.02
 """The effort of one try, in CP-SAT's deterministic time."""
 WHOLE_EFFORT = 0.2

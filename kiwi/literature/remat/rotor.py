@@ -80,7 +80,8 @@ def unit_bytes_of(chain: Chain, budget_bytes: int, most_units: int) -> int:
 
 
 def _units_to_save(chain: Chain, saved_bytes: list[int], unit_bytes: int) -> int:
-    """What suffices to save so much of each stage: that, and the largest of what runs directly."""
+    """The units of memory that suffice to save the given bytes of each stage: these bytes, and the
+    largest value that runs directly."""
     options = [option for stage in chain.stages for option in stage.options]
     peak_bytes = max(max(o.forward_peak_bytes, o.backward_peak_bytes) for o in options)
     held_bytes = max(stage.held_gradient_bytes for stage in chain.stages)

@@ -76,11 +76,11 @@ PLANNERS: dict[str, Method] = {
 }
 DEFAULT_PLANNER = "remat"
 CHAIN_PLANNER = "rotor"
-"""What finds small peaks of large graphs quickly, where a backward part is known."""
+"""A planner that finds small peaks of large graphs quickly, if a backward part is known."""
 LEAST_SHARE, LEAST_SECONDS = 0.1, 0.5
 """For which a feasible budget is looked for after a planner failed: of the time limit, at least."""
 LATEST = 4.0
-"""By how much that may take longer on a slow machine."""
+"""The factor by which that planner may be late on a slow machine."""
 
 
 def solve(

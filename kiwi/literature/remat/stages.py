@@ -134,7 +134,7 @@ class StageGraph:
 
     @cached_property
     def readers(self) -> Mapping[int, Mapping[int, Sequence[int]]]:
-        """By value the nodes that read it, in order, with the options that do."""
+        """For each value the nodes that read it, in order, with the options that do."""
         found: dict[int, dict[int, list[int]]] = {d: {} for d in self.writer}
         for k, node in enumerate(self.nodes):
             for o, part in enumerate(node.parts):
@@ -195,7 +195,7 @@ class StageProgram:
         )
 
     def runs(self, values: Mapping[mathopt.Variable, float]) -> Runs:
-        """What runs in a solution, stage by stage and in the order of nodes within each."""
+        """The computations of a solution, stage by stage and in the order of nodes within each."""
         return tuple((k, o) for (_, k, o), each in sorted(self.run.items()) if values[each] > 0.5)
 
     def hint(self, known: Sequence[int]) -> dict[mathopt.Variable, float]:

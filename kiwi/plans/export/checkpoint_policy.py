@@ -32,14 +32,15 @@ LEAST_FOUND = 0.5
 
 @dataclass(frozen=True, eq=False)
 class CheckpointPolicy:
-    """What `jax.checkpoint` needs to keep and recompute as a plan does.
+    """A loss and a policy with which `jax.checkpoint` keeps and recomputes as a plan does.
 
-    - `function`: the loss, of the same arguments, in which what the plan keeps is named.
-    - `checkpointed`: the same under the policy, to be differentiated: checkpointed by segments,
-      each recomputed when its cotangent is there (`kiwi.plans.export.named_equations`).
-    - `policy`: saves exactly these names; `names`: in order.
-    - `unmatched`: how many values that the plan keeps were not found in the loss, and are
-      recomputed: what the step computes outside of it, or what it computes otherwise.
+    - `function`: the loss, with the same arguments. The values that the plan keeps have names in
+      it.
+    - `checkpointed`: the same under the policy, to be differentiated. It is checkpointed by
+      segments, each recomputed when its cotangent is known (`kiwi.plans.export.named_equations`).
+    - `policy`: saves exactly these names. `names`: the names, in order.
+    - `unmatched`: the number of values that the plan keeps and that were not found in the loss.
+      They are recomputed: the step computes them outside of it, or in another way.
     """
 
     function: Callable[..., Any]

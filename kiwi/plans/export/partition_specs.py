@@ -38,7 +38,7 @@ class PartitionSpecs:
     by_path: Mapping[str, PartitionSpec]
 
     def matching(self, pattern: str) -> dict[str, PartitionSpec]:
-        """Those whose paths a pattern of `kiwi.Constraints` matches."""
+        """The shardings whose paths a pattern of `kiwi.Constraints` matches."""
         return {path: spec for path, spec in self.by_path.items() if matches(pattern, path)}
 
 
@@ -122,7 +122,8 @@ def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
 
 
 def _under_rules(names: Sequence[str | None], rules: Mapping[str, MeshAxes]) -> PartitionSpec:
-    """As Flax applies rules: a mesh axis cuts one dimension, rules count in their order."""
+    """The sharding by rules, as Flax applies them: a mesh axis cuts one dimension, and rules count
+    in their order."""
     entries: list[MeshAxes] = [None] * len(names)
     used: set[str] = set()
     for logical, axes in rules.items():

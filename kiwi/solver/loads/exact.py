@@ -124,7 +124,7 @@ class LoadedNetwork:
 
 
 def _amounts(problem: Problem, net: Network, key: _Key) -> Amounts:
-    """What the options and pairs of a network add to one load."""
+    """The amounts of a network's options and pairs for one load."""
     cost, table = np.zeros(net.option_count), np.zeros(len(net.table))
     for number, node in enumerate(problem.nodes):
         for amounts in _of(node.loads, key):

@@ -130,8 +130,8 @@ class Weights:
 
 
 def _compared(loads: Loads) -> Iterator[tuple[int, int, bool]]:
-    """For each window with several channels the largest beside the first, and whether it is larger
-    than that."""
+    """For each window with several channels the largest channel beside the first, and whether its
+    load exceeds the first one's."""
     for window in sorted({window for window, _ in loads}):
         own = {c: amount for (w, c), amount in loads.items() if w == window and c}
         if own:

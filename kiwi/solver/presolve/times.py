@@ -86,7 +86,7 @@ def _is_sorted(begin, end, first, last):
 
 @inner
 def _by_piece(piece, count):
-    """Where each of `count` pieces begins, and the entries by the piece that they belong to."""
+    """The beginning of each of `count` pieces, and the entries by the piece that they belong to."""
     start = np.zeros(count + 1, dtype=np.int64)
     for k in piece:
         start[k + 1] += 1

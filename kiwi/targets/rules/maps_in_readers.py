@@ -21,7 +21,7 @@ _ROWS, _COLUMNS = 64, 16_385
 
 
 def _softmax(x: jax.Array) -> jax.Array:
-    """Of rows that no compiler reduces in the kernel that writes the result."""
+    """A softmax of rows that no compiler reduces in the kernel that writes the result."""
     return jax.nn.softmax(2.0 * x) + 1.0
 
 

@@ -52,7 +52,7 @@ class CpuCompiler(Compiler):
         return compile_elsewhere(step) if len(devices) < step.mesh.size else _read(step, devices)
 
     def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
-        """See `Compiler`: all that the process has."""
+        """All CPU devices of the process; see `Compiler`."""
         return cpu_devices()
 
     def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:

@@ -60,7 +60,7 @@ class Hierarchy:
 
     @property
     def height(self) -> int:
-        """0 for a single operator."""
+        """The number of levels below the cluster; 0 for a single operator."""
         return 1 + max((child.height for child in self.children), default=-1)
 
     def parts(self) -> Iterator["Hierarchy"]:

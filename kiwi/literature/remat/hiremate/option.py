@@ -99,7 +99,7 @@ def _part(
 def _substeps(
     graph: RematGraph, steps: Steps, own_bytes: Sequence[int], reads: frozenset[int], born: Set[int]
 ) -> tuple[Substep, ...]:
-    """Those that no other implies; values of no bytes make no difference."""
+    """The substeps that no other one implies. Values of no bytes make no difference."""
     freed = frozenset(v for v in reads if graph.values[v].size_bytes)
     born = frozenset(v for v in born if graph.values[v].size_bytes)
     unborn: frozenset[int] = frozenset()

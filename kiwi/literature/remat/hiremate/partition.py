@@ -39,11 +39,11 @@ class Tree:
 
 @dataclass(frozen=True)
 class ForwardGraph:
-    """What is partitioned: nodes 0 … n - 1 in topological order.
+    """The graph to divide: nodes 0 … n - 1 in topological order.
 
     - `before[q]`: the nodes with an edge to q.
-    - `crossing`: values as (writer or -1, readers, bytes): they cross the border of a group
-      unless writer and readers are all inside, or all outside.
+    - `crossing`: values as (writer or -1, readers, bytes). They cross the border of a group unless
+      writer and readers are all inside, or all outside.
     """
 
     before: tuple[tuple[int, ...], ...]
@@ -175,7 +175,7 @@ class _Level:
         return size_bytes * operators**ALPHA
 
     def _crossing_values(self) -> list[list[tuple[int, tuple[int, ...], int]]]:
-        """By node, the values that it writes or reads, between nodes of this level."""
+        """The values that each node writes or reads, between nodes of this level."""
         place = {k: index for index, tree in enumerate(self._trees) for k in tree.operators}
         found: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in self._trees]
         for writer, readers, size_bytes in self._graph.crossing:
@@ -206,7 +206,7 @@ class _Level:
         yield from self._sources_with_reader(sources)
 
     def _sources_with_reader(self, sources: set[int]) -> Iterator[frozenset[int]]:
-        """A source that one node alone reads may join it."""
+        """Joins a source that only one node reads to that node."""
         readers: dict[int, list[int]] = {k: [] for k in sources}
         for k, leaders in enumerate(self._before):
             for source in leaders & sources:

@@ -29,9 +29,9 @@ class Update:
 class Host:
     """The host of one device.
 
-    - `outward_bytes_per_second`: of copies from the device to the host; `inward_bytes_per_second`:
-      back. Both directions work at once.
-    - `memory_bytes`: for values of the graph; None: as much as they need.
+    - `outward_bytes_per_second`: the rate of copies from the device to the host.
+      `inward_bytes_per_second`: the rate back. Both directions work at once.
+    - `memory_bytes`: the memory for values of the graph; None for as much as they need.
     - `updates`: operators that may run on the host.
     - `stays`: values of the graph that are never copied to the host.
 
@@ -91,7 +91,7 @@ class HostRun:
 
 @dataclass(frozen=True)
 class OffloadSchedule:
-    """What the device computes, step by step, and what goes on beside it.
+    """The computations of the device, step by step, and the copies and updates beside them.
 
     - `steps`: the operator of each step, or `IDLE`.
     - `outward`, `inward`: copies from the device to the host, and back.
@@ -99,8 +99,8 @@ class OffloadSchedule:
     - `host_inputs`: inputs of the graph that are on the host when the step begins, and again when
       it ends.
 
-    A value may be used where the last copy of it was made: by an operator, by a transfer, by a host
-    run. An older copy leaves memory after its last use.
+    A value may be used where its last copy was made: by an operator, by a transfer, by a host run.
+    An older copy leaves memory after its last use.
     """
 
     steps: tuple[int, ...]

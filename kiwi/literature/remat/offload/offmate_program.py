@@ -45,7 +45,8 @@ from kiwi.literature.remat.offload.blocks import BlockOption, Group, backward_wi
 from kiwi.literature.remat.offload.host import Host
 
 BUDGET_UNITS = 1e4
-"""Memory is scaled so that the budget has this size, time to this for all operators."""
+"""Memory is scaled so that the budget is this number, and time so that all operators take this
+number."""
 
 Values = Mapping[mathopt.Variable, float]
 
@@ -150,7 +151,7 @@ class OffMateProgram:
         return self.seconds_unit * sum(values[each] for each in self._seconds)
 
     def _share(self, *, whole: bool = False) -> mathopt.Variable:
-        """In [0, one], or whole values only."""
+        """A variable in [0, one], or an integer one if only whole values are moved."""
         share = self.model.add_variable(lb=0.0, ub=1.0, is_integer=whole and self._whole)
         if not self._whole:
             self._add(share <= self._one)

@@ -45,7 +45,7 @@ MOST_LABELS, MOST_WORK = 2000, 2_000_000_000
 ROUNDS, LEAST_SHARE = 12, 16
 """How often the program is solved, each time for at most this share less memory."""
 BEHIND, AHEAD, SECONDS = 1, 2, 3
-"""Columns of labels; the first is what stays."""
+"""Columns of labels. The first is the bytes that stay on the device."""
 
 
 class Block(NamedTuple):
@@ -208,7 +208,8 @@ class _Program:
         return room - units * unit_bytes, units, least[units]
 
     def _traced(self, labels: Floats) -> Blocks:
-        """What is under way at the turn is waited for."""
+        """The path to the best state. The device waits for transfers under way when the chain
+        turns."""
         waiting = self._host.outward_seconds(1) * labels[:, BEHIND]
         waiting = waiting + self._host.inward_seconds(1) * labels[:, AHEAD]
         at = int(np.argmin(labels[:, SECONDS] + waiting))

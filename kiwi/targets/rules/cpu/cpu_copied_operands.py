@@ -31,15 +31,15 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _COMPUTE_APART = frozenset({"concatenate", "reduce_window", "select_and_scatter"})
-"""Opcodes of rule 4."""
+"""The opcodes of rule 4, see above."""
 
 
 @dataclass(frozen=True)
 class CopiedMatrices(Workspace):
-    """What a unit's operators may copy.
+    """The operands that the compiler may copy for a unit's operators.
 
-    - `matrices`: what matmuls and convolutions read. `freed`: the reads of rule 3.
-    - `apart`: what is computed apart, as multiples of the result.
+    - `matrices`: the operands of matmuls and convolutions. `freed`: the reads of rule 3.
+    - `apart`: the results computed separately, as multiples of the result.
     """
 
     matrices: tuple[Matrix, ...] = ()
@@ -48,7 +48,7 @@ class CopiedMatrices(Workspace):
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit) -> "CopiedMatrices":
-        """Those of `unit`."""
+        """The copied operands of `unit`."""
         found = matrices(units, unit, (MATMUL, CONVOLUTION))
         values = [value for value, _ in unit.rule.reads]
         read = tuple(m for m in found if not _is_written_so(units, unit, values[m.read]))
@@ -58,7 +58,7 @@ class CopiedMatrices(Workspace):
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """As `Workspace.buffers`."""
+        """The buffers, see `Workspace.buffers`."""
         copied = [m.read for m in self.matrices if _is_transposed(m, shards)]
         apart = [int(part * result_bytes) for part in self.apart]
         sizes = [*(read_bytes[read] for read in copied if read not in self.freed), *apart]

@@ -38,7 +38,7 @@ _TABLE, _BATCH = (1024, 256), (512, 256)
 
 
 def _gradient(table: jax.Array, weights: jax.Array, ids: jax.Array) -> jax.Array:
-    """That of an embedding, with two layers behind it."""
+    """The gradient of an embedding, with two layers behind it."""
 
     def loss(table: jax.Array) -> jax.Array:
         return jnp.sin(jnp.sin(table[ids] @ weights) @ weights).sum()
