@@ -128,10 +128,12 @@ class MovedBeside:
     """Bytes that kernels beside the unit's own move through memory.
 
     - `place`: of the equation of the unit at which they do; its factors cut the bytes.
+    - `factors`: those that cut them, where these are not all of the equation's; else None.
     """
 
     place: int
     bytes: int
+    factors: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
