@@ -33,8 +33,9 @@ from kiwi.hlo.kernels import kernel_calls
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.program import Equation
+from kiwi.hlo.region_memory import peak_bytes, region_workspace_bytes
 from kiwi.hlo.region_units import units_of_region
-from kiwi.hlo.regions import moved_bytes, peak_bytes, region_workspace_bytes, trips
+from kiwi.hlo.regions import moved_bytes, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import Kernel, MovedBeside, TransposedOperand
