@@ -14,6 +14,7 @@ from kiwi.emit.context import Context
 from kiwi.emit.execution import Copy
 from kiwi.emit.kernels import on_each_device
 from kiwi.emit.needed_barriers import large_constants
+from kiwi.emit.ragged_products import is_ragged_product, ragged_product
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.program import Equation, Literal, Value
 from kiwi.hlo.sharding_constraints import is_constraint
@@ -128,6 +129,8 @@ class Values:
             elif is_constraint(equation.jaxpr_eqn):
                 # The plan lays out the result, as the constraint says if it can be followed.
                 outputs = equation.operands(local.__getitem__)
+            elif self._execution.facts.ragged_densely and is_ragged_product(equation):
+                outputs = [self._ragged_product(unit, equation, local)]
             elif index in scalar_of:
                 outputs = equation.apply_to(scalar_of[index], local.__getitem__)
             else:
@@ -146,6 +149,23 @@ class Values:
         """The results of an equation that may need other devices than the planning machine's, or
         that is independent along batch dimensions."""
         return on_each_device(self._context, unit, equation, local)
+
+    def _ragged_product(self, unit: Unit, equation: Equation, local: Mapping[int, Any]) -> Any:
+        """A product by groups; its repeated operands lie as the unit reads them."""
+        copies = (self._execution.copy_of(unit, k) for k in range(len(unit.rule.reads)))
+        wanted = {value: layout for value, _, layout in copies}
+
+        def laid_out(number: int, repeated: Any, groups: int) -> Any:
+            value = equation.inputs[number]
+            if not isinstance(value, int) or value not in wanted or self._execution.mesh.size == 1:
+                return repeated
+            dims = wanted[value].dims
+            sharding = TensorSharding((*dims[:groups], (), *dims[groups:]))
+            spec = self._execution.mesh.partition_spec(sharding)
+            named = jax.sharding.NamedSharding(self._context.jax_mesh, spec)
+            return lax.with_sharding_constraint(repeated, named)
+
+        return ragged_product(equation, equation.operands(local.__getitem__), laid_out)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:
         (operand,) = self._program.equations[unit.root].inputs

@@ -36,6 +36,9 @@ from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
 from kiwi.hlo.partitioned_functions import kernel_of
 from kiwi.hlo.regions import inner_jaxprs, multiplies_inside
 
+RAGGED_PRODUCTS = frozenset({"ragged_dot", "ragged_dot_general"})
+"""Primitives that multiply by groups of rows."""
+
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
 
 LARGE_BYTES = 2**20

@@ -1,4 +1,4 @@
-"""Work and memory of the regions of an equation: loops, branches, manual computations.
+"""Work of the regions of an equation: loops, branches, manual computations.
 
 Kiwi prices a region that it does not open from its jaxpr. Shapes inside `shard_map` are those of
 one device, shapes inside other regions those of the whole tensor.
@@ -8,12 +8,9 @@ its grid (`kiwi.hlo.grids`). A `cond` takes its costliest branch. A `while` take
 trip count, which is known if it counts from one literal to another by ones, as `fori_loop` does;
 otherwise it is `ASSUMED_TRIPS`.
 
-*Memory* (`region_workspace_bytes`): the peak of the values that live inside, without the region's
-operands and results. An iteration frees its memory before the next one starts. As in
-`kiwi.hlo.fusion`, an elementwise result with one reader is fused and takes no memory.
+Their memory: `kiwi.hlo.region_memory`.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from math import prod
 from typing import Any
@@ -35,6 +32,7 @@ _MULTIPLY = frozenset({"conv_general_dilated", "dot_general", "pallas_call"})
 _NOT_ABSORBED = frozenset(
     {"cholesky", "concatenate", "conv_general_dilated", "cumlogsumexp", "cummax", "cumprod"}
     | {"cumsum", "dot_general", "dynamic_update_slice", "gather", "pad", "rev", "scatter"}
+    | {"all_to_all", "pmax", "pmin", "ppermute", "psum", "psum_invariant"}
 )
 """Primitives with operands and results of like shapes that are not elementwise."""
 
@@ -87,14 +85,6 @@ def region_flops(eqn: Any) -> float:
     if eqn.primitive.name == "while":
         return trips(eqn) * sum(jaxpr_flops(region) for region in inner_jaxprs(eqn))
     return trips(eqn) * max((jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
-
-
-def region_workspace_bytes(eqn: Any) -> int:
-    """The peak bytes inside the region, without its operands and results. The blocks of a Pallas
-    kernel are not in device memory."""
-    if eqn.primitive.name == "pallas_call":
-        return 0
-    return max((peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
 
 
 def _counted_trips(eqn: Any) -> int | None:
@@ -153,45 +143,26 @@ def elements(variable: Any) -> int:
 def moved_bytes(jaxpr: Any) -> int:
     """The traffic of a jaxpr's operators outside of library kernels, with that of its regions. Each
     operator that is not fused reads its kernel's operands, and writes its result."""
-    readers, total = _readers(jaxpr), 0
+    readers, total = readers_of(jaxpr), 0
     reads: dict[Any, frozenset[Any]] = {}
     for eqn in jaxpr.eqns:
-        sources = [reads.get(v, frozenset({v})) for v in _variables(eqn.invars)]
+        sources = [reads.get(v, frozenset({v})) for v in variables(eqn.invars)]
         read = frozenset[Any]().union(*sources)
-        is_absorbed = len(eqn.outvars) == 1 and _is_absorbed(eqn, eqn.outvars[0], readers)
-        if is_absorbed and eqn.outvars[0] not in jaxpr.outvars:
+        is_fused = len(eqn.outvars) == 1 and is_absorbed(eqn, eqn.outvars[0], readers)
+        if is_fused and eqn.outvars[0] not in jaxpr.outvars:
             reads[eqn.outvars[0]] = read
         elif not _is_library_kernel(eqn):
             inside = inner_jaxprs(eqn)
             total += trips(eqn) * sum(map(moved_bytes, inside))
-            total += 0 if inside else sum(map(_size_bytes, (*read, *eqn.outvars)))
+            total += 0 if inside else sum(map(size_bytes, (*read, *eqn.outvars)))
     return total
 
 
-def peak_bytes(jaxpr: Any) -> int:
-    """The peak over the equations in order, with the regions that they run."""
-    last_read = {v: place for place, eqn in enumerate(jaxpr.eqns) for v in _variables(eqn.invars)}
-    readers = _readers(jaxpr)
-    outside = {*jaxpr.invars, *jaxpr.constvars, *_variables(jaxpr.outvars)}
-    alive = peak = 0
-    dying: Counter[int] = Counter()
-    for place, eqn in enumerate(jaxpr.eqns):
-        for variable in eqn.outvars:
-            if variable in outside or _is_absorbed(eqn, variable, readers):
-                continue
-            size = _size_bytes(variable)
-            alive += size
-            dying[last_read.get(variable, place)] += size
-        peak = max(peak, alive + region_workspace_bytes(eqn))
-        alive -= dying.pop(place, 0)
-    return peak
-
-
-def _readers(jaxpr: Any) -> dict[Any, list[str]]:
+def readers_of(jaxpr: Any) -> dict[Any, list[str]]:
     """For each variable the primitives that read it."""
     found: dict[Any, list[str]] = {}
     for eqn in jaxpr.eqns:
-        for variable in dict.fromkeys(_variables(eqn.invars)):
+        for variable in dict.fromkeys(variables(eqn.invars)):
             found.setdefault(variable, []).append(_kind(eqn))
     return found
 
@@ -205,11 +176,13 @@ def _kind(eqn: Any) -> str:
     return name
 
 
-def _variables(atoms: Any) -> Iterator[Any]:
+def variables(atoms: Any) -> Iterator[Any]:
+    """Those of operands that are no literals."""
     return (a for a in atoms if not isinstance(a, jex.Literal))
 
 
-def _size_bytes(variable: Any) -> int:
+def size_bytes(variable: Any) -> int:
+    """Bytes of a variable of a jaxpr; 0 of what has no dtype of a known size."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
     return elements(variable) * itemsize
 
@@ -223,8 +196,12 @@ def _calls_library(primitive: str) -> bool:
     return primitive == "pallas_call" or primitive.startswith(CUDNN_ATTENTION)
 
 
-def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool:
-    """Whether XLA fuses a result into its reader. A library kernel reads arrays."""
+def is_absorbed(
+    eqn: Any, variable: Any, readers: dict[Any, list[str]], *, read_once: bool = True
+) -> bool:
+    """Whether XLA fuses a result into its reader. A library kernel reads arrays.
+
+    `read_once`: not if several read it, unless they read it in another layout."""
     if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
         return False
     own = readers.get(variable, [])
@@ -233,7 +210,7 @@ def _is_absorbed(eqn: Any, variable: Any, readers: dict[Any, list[str]]) -> bool
         return not is_written
     shapes = {getattr(a.aval, "shape", ()) for a in eqn.invars} - {()}
     maps = all(_spreads(shape, variable.aval.shape) for shape in shapes)
-    return maps and len(own) <= 1 and "dot_general" not in own and not is_written
+    return maps and (len(own) <= 1 or not read_once) and "dot_general" not in own and not is_written
 
 
 def _spreads(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:

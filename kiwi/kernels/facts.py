@@ -60,6 +60,8 @@ class TargetFacts:
       write, unless the compiler is told not to.
     - `row_major_primitives`: primitives whose operands and results have to lie row-major. The
       compiler gives them layouts that their kernels refuse when they run.
+    - `ragged_densely`: products by groups are written as one matmul over all groups. The compiler
+      makes that of them anyway, but partitions neither rows nor groups before it does.
     - `copies_ahead`: programs are tried in which copies begin ahead of their readers.
     - `schedules_for_memory`: the compiler's scheduler keeps memory low, so that plans begin with
       only the barriers that they need. Otherwise every step has one.
@@ -83,6 +85,7 @@ class TargetFacts:
     hoists_copies: bool = False
     transposes_products: bool = False
     row_major_primitives: frozenset[str] = frozenset()
+    ragged_densely: bool = False
     copies_ahead: bool = False
     schedules_for_memory: bool = True
     offloads: bool = False

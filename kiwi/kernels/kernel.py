@@ -129,10 +129,12 @@ class MovedBeside:
     """Bytes that kernels beside the unit's own move through memory.
 
     - `place`: the position of the unit's equation for which they do. Its factors cut the bytes.
+    - `factors`: the factors that cut the bytes, if these are not all of the equation's; else None.
     """
 
     place: int
     bytes: int
+    factors: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,9 @@ from kiwi.hlo.kernels import kernel_calls
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.program import Equation
+from kiwi.hlo.region_memory import peak_bytes, region_workspace_bytes
 from kiwi.hlo.region_units import units_of_region
-from kiwi.hlo.regions import moved_bytes, peak_bytes, region_workspace_bytes, trips
+from kiwi.hlo.regions import moved_bytes, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import Kernel, MovedBeside, TransposedOperand
@@ -132,7 +133,7 @@ class UnitWork:
             reduces=reduces(units, unit),
             functions=tuple(compress(work, is_apart)),
             beside=tuple(
-                (moved.bytes / bandwidth, unit.rule.operator_factors[moved.place])
+                (moved.bytes / bandwidth, _factors(unit, moved))
                 for moved in (*kernel.moved_beside, *_moved_in_kernels(units, unit))
             ),
             region=region_price(kernels, equation, mesh) if is_region else None,
@@ -243,6 +244,11 @@ def _moved_in_kernels(units: UnitGraph, unit: Unit) -> Iterator[MovedBeside]:
         if equation.kernel is not None and kernel_calls(equation.kernel_jaxpr):
             moved = moved_bytes(equation.kernel_jaxpr)
             yield from (MovedBeside(place, moved),) * bool(moved)
+
+
+def _factors(unit: Unit, moved: MovedBeside) -> frozenset[int]:
+    """Those that cut what kernels beside the unit's own move."""
+    return unit.rule.operator_factors[moved.place] if moved.factors is None else moved.factors
 
 
 def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:

@@ -13,6 +13,7 @@ from typing import Any
 from jax.extend import core as jex
 
 from kiwi.hlo.program import Equation, Program
+from kiwi.hlo.region_memory import stored_results
 from kiwi.hlo.regions import inner_jaxprs, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, TensorSharding, axes_of_mesh
@@ -45,11 +46,13 @@ _KINDS = {
 @dataclass(frozen=True)
 class GivenLayouts:
     """The layouts of a unit's reads and results that the program fixes, and its collectives.
-    `collectives` are those of one run, each with the seconds of all its repetitions."""
+    `collectives` are those of one run, each with the seconds of all its repetitions. `stored` says
+    of each result whether it has a buffer of its own."""
 
     reads: tuple[TensorSharding, ...]
     results: tuple[TensorSharding, ...]
     collectives: tuple[Collective, ...]
+    stored: tuple[bool, ...]
 
 
 def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
@@ -70,7 +73,22 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
         tuple(layouts[value] for value, _ in unit.rule.reads),
         tuple(layouts[output] for output in unit.outputs),
         tuple(found),
+        _stored(units, unit),
     )
+
+
+def _stored(units: UnitGraph, unit: Unit) -> tuple[bool, ...]:
+    """Of each result of a unit, whether it has a buffer of its own."""
+    program = units.graph.program
+    equation = program.equations[unit.root]
+
+    def is_argument(number: int) -> bool:
+        value = equation.inputs[number]
+        return not isinstance(value, int) or program.values[value].producer is None
+
+    found = equation.kept(stored_results(equation.jaxpr_eqn, is_argument))
+    by_output = dict(zip(equation.outputs, found, strict=True))
+    return tuple(by_output[output] for output in unit.outputs)
 
 
 def region_name(equation: Equation) -> str:

@@ -215,14 +215,14 @@ class _Enumeration:
 
     def _given(self, given: GivenLayouts) -> ShardingStrategy:
         """The only strategy of a unit whose layouts are all given. Its work is one device's."""
-        result_bytes = self._local_bytes(given.results)
-        compute = self._work.price({}, self._read_bytes(given.reads), result_bytes)
+        read_bytes, result_bytes = self._read_bytes(given.reads), self._local_bytes(given.results)
+        compute = self._work.price({}, read_bytes, result_bytes)
         return ShardingStrategy(
             given.reads,
             given.results,
             compute.seconds,
             given.collectives,
-            result_bytes,
+            self._stored_bytes(given),
             self._work.workspace_bytes,
             compute_provenance=compute.provenance,
             again_seconds=compute.seconds,
@@ -363,6 +363,14 @@ class _Enumeration:
         )
         more = found.partial_bytes - read_bytes
         return (more,) if more > 0 else ()
+
+    def _stored_bytes(self, given: GivenLayouts) -> int:
+        """Bytes of one device's part of those results of a `shard_map` that have buffers."""
+        shape, stored = (
+            self._mesh.shape,
+            zip(self._unit.outputs, given.results, given.stored, strict=True),
+        )
+        return sum(self._storage.local_bytes(v, layout, shape) for v, layout, own in stored if own)
 
     def _local_bytes(self, layouts: Sequence[TensorSharding]) -> int:
         """Bytes of one device's part of all results."""

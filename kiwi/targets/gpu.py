@@ -19,6 +19,7 @@ from kiwi.targets.rules.gpu import (
     gpu_copied_stacks,
     gpu_gathers_first_dimension,
     gpu_offloading,
+    gpu_ragged_products,
     gpu_summed_columns,
     gpu_transposed_operands,
     gpu_transposed_products,
@@ -48,6 +49,7 @@ GPU = Target(
         max_pooling_zeros.RULE,
         gpu_zeros_of_relu.RULE,
         cublas_workspace.RULE,
+        gpu_ragged_products.RULE,
         gpu_transposed_operands.RULE,
         gpu_copied_stacks.RULE,
         # Collectives.

@@ -1,8 +1,8 @@
 """XLA:GPU lends cuBLAS a buffer while it multiplies.
 
 The buffer has 4 MiB, whatever is multiplied. Before jax 0.12 it has 32 MiB from compute capability
-9.0 on. Nothing is lent where XLA generates the code itself: for integers, vectors, and matrices of
-a hundred elements.
+9.0 on. Nothing is lent where XLA generates the code itself: for integers, vectors, outer products,
+and matrices of a hundred elements.
 """
 
 import functools
@@ -44,6 +44,8 @@ def _is_of_library(eqn: Any) -> bool:
     """Whether cuBLAS computes a `dot_general`."""
     summed_of, batch_of = eqn.params["dimension_numbers"]
     elements = 0
+    if not summed_of[0]:
+        return False
     for operand, summed, batch in zip(eqn.invars, summed_of, batch_of, strict=True):
         own = {d: size for d, size in enumerate(operand.aval.shape) if d not in batch}
         is_vector = prod(size for d, size in own.items() if d not in summed) == 1
