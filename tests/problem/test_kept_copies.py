@@ -159,7 +159,7 @@ def test_the_breakdown_adds_up():
     assert at_peak == estimate.memory_bytes[estimate.peak_unit]
     kept = frozenset[OperandRead]().union(*(entry.kept_copies for entry in breakdown.operators))
     assert kept == free_plan().execution.kept_copies
-    assert "kept by operator" in str(free_plan().explain(min(kept).unit, forced=0))
+    assert "read from the copy of operator" in str(free_plan().explain(min(kept).unit, forced=0))
 
 
 def test_xla_s_own_program_keeps_none_in_a_plan():
@@ -275,7 +275,8 @@ def test_a_saved_plan_keeps_it(tmp_path):
     applied = kiwi.load_plan(tmp_path / "plan.json").apply(recomputing_step).plan(*ARGUMENTS)
     assert applied.execution.kept_copies == recomputing_plan().execution.kept_copies
     again = next(read.unit for read in sorted(applied.execution.kept_copies) if read.is_again)
-    assert f", again kept by operator {again}" in str(recomputing_plan().explain(again, forced=0))
+    text = str(recomputing_plan().explain(again, forced=0))
+    assert f"when recomputed, read from the copy of operator {again}" in text
 
 
 # Loops.
