@@ -23,7 +23,6 @@ the nearest one for which a program is known to fit.
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from typing import Generic
@@ -66,11 +65,7 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 from kiwi.timings import begin_round
-from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Arrangement
-
-Begun = Callable[[], CompiledProgram]
-"""Waits for a program that is being compiled."""
 
 
 class ClosedLoop(Generic[P]):
@@ -357,16 +352,12 @@ class ClosedLoop(Generic[P]):
         number = history.solution(SCHEDULE, proposal.limit_bytes, plan.solve_result)
         return replace(proposal, plan=replace(plan, made_by=(number,)))
 
-    def _begun(self, proposal: P) -> Begun | None:
-        """Begins to compile a proposal; None if there is no compiler."""
-        compile = self._tools.compile
-        begin_round()
-        return None if compile is None else compile(proposal.plan.step)
-
     def _compiled(self, proposal: P, attempt: Attempt) -> P:
         """The proposal with its compiled program, on record."""
-        begun = self._begun(proposal)
-        checked = replace(proposal.plan, compiled=None if begun is None else begun())
+        begin = self._tools.compile
+        begin_round()
+        compiled = None if begin is None else begin(proposal.plan.step)()
+        checked = replace(proposal.plan, compiled=compiled)
         self._rounds.append(_round(replace(proposal, plan=checked)))
         checked = self._tools.history.program(
             attempt, checked, proposal.limit_bytes, checked.peak_bytes

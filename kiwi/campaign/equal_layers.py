@@ -178,10 +178,9 @@ class EqualLayers:
             return None
         before, found = self._known
         assert found.objective is not None
-        limits = [math.inf if p.limit_bytes is None else p.limit_bytes for p in (before, problem)]
         is_alike = objective <= (1 + shares.DIFFERENT_LAYERS_GAIN) * found.objective
         took = {"iterations": 0, "work": 0, "seconds": 0.0}
-        return replace(found, **took) if limits[1] <= limits[0] and is_alike else None
+        return replace(found, **took) if _is_tighter(problem, before) and is_alike else None
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
         """A solution after a few rounds, with equal layers if there are any."""
@@ -227,11 +226,18 @@ def _is_answer(before: Problem, found: SolveResult, problem: Problem) -> bool:
     """Whether the solution of a problem is as good for the same problem under another limit."""
     if before.nodes is not problem.nodes or before.edges is not problem.edges:
         return False
-    limits = [math.inf if p.limit_bytes is None else p.limit_bytes for p in (before, problem)]
     is_same_host = before.host_limit_bytes == problem.host_limit_bytes
-    if found.solution is None or not is_same_host or limits[1] > limits[0]:
+    if found.solution is None or not is_same_host or not _is_tighter(problem, before):
         return False
     return evaluate(problem, found.solution).feasible
+
+
+def _is_tighter(problem: Problem, before: Problem) -> bool:
+    """Whether a problem's limit is at most that of another one."""
+    own, other = (
+        math.inf if each.limit_bytes is None else each.limit_bytes for each in (problem, before)
+    )
+    return own <= other
 
 
 def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:

@@ -105,7 +105,6 @@ class OverlapSearch(Generic[P]):
     ) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
         self._history = history or History()
-        self._refused: _Form | None = None
         self.found: P | None = None
 
     def run(self, first: P, propose: Propose[P], most_seconds: float = math.inf) -> P | None:
@@ -118,12 +117,13 @@ class OverlapSearch(Generic[P]):
         programs = self._first_programs(first)
         if not programs:
             return None
-        forms = [self._refused] if self._refused else _comparable(programs)
+        refused = self._refused(first.plan, programs[0])
+        forms = [refused] if refused else _comparable(programs)
         aims = _Aims(self._budget_bytes, first.limit_bytes)
         aim = smallest = _smallest_as_fast(programs)
         larger = 0
         for tried in range(shares.MOST_OVERLAP_PLANS):
-            is_refused = self._refused is not None and not tried
+            is_refused = refused is not None and not tried
             off = 1.0 if is_refused else aims.off(aim.proposal.plan)  # in the way it was compiled
             most = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
             with self._history.within(LESS_MEMORY):
@@ -160,15 +160,18 @@ class OverlapSearch(Generic[P]):
     def _first_programs(self, first: P) -> list[_Made[P]]:
         """The programs of the first plan; none if XLA fails to compile it in every way."""
         forms = [_Form(way) for way in self._ways(first.plan)]
-        best, programs = forms[0], list[_Made[P]]()
+        programs: list[_Made[P]] = []
         while forms and not programs:
             programs = self._compiled(first, [(OVERLAPPING, forms.pop(0))])
         if not programs:
             return []
-        made = programs[0]
-        if made.form != best and _waits(made.proposal.plan):
-            self._refused = best
-        return programs + self._compiled(first, list(self._others(made, forms)))
+        return programs + self._compiled(first, list(self._others(programs[0], forms)))
+
+    def _refused(self, first: Plan, made: _Made[P]) -> _Form | None:
+        """The best form, if XLA failed to compile the first plan in it and the program that was
+        made instead waits for communication."""
+        best = _Form(self._ways(first)[0])
+        return best if made.form != best and _waits(made.proposal.plan) else None
 
     def _compiled(self, proposal: P, asked: Sequence[tuple[Attempt, _Form]]) -> list[_Made[P]]:
         """The programs of a plan in several forms, compiled at the same time; without those that

@@ -118,8 +118,9 @@ class _BarrierBuilder:
         self._live = LiveResults(execution, self._flow)
         self._found = [Barrier() for _ in self._steps]
         self._loops: dict[int, tuple[int, ...]] = {}
-        is_in_time = execution.metrics_in_time
-        self._heavy = self._live.heavy_readers(HEAVY) if is_in_time else frozenset[int]()
+        self._heavy = (
+            self._live.heavy_readers(HEAVY) if execution.metrics_in_time else frozenset[int]()
+        )
         self._backward: list[int] = []
         self._awaited: set[int] = set()
         self._fetches: set[int] = set()

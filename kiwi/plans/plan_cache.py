@@ -25,7 +25,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,30 +102,15 @@ class PlanCache:
     def plan(self, step: StepToPlan, settings: Settings, planner: MadeBy) -> Plan:
         """The plan of an equal request, or a new one, which is kept; raises as the planner does."""
         family = request_family(step, settings)
-        path = self.folder / f"{family}_{request_digest(step, settings)}.json"
+        path = self.folder / f"{family}_{_with_budget(family, settings)}.json"
         found = _read(path, step, settings, planner)
         if found is None:
             found = planner.make(step, settings)
             # If the clock ended a search, another run may find a better plan.
             if found.solve_result.deterministic and found.as_written is None:
                 self._keep(found, path)
-        return self._fastest(found, family, step, settings, planner)
-
-    def _fastest(
-        self, plan: Plan, family: str, step: StepToPlan, settings: Settings, planner: MadeBy
-    ) -> Plan:
-        """The plan, or that of an equal request with a smaller budget if its program is faster."""
-        own_seconds = plan.compiled and plan.compiled.step_seconds
-        if own_seconds is None:
-            return plan
-        best, most_seconds = plan, LEAST_FASTER * own_seconds
-        for path in sorted(self.folder.glob(f"{family}_*.json")):
-            seconds = _seconds_within(path, settings.memory_budget_bytes)
-            if seconds is not None and seconds < most_seconds:
-                other = _read(path, step, settings, planner)
-                if other is not None and other.fits:
-                    best, most_seconds = _for_larger_budget(other, plan), seconds
-        return best
+        others = (each for each in sorted(self.folder.glob(f"{family}_*.json")) if each != path)
+        return _fastest(found, others, step, settings, planner)
 
     def _keep(self, plan: Plan, path: Path) -> None:
         try:
@@ -162,6 +147,26 @@ def _read(path: Path, step: StepToPlan, settings: Settings, planner: MadeBy) -> 
         _LOG.debug("No plan is taken from %s: %s", path, error)
         return None
     return _completed(plan, made, step, settings, planner)
+
+
+def _fastest(
+    plan: Plan, others: Iterable[Path], step: StepToPlan, settings: Settings, planner: MadeBy
+) -> Plan:
+    """The plan, or that of an equal request with a smaller budget if its program is faster.
+
+    `others`: the files of the other requests of the family.
+    """
+    own_seconds = plan.compiled and plan.compiled.step_seconds
+    if own_seconds is None:
+        return plan
+    best, most_seconds = plan, LEAST_FASTER * own_seconds
+    for path in others:
+        seconds = _seconds_within(path, settings.memory_budget_bytes)
+        if seconds is not None and seconds < most_seconds:
+            other = _read(path, step, settings, planner)
+            if other is not None and other.fits:
+                best, most_seconds = _for_larger_budget(other, plan), seconds
+    return best
 
 
 def _seconds_within(path: Path, budget_bytes: int) -> float | None:
@@ -226,8 +231,11 @@ def _completed(
 
 def request_digest(step: StepToPlan, settings: Settings) -> str:
     """The SHA-256 digest of a request."""
-    family, budget_bytes = request_family(step, settings), settings.memory_budget_bytes
-    return hashlib.sha256(f"{family} {budget_bytes}".encode()).hexdigest()
+    return _with_budget(request_family(step, settings), settings)
+
+
+def _with_budget(family: str, settings: Settings) -> str:
+    return hashlib.sha256(f"{family} {settings.memory_budget_bytes}".encode()).hexdigest()
 
 
 def request_family(step: StepToPlan, settings: Settings) -> str:

@@ -49,17 +49,20 @@ _SMALLER = 0.9
 
 
 _REDUCED: WeakKeyDictionary[Problem, Reduction] = WeakKeyDictionary()
-"""Of problems that are searched again: a rough search for the balance of loads is often followed by
-a full one at the same weights."""
+"""The last problem's. A rough search for the balance of loads is often followed by a full one of
+the same problem. What is left of a large problem takes much memory, so no others are kept."""
 
 
 def _reduced(problem: Problem) -> Reduction:
     """What presolving leaves of a problem, its nodes in the order of time."""
-    if problem not in _REDUCED:
+    found = _REDUCED.get(problem)
+    if found is None:
         order = time_order(problem)
         ordered = build_network(problem, order)
-        _REDUCED[problem] = chain(Reduction.renumbered(ordered, order), presolve(ordered))
-    return _REDUCED[problem]
+        found = chain(Reduction.renumbered(ordered, order), presolve(ordered))
+        _REDUCED.clear()
+        _REDUCED[problem] = found
+    return found
 
 
 class Search:
