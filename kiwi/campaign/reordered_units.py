@@ -22,7 +22,13 @@ from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.units import UnitGraph
 from kiwi.memory.heap import split
 from kiwi.memory.live_ranges import LiveRanges, overwritten_pairs
-from kiwi.memory.order_search import MovingBuffer, Steps, better_order, needed_bytes
+from kiwi.memory.order_search import (
+    MovingBuffer,
+    Steps,
+    better_order,
+    least_alive_bytes,
+    needed_bytes,
+)
 from kiwi.memory.residency import Residency, last_use, with_life
 from kiwi.memory.timeline import Buffer
 from kiwi.problem.build import KeptCopies, PlanningProblem, UnitNode
@@ -65,7 +71,10 @@ class Ordered:
 
     def another(self, limit_bytes: int, aim_bytes: int, seed: int) -> "Ordered | None":
         """Another order whose live bytes are within a limit, and which needs less than this order
-        or no more than `aim_bytes`; None if there is none."""
+        or no more than `aim_bytes`; None if none was found, or if every order needs more than
+        `aim_bytes`."""
+        if least_alive_bytes(self.steps) > aim_bytes:
+            return None
         anew = self.needed_bytes <= aim_bytes
         runs = better_order(self.steps, limit_bytes, aim_bytes, seed, anew=anew)
         if runs == tuple(range(len(self.steps.runs))):
