@@ -4,6 +4,9 @@ XLA's program of a plan may take longer than its price: the partitioner gathers 
 plan shards, or a kernel computes more than it should. The program's own seconds then replace the
 price. Units of one kind (the same operators on the same shapes) are alike in all layers, so one
 program corrects them all.
+
+A program may also hide less communication than its plan counts on. That is corrected for all
+operators together.
 """
 
 import functools
@@ -45,19 +48,25 @@ class Correction:
 
 @dataclass(frozen=True)
 class Corrections:
-    """The corrections on one mesh. If two are of one kind and sharding, the first one counts."""
+    """The corrections on one mesh.
+
+    - `entries`: if two are of one kind and sharding, the first one counts.
+    - `overlap`: the part of the overlap of communication and computation that a plan may count on.
+    """
 
     entries: tuple[Correction, ...] = ()
+    overlap: float = 1.0
 
     def __bool__(self) -> bool:
-        return bool(self.entries)
+        return self != NO_CORRECTIONS
 
     def and_also(self, others: Iterable[Correction]) -> "Corrections":
         """These corrections with others added. A new one replaces an old one of the same kind and
         sharding."""
         entries = (*others, *self.entries)
         first = {(e.kind, e.reads, e.results): e for e in reversed(entries)}
-        return Corrections(tuple(e for e in entries if first[e.kind, e.reads, e.results] is e))
+        kept = tuple(e for e in entries if first[e.kind, e.reads, e.results] is e)
+        return Corrections(kept, self.overlap)
 
     def of(self, kind: str) -> tuple[Correction, ...]:
         """The corrections of one kind."""

@@ -94,10 +94,15 @@ WITHOUT_PINS = Attempt(
 WITH_CORRECTIONS = Attempt(
     "with what programs took",
     Kind.SEARCH,
-    "The compiled program takes longer than the plan, and some kinds of kernels account for it.",
-    "The step with their prices corrected. The faster plan as compiled is the answer.",
+    "The compiled program takes longer than the plan. Some kinds of kernels account for it, or the "
+    "program waits for communication that the plan hides.",
+    "The step with their prices corrected, and with less overlap. The faster plan as compiled is "
+    "the answer.",
     (
         "SLOWER_PROGRAM",
+        "LATE_PROGRAM",
+        "CAUSED_BY_WAITING",
+        "LEARNT_OVERLAP",
         "NOTICED_KERNEL",
         "UNPLANNED_TRANSFERS",
         "MOST_CORRECTIONS",

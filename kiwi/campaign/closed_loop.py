@@ -159,7 +159,9 @@ class ClosedLoop(Generic[P]):
         """The fastest program within the budget whose collectives overlap, of a plan or of one of
         less memory."""
         compiles, history = self._tools.compiles_overlapping, self._tools.history
-        self._search = OverlapSearch(self._budget_bytes, compiles, history)
+        settings, learns = self._tools.settings, self._tools.learns_overlap
+        known = settings.corrections.overlap if learns else None
+        self._search = OverlapSearch(self._budget_bytes, compiles, history, known)
         propose = functools.partial(self._of_less_memory, first.plan.execution.arrangement)
         return self._search.run(first, propose, most_seconds)
 

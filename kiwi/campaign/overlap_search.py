@@ -4,7 +4,9 @@ Overlapping programs need more memory than their plan: collectives begin early, 
 for and yield is held the longer. Only such programs are compiled here, few of them.
 
 1. The first plan is compiled with copies that begin ahead of their readers, in the way that hides
-   most. Where its program waits for communication, it is compiled in the compiler's other ways.
+   most. Where its program waits for communication and takes longer than planned, it is compiled in
+   another of the compiler's ways. Where it is late because it waits, the search may end at once: a
+   plan that counts on less overlap follows (`kiwi.campaign.learnt_overlap`).
    Where it is a little over the budget, so is the program whose matmuls wait for gradients, which
    holds less; of a plan of less memory also where its program is far over.
 2. The fastest of these programs says how all further plans are compiled; of those as fast, the
@@ -38,6 +40,7 @@ from kiwi.campaign.barrier_levels import (
     with_metrics_in_time,
 )
 from kiwi.campaign.history import History
+from kiwi.campaign.learnt_overlap import LessOverlap, reached_overlap
 from kiwi.campaign.limits import Measured, OverlapLimits
 from kiwi.campaign.proposer import P
 from kiwi.errors import CompileCheckError
@@ -98,12 +101,21 @@ class _Made(Generic[P]):
 
 
 class OverlapSearch(Generic[P]):
-    """Searches once; `found`: the fastest program within the budget so far."""
+    """Searches once; `found`: the fastest program within the budget so far.
+
+    `known_overlap`: the part of the overlap that the first plan counts on, if `run` may raise
+    `LessOverlap`; None if it may not.
+    """
 
     def __init__(
-        self, budget_bytes: int, compiles: Sequence[Begin], history: History | None = None
+        self,
+        budget_bytes: int,
+        compiles: Sequence[Begin],
+        history: History | None = None,
+        known_overlap: float | None = None,
     ) -> None:
         self._budget_bytes, self._compiles = budget_bytes, compiles
+        self._known_overlap = known_overlap
         self._history = history or History()
         self.found: P | None = None
 
@@ -165,7 +177,16 @@ class OverlapSearch(Generic[P]):
             programs = self._compiled(first, [(OVERLAPPING, forms.pop(0))])
         if not programs:
             return []
+        self._teach(programs[0])
         return programs + self._compiled(first, list(self._others(programs[0], forms)))
+
+    def _teach(self, program: _Made[P]) -> None:
+        """Raises `LessOverlap` if a program of the best way shows that."""
+        if self._known_overlap is None:
+            return
+        overlap = reached_overlap(program.proposal.plan, self._known_overlap)
+        if overlap is not None:
+            raise LessOverlap(overlap, self._seconds)
 
     def _refused(self, first: Plan, made: _Made[P]) -> _Form | None:
         """The best form, if XLA failed to compile the first plan in it and the program that was
@@ -187,7 +208,7 @@ class OverlapSearch(Generic[P]):
         budget."""
         plan = first.proposal.plan
         is_over = self._over_bytes(plan) > 0
-        if is_over or _waits(plan):
+        if is_over or (_waits(plan) and _off(plan) > 1):
             yield from ((OTHER_WAY, other) for other in in_other_ways)
         if 0 < self._over_bytes(plan) <= shares.NEARLY * self._budget_bytes:
             yield from self._in_time(first)
@@ -203,7 +224,7 @@ class OverlapSearch(Generic[P]):
         """The compiler's ways to overlap that are tried, those that also hide reductions first."""
         without_sums = plan.execution.compiler.ways_without_sums
         ways = range(len(self._compiles))
-        return sorted(ways, key=lambda way: way in without_sums)[: shares.MOST_WAYS]
+        return sorted(reversed(ways), key=lambda way: way in without_sums)[: shares.MOST_WAYS]
 
     def _without_copies_ahead(self, smallest: _Made[P]) -> None:
         bare = replace(smallest.proposal, plan=without_forms(smallest.proposal.plan))

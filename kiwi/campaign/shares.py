@@ -266,6 +266,16 @@ NOTICED_KERNEL = 0.05
 UNPLANNED_TRANSFERS = 0.3
 """What a kind of unit takes longer belongs to its sharding if transfers make up this part of it."""
 
+LATE_PROGRAM = 1.1
+"""A plan may count on less overlap if its program takes more than this multiple of its time."""
+
+CAUSED_BY_WAITING = 0.5
+"""A program is late for want of overlap if that accounts for this part of the difference."""
+
+LEARNT_OVERLAP = 0.75
+"""The next plan counts on less overlap by this part of what a program did not reach. All of it is
+too much: a plan that counts on little hides more than it counts on."""
+
 MOST_CORRECTIONS = 2
 """A step is planned again with what programs taught at most this often, and as long as that makes
 the program faster."""

@@ -46,6 +46,8 @@ class Tools:
     - `compile`: begins to compile. Calling the result waits for the program.
     - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
       the ways that may take more memory, the best one first.
+    - `learns_overlap`: whether a search ends with `LessOverlap` if a program hides less than its
+      plan counts on.
     - `share`: the share of the settings' allowance that searches may spend.
     - `history`: the log of all attempts of one planning, shared by tools made from others.
     - `interruption`: shared by all tools made from these. After Ctrl-C, searches end after their
@@ -55,6 +57,7 @@ class Tools:
     settings: Settings
     compile: Begin | None = None
     compiles_overlapping: tuple[Begin, ...] = ()
+    learns_overlap: bool = False
     share: float = 1.0
     history: History = field(default_factory=History)
     interruption: Interruption = field(default_factory=Interruption)

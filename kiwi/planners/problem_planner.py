@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from kiwi.campaign import shares
 from kiwi.campaign.attempts import WITH_CORRECTIONS
 from kiwi.campaign.campaign import Campaign, run, searched
+from kiwi.campaign.learnt_overlap import LessOverlap
 from kiwi.campaign.learnt_seconds import learnt
 from kiwi.campaign.overlap_search import compiled_seconds
 from kiwi.campaign.proposer import Refusal
@@ -38,9 +39,11 @@ class ProblemPlanner(Planner):
     ) -> Plan:
         """See `Planner.plan`. The step is planned again with prices corrected by compiled programs.
         The plan with the fastest program is the answer, with all corrections in its prices."""
-        found = self._once(step, budget_bytes, tools, start)
+        if start is not None:
+            return self._once(step, budget_bytes, tools, start)
+        found, tools = self._with_reached_overlap(step, budget_bytes, tools)
         best, corrections, others = found, tools.settings.corrections, ()
-        for _ in range(shares.MOST_CORRECTIONS if start is None else 0):
+        for _ in range(shares.MOST_CORRECTIONS):
             taught = learnt(found)
             if not taught:
                 break
@@ -59,6 +62,26 @@ class ProblemPlanner(Planner):
         best = replace(best, rounds=(*others, *best.rounds))
         bound = found.solve_result.bound
         return self._priced(best, corrections.and_also(learnt(found)), bound)
+
+    def _with_reached_overlap(
+        self, step: StepToPlan, budget_bytes: int, tools: Tools
+    ) -> tuple[Plan, Tools]:
+        """The plan by prices with as much overlap as programs reach, and tools with these prices.
+        It is never slower than a program that was compiled on the way."""
+        try:
+            learning = replace(tools, learns_overlap=True)
+            return self._once(step, budget_bytes, learning, None), tools
+        except LessOverlap as late:
+            corrections = replace(tools.settings.corrections, overlap=late.overlap)
+            again, seconds = tools.with_settings(corrections=corrections), late.seconds
+        with tools.history.within(WITH_CORRECTIONS):
+            try:
+                found = self._once(step, budget_bytes, again, None)
+            except (InfeasibleBudgetError, NoPlanFoundError):
+                found = None
+        if found is not None and compiled_seconds(found) <= seconds:
+            return found, again
+        return self._once(step, budget_bytes, tools, None), tools
 
     def _priced(self, plan: Plan, corrections: Corrections, bound: float) -> Plan:
         """A plan with its seconds by prices that may have been corrected since. The bound is that

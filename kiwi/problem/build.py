@@ -184,7 +184,8 @@ class OfferedOptions:
         on_host = self.units.graph.program.host_values
         copies = bool(on_host) or self.fixed.host_limit_bytes is not None
         overlap = Overlap.on(self.kernels, copies=copies)
-        overlap = replace(overlap, crowded=self.crowded)
+        share = self.fixed.corrections.overlap * overlap.share
+        overlap = replace(overlap, share=share, crowded=self.crowded)
         if not self.facts.sums_beside_one_kernel:
             return overlap
         combined_bytes = self.facts.combined_sums_bytes

@@ -1,0 +1,48 @@
+"""The overlap of a plan corrected by its compiled program.
+
+A plan assumes how much communication runs behind computation (`kiwi.problem.overlap`). A compiler
+may reach less: XLA:TPU runs one collective at a time beside a matmul, and leaves others waiting.
+If the program waits for most of the time that it takes longer than the plan, the next plan may
+count on less overlap. It then communicates less, or elsewhere.
+"""
+
+from kiwi.campaign import shares
+from kiwi.plans.record import PlanRecord
+from kiwi.xla.simulated import SimulatedTime
+
+
+class LessOverlap(Exception):
+    """A search ends early: its program shows that plans may count on less overlap.
+
+    - `overlap`: as in `Corrections`. `seconds`: the program's, infinite if it is over the budget.
+    """
+
+    def __init__(self, overlap: float, seconds: float) -> None:
+        super().__init__(f"{overlap:.0%} of the overlap is reached.")
+        self.overlap, self.seconds = overlap, seconds
+
+
+def reached_overlap(plan: PlanRecord, known: float) -> float | None:
+    """The part of the possible overlap that the next plan may count on; None if the program agrees
+    with the plan, or differs for another reason. `known`: the part that this plan counted on.
+
+    It lies between what this plan counted on and what its program reached (`LEARNT_OVERLAP`).
+    Another plan communicates elsewhere, where the compiler may hide more.
+    """
+    compiled, estimate = plan.compiled, plan.estimate
+    if compiled is None or compiled.time is None:
+        return None
+    offload_seconds = min(estimate.hidden_seconds, estimate.hidden_offload_seconds)
+    hidden = estimate.hidden_seconds - offload_seconds
+    late = compiled.time.step_seconds - estimate.step_seconds
+    if hidden <= 0 or late <= (shares.LATE_PROGRAM - 1) * estimate.step_seconds:
+        return None
+    waits = min(hidden, _waiting_seconds(compiled.time) - estimate.exposed_seconds)
+    if waits < shares.CAUSED_BY_WAITING * late:
+        return None
+    return known * (1 - shares.LEARNT_OVERLAP * waits / hidden)
+
+
+def _waiting_seconds(time: SimulatedTime) -> float:
+    """The time that a program waits for communication between devices."""
+    return sum(row.exposed_seconds for row in time.communication if row.axes != ())
