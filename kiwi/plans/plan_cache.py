@@ -211,7 +211,7 @@ def _completed(
         for decision, root in zip(plan.decisions, roots, strict=True)
     )
     traced = replace(step, units=plan.execution.units)
-    residencies = tuple((entry.residency,) for entry in plan.breakdown.operators)
+    residencies = tuple((decision.choice.residency,) for decision in plan.decisions)
     result = replace(
         plan.solve_result, seconds=made.solver_seconds, work=made.work, iterations=made.iterations
     )
@@ -219,7 +219,7 @@ def _completed(
     return replace(
         plan,
         mesh=settings.mesh,
-        decisions=decisions,
+        breakdown=replace(plan.breakdown, operators=decisions),
         traced=traced,
         origin=Origin(traced, corrected, planner, residencies),
         solve_result=result,

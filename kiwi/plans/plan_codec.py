@@ -34,11 +34,8 @@ _DERIVED: dict[type, tuple[str, ...]] = {
 @functools.lru_cache(maxsize=8)
 def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
     """A converter for the parts of a plan on a mesh with these axes. It ignores keys that are no
-    fields: a file of an older Kiwi may have them."""
+    fields: an object of a document may hold several parts, as an operator does."""
     found, names = converter(forbid_extra_keys=False), axis_names
-    for kind, derived in _DERIVED.items():
-        omitted: Any = {name: override(omit=True) for name in derived}
-        found.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, found, **omitted))
     found.register_unstructure_hook(TensorSharding, lambda sharding: axes(sharding, names))
     found.register_structure_hook(
         TensorSharding,
@@ -50,6 +47,10 @@ def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
     found.register_unstructure_hook(NamedSharding, lambda sharding: _entries(sharding.spec))
     for kind in (PartitionSpec | None, PartitionSpec | NamedSharding | None):
         found.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
+    # A class takes the hooks of its fields when its own is made.
+    for kind, derived in _DERIVED.items():
+        omitted: Any = {name: override(omit=True) for name in derived}
+        found.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, found, **omitted))
     return found
 
 

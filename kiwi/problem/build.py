@@ -60,6 +60,7 @@ from kiwi.problem.copies import (
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.crowded_copies import Crowded, crowded
 from kiwi.problem.edges import EdgeMatrices, Operand, Side
+from kiwi.problem.kernel_kind import KernelKinds, kernel_kinds
 from kiwi.problem.operands import Operands
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -210,8 +211,12 @@ class OfferedOptions:
             return Crowded()
         return crowded(self.units, self._least_seconds, copied, fetched)
 
+    @functools.cached_property
+    def _kinds(self) -> KernelKinds:
+        return kernel_kinds(self.kernels, self.mesh)
+
     def _work(self, unit: int) -> UnitWork:
-        return UnitWork.of(self.kernels, self.units.units[unit], self.mesh)
+        return self._kinds.of(self.units.units[unit]).work
 
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""
