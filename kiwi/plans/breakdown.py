@@ -229,19 +229,19 @@ def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
     """The seconds of each node: its own parts, and those of the edges that lead into it. A copy's
     seconds belong to its reader. A kept copy saves the reader's resharding, which is priced by the
     edge from the producer."""
-    found = []
+    by_node = []
     first = len(restricted.sources)
     behind = first + len(restricted.unit_nodes)
     for node in restricted.problem.nodes:
         own = {kind: float(part[0]) for kind, part in node.parts.items()}
-        found.append({**dict.fromkeys(PARTS, 0.0), **own})
+        by_node.append({**dict.fromkeys(PARTS, 0.0), **own})
     for edge in restricted.problem.edges:
         head = edge.head
         if head >= behind:
             head = first + restricted.copies[head - behind].unit
         for kind, part in edge.parts.items():
-            found[head][kind] += float(part[edge.cell(0, 0)])
-    return found
+            by_node[head][kind] += float(part[edge.cell(0, 0)])
+    return by_node
 
 
 def decisions(solved: Solved) -> tuple[Decision, ...]:

@@ -138,11 +138,11 @@ def _platforms(plan: PlanRecord) -> list[str]:
 def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
     held = {entry.value: entry.held for entry in plan.breakdown.sources}
-    call, found = plan.traced.call, {}
+    call, entries = plan.traced.call, {}
     for position, (path, shape, value) in enumerate(
         zip(call.paths, call.shapes, program.arguments, strict=True)
     ):
-        found[path] = {
+        entries[path] = {
             "type": value_type(program, value),
             "weak_type": bool(shape.weak_type),
             "donated": position in call.donated,
@@ -152,7 +152,7 @@ def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
             "held": to_plain(held.get(value, ()), by),
             **_memory_kind(program, value),
         }
-    return found
+    return entries
 
 
 def _memory_kind(program: Program, value: int | Literal) -> Document:
@@ -217,11 +217,11 @@ def _operands(plan: PlanRecord, unit: int) -> list[str]:
     "constant"."""
     units = plan.execution.units
     paths = dict(zip(units.graph.program.arguments, plan.traced.call.paths, strict=True))
-    found = []
+    names = []
     for value, _ in units.units[unit].rule.reads:
         producer = units.producer.get(value)
-        found.append(paths.get(value, "constant") if producer is None else f"#{producer}")
-    return found
+        names.append(paths.get(value, "constant") if producer is None else f"#{producer}")
+    return names
 
 
 def _bounds(plan: PlanRecord) -> Document:

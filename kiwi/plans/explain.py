@@ -97,18 +97,18 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
                 suggestion="The index of a decision in plan.decisions.",
             )
         return operator
-    found = [
+    matching = [
         k
         for k, d in enumerate(plan.decisions)
         if any(operator in text for text in (d.opcode, d.name_stack, d.source_line))
     ]
-    if not found:
+    if not matching:
         raise InvalidArgumentError(
             f"No operator's opcode, name stack or source line contains {operator!r}.",
             topic=topics.NO_SUCH_OPERATOR,
             suggestion="plan.decisions lists all of them.",
         )
-    return max(found, key=lambda k: plan.decisions[k].priced.total_seconds)
+    return max(matching, key=lambda k: plan.decisions[k].priced.total_seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +130,10 @@ class _Forcing:
         )
         result = self._solved(allowed)
         alone = follow(planning, self.start, self.unit, allowed)
-        found = self._with_copies_kept(result, alone)
+        cheapest = self._with_copies_kept(result, alone)
         change = alternative.change_seconds
         proven = result.bound, self._reason(result), alternative.fetch_at
-        return ForcedAlternative(*wanted[:3], change, *found, *proven)
+        return ForcedAlternative(*wanted[:3], change, *cheapest, *proven)
 
     def _solved(self, allowed: Sequence[int]) -> SolveResult:
         """Solves the problem again with a pin, starting from the plan's own choices with the pin
@@ -156,14 +156,14 @@ class _Forcing:
         else changed is faster then, its time and peak are taken."""
         if result.solution is None:
             return result.objective, result.peak_bytes
-        planning, found = self.origin.planning, []
+        planning, prices = self.origin.planning, []
         for solution in (result.solution, alone):
             kept, _ = kept_copies(planning, planning, solution, self.allowed.part(KEPT_SHARE))
             restricted = planning.restricted(solution, kept).problem
             priced = evaluate(restricted, [0] * len(restricted.nodes))
             if priced.feasible:
-                found.append((priced.cost, priced.peak_bytes))
-        return min(found, default=(result.objective, result.peak_bytes))
+                prices.append((priced.cost, priced.peak_bytes))
+        return min(prices, default=(result.objective, result.peak_bytes))
 
     def _reason(self, result: SolveResult) -> str:
         if result.solution is not None:

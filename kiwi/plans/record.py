@@ -354,9 +354,9 @@ class PlanRecord:
 
     def residency_counts(self) -> Mapping[str, int]:
         """How many operators are kept, recomputed and, if there are any, offloaded."""
-        found = [decision.residency for decision in self.decisions]
-        names = dict.fromkeys(("keep", "recompute", *sorted(found)))
-        return {residency: found.count(residency) for residency in names}
+        residencies = [decision.residency for decision in self.decisions]
+        names = dict.fromkeys(("keep", "recompute", *sorted(residencies)))
+        return {residency: residencies.count(residency) for residency in names}
 
 
 def place_leaves(

@@ -93,18 +93,18 @@ def check_arguments(saved: Document, call: Call) -> None:
     """Raises `PlanMismatchError` unless paths, types and donation are the plan's."""
     donated = ("", " (donated)")
     wanted = {path: a["type"] + donated[a["donated"]] for path, a in saved["arguments"].items()}
-    found = {
+    given = {
         path: type_text(shape) + donated[position in call.donated]
         for position, (path, shape) in enumerate(zip(call.paths, call.shapes, strict=True))
     }
-    if list(wanted.items()) == list(found.items()):
+    if list(wanted.items()) == list(given.items()):
         return
-    sentences = [f"{p} is new" for p in found if p not in wanted]
-    sentences += [f"{p} is missing" for p in wanted if p not in found]
+    sentences = [f"{p} is new" for p in given if p not in wanted]
+    sentences += [f"{p} is missing" for p in wanted if p not in given]
     sentences += [
-        f"{p} was {wanted[p]}, is {found[p]}"
+        f"{p} was {wanted[p]}, is {given[p]}"
         for p in wanted
-        if p in found and wanted[p] != found[p]
+        if p in given and wanted[p] != given[p]
     ]
     raise _mismatch(
         "The saved plan is for other arguments", sentences or ["their order differs"], saved
@@ -140,17 +140,19 @@ def _mismatch(
 
 
 def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> None:
-    found = fingerprint(traced.program)
+    present = fingerprint(traced.program)
     wanted = saved["function"]
-    if wanted["structure"] == found.structure and (not strict or wanted["values"] == found.values):
+    if wanted["structure"] == present.structure and (
+        not strict or wanted["values"] == present.values
+    ):
         return
     lines = [
         EquationLine(text, tuple(inputs.split()), tuple(literals))
         for text, inputs, *literals in wanted["equations"].values()
     ]
-    sentences = differences(lines, found.equations)
+    sentences = differences(lines, present.equations)
     other: dict[str, str] = {}
-    if wanted["structure"] == found.structure:
+    if wanted["structure"] == present.structure:
         other["cause"] = "Only values of constants have changed, on which no plan depends."
         other["suggestion"] = "apply(fun, strict=False), or plan again."
     raise _mismatch("The saved plan is for another function", sentences, saved, **other)
@@ -166,10 +168,10 @@ def _table(saved: Document) -> ProfileTable | None:
     if reference is None or reference["loaded_from"] is None:
         return None
     try:
-        found = find_table(reference["loaded_from"])
+        table = find_table(reference["loaded_from"])
     except (ProfileFileError, UnknownProfileError):
         return None
-    return found if found.digest == reference["digest"] else None
+    return table if table.digest == reference["digest"] else None
 
 
 def _units(saved: Document, traced: StepToPlan) -> tuple[UnitGraph, bool]:
@@ -230,8 +232,8 @@ def history_of(saved: Document) -> tuple[Trial, ...]:
 def estimate_of(saved: Document, breakdown: CostBreakdown | None = None) -> Estimate:
     """The estimate. Its `buffers` come from the breakdown, if there is one."""
     plain = {**saved["estimate"], "buffers": []}
-    found = from_plain(plain, Estimate, _converter(saved), "estimate")
-    return replace(found, buffers=() if breakdown is None else breakdown.buffers)
+    estimate = from_plain(plain, Estimate, _converter(saved), "estimate")
+    return replace(estimate, buffers=() if breakdown is None else breakdown.buffers)
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:

@@ -243,11 +243,13 @@ class OfferedOptions:
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
         """For each value with a buffer, the number of its node and its layout under each
         strategy."""
-        found = {source.value: (k, source.shardings) for k, source in enumerate(self.sources)}
+        layouts_of_value = {
+            source.value: (k, source.shardings) for k, source in enumerate(self.sources)
+        }
         for number, node in enumerate(self.unit_nodes, start=len(self.sources)):
             for k, value in enumerate(self.units.units[node.unit].outputs):
-                found[value] = number, tuple(s.results[k] for s in node.strategies)
-        return found
+                layouts_of_value[value] = number, tuple(s.results[k] for s in node.strategies)
+        return layouts_of_value
 
     def carried(self, *, known: bool = False) -> Iterator[tuple[int, int, float]]:
         """The pairs of values that a step or an iteration starts from and hands on to the next one,
@@ -304,10 +306,10 @@ class PlanningProblem(OfferedOptions):
 
     def layouts(self, solution: Sequence[int]) -> dict[int, TensorSharding]:
         """The layout in which each argument, constant and result of a unit is stored."""
-        found = self.source_shardings(solution)
+        layout_of_value = self.source_shardings(solution)
         for unit, (strategy, _) in zip(self.units.units, self.unit_choices(solution), strict=True):
-            found.update(zip(unit.outputs, strategy.results, strict=True))
-        return found
+            layout_of_value.update(zip(unit.outputs, strategy.results, strict=True))
+        return layout_of_value
 
     def kept_copies(self, solution: Sequence[int]) -> KeptCopies:
         """The copies that a solution keeps, if keeping is offered."""
@@ -442,14 +444,14 @@ def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[Shardin
     wanted = [fixed.values.get(output) for output in unit.outputs]
     if all(sharding is None for sharding in wanted):
         return fixed.pins.strategies(table, unit)
-    found = [
+    yielding = [
         s
         for s in table.all_of(unit)
         if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
     ]
-    moved = [_moved_bytes(table, unit, strategy, fixed) for strategy in found]
+    moved = [_moved_bytes(table, unit, strategy, fixed) for strategy in yielding]
     least = min(moved, default=(False, 0, 0))
-    kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
+    kept = tuple(s for s, size in zip(yielding, moved, strict=True) if size == least)
     return kept or table.of(unit)
 
 
@@ -566,9 +568,9 @@ class _Assembly:
                 continue
             kept, yielded = self._producer(argument), self._producer(value)
             where = self._units.producer[value], -1, values[value]
-            found = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
-            if found is not None:
-                yield GatheredResult(**vars(found), argument=argument)
+            copy = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
+            if copy is not None:
+                yield GatheredResult(**vars(copy), argument=argument)
 
     def _is_copied(self, argument: int, value: int) -> bool:
         """Whether a result takes over a donated argument to which collectives may not write."""

@@ -359,15 +359,15 @@ def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     graph, program = units.graph, units.graph.program
-    flops, found = graph.equations[equation].flops, program.equations[equation]
+    flops, operator = graph.equations[equation].flops, program.equations[equation]
     if not flops or graph.equations[equation].is_region:
         return 0.0
     is_matmul = multiplies(graph, equation)
-    tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
+    tensors = (*operator.reads, *operator.outputs) if is_matmul else operator.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
-    if found.is_library_kernel:
+    if operator.is_library_kernel:
         return flops / hardware.kernel_flops_per_second(dtype)
-    if found.name == CONVOLUTION:
+    if operator.name == CONVOLUTION:
         return flops / hardware.convolution_flops_per_second(dtype)
     if is_matmul:
         return flops / hardware.matmul_flops_per_second(dtype)

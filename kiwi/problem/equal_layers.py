@@ -69,8 +69,8 @@ class _Correspondence:
 
     def next_nodes(self) -> Next:
         """The counterparts of all nodes that have an equal node in the next layer."""
-        found = (*self._sources(), *self._units_of_layers(), *self._copies())
-        return {one: (other, means) for one, other, means in found if means is not None}
+        pairs = (*self._sources(), *self._units_of_layers(), *self._copies())
+        return {one: (other, means) for one, other, means in pairs if means is not None}
 
     def _sources(self) -> Iterator[_Found]:
         sources = self._planning.sources

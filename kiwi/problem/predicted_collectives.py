@@ -125,8 +125,8 @@ def _amounts(solved: Solved) -> Iterator[tuple[Provenance, float]]:
         yield strategy.compute_provenance, times * strategy.compute_seconds
     for kind, axes, size_bytes, times in predicted_moves(solved):
         if kind in KINDS and axes:
-            found = collective(kind, mesh, axes, size_bytes)
-            yield found.provenance, times * found.seconds
+            price = collective(kind, mesh, axes, size_bytes)
+            yield price.provenance, times * price.seconds
         elif kind == SLICE:
             cut = slice_price(mesh, size_bytes)
             yield cut.provenance, times * cut.seconds

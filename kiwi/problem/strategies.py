@@ -90,7 +90,7 @@ def tensor_sharding(
     A minor factor of a dimension can be sharded only where all factors before it are cut to
     single elements; otherwise its shards would not be contiguous, and None is returned.
     """
-    found = []
+    dims_axes = []
     for factors in dims:
         axes: tuple[int, ...] = ()
         cut_coarsely = False
@@ -100,8 +100,8 @@ def tensor_sharding(
                 return None
             axes += own
             cut_coarsely |= prod(mesh.shape[a] for a in own) < sizes[factor]
-        found.append(axes)
-    return TensorSharding(tuple(found))
+        dims_axes.append(axes)
+    return TensorSharding(tuple(dims_axes))
 
 
 def enumerate_strategies(
@@ -123,8 +123,8 @@ def _shards(assignment: Assignment, mesh: DeviceMesh) -> dict[int, int]:
 
 def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[Assignment]:
     """Every even assignment of the mesh's axes to shardable factors."""
-    found = _extensions(rule, {}, mesh.nontrivial_axes, rule.shardable, mesh)
-    return (assignment for _, assignment in found)
+    extended = _extensions(rule, {}, mesh.nontrivial_axes, rule.shardable, mesh)
+    return (assignment for _, assignment in extended)
 
 
 def _extensions(

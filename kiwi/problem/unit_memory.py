@@ -76,6 +76,6 @@ def lent_again(
         return kernels[unit].workspace.lent_bytes
 
     pairs = ((lent_bytes(unit.index), times) for unit, times in again)
-    found = {t: size for size, times in pairs if size for t in times if t is not None}
-    readers = (t for t in found if not lent_bytes(t))
-    return {t: Buffer(t, t + 1, found[t], "result", t) for t in readers}
+    lent = {t: size for size, times in pairs if size for t in times if t is not None}
+    readers = (t for t in lent if not lent_bytes(t))
+    return {t: Buffer(t, t + 1, lent[t], "result", t) for t in readers}

@@ -59,10 +59,10 @@ class Tied:
 
     def expanded(self, solution: Sequence[int]) -> tuple[int, ...]:
         """A solution of the tied problem as one of the whole problem."""
-        found = np.zeros(sum(len(each.members) for each in self.classes), dtype=np.int64)
+        options = np.zeros(sum(len(each.members) for each in self.classes), dtype=np.int64)
         for each, option in zip(self.classes, solution, strict=True):
-            found[list(each.members)] = each.options[:, option]
-        return tuple(found.tolist())
+            options[list(each.members)] = each.options[:, option]
+        return tuple(options.tolist())
 
     def tied(self, solution: Sequence[int]) -> tuple[int, ...]:
         """The solution in which each class has the option that most of its members have in a
@@ -83,13 +83,13 @@ def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
     for node in np.flatnonzero(alone).tolist():
         own = np.arange(problem.nodes[node].costs.size)[None, :]
         classes[node] = EqualNodes((node,), own)
-    found = tuple(each for each in classes if each is not None)
-    within, between = _merged_edges(problem.edges, _Places.of(found, count))
+    larger = tuple(each for each in classes if each is not None)
+    within, between = _merged_edges(problem.edges, _Places.of(larger, count))
     nodes = tuple(
         _merged_node(problem.nodes, each, within.get(number, []))
-        for number, each in enumerate(found)
+        for number, each in enumerate(larger)
     )
-    return Tied(replace(problem, nodes=nodes, edges=tuple(between)), found)
+    return Tied(replace(problem, nodes=nodes, edges=tuple(between)), larger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,22 +134,22 @@ def _merged_usage(
 ) -> tuple[tuple[Interval, ...], ...]:
     """For each option the memory of all members."""
     known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
-    found = []
+    merged = []
     for held in zip(*usages, strict=True):
         key = tuple(map(id, held))
         if key not in known:  # options that hold equally much share their list
             known[key] = tuple(interval for own in held for interval in own)
-        found.append(known[key])
-    return tuple(found)
+        merged.append(known[key])
+    return tuple(merged)
 
 
 def _added(parts: Iterable[tuple[Load, np.ndarray]]) -> tuple[Load, ...]:
     """One load for each window and channel, of amounts that belong to loads."""
-    found: dict[tuple[int, int], np.ndarray] = {}
+    added: dict[tuple[int, int], np.ndarray] = {}
     for load, amounts in parts:
         key = load.window, load.channel
-        found[key] = found.get(key, 0.0) + amounts
-    return tuple(Load(*key, amounts) for key, amounts in found.items())
+        added[key] = added.get(key, 0.0) + amounts
+    return tuple(Load(*key, amounts) for key, amounts in added.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,5 +229,5 @@ def _joint(lines: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Lines that distinguish the options that any of the tables distinguishes: (tables, lines) of
     the tables' lines, and for each option its line."""
     stacked = np.stack(list(lines))
-    found, line_of = np.unique(stacked, axis=1, return_inverse=True)
-    return found, line_of.ravel()
+    cells, line_of = np.unique(stacked, axis=1, return_inverse=True)
+    return cells, line_of.ravel()

@@ -172,10 +172,10 @@ class _Search:
                 break
         if self._is_closed:
             return
-        found, bound, work, is_late = solve_rest(rest, self._request, self._best, left)
+        solution, bound, work, is_late = solve_rest(rest, self._request, self._best, left)
         self._work, self._is_repeatable = self._work + work, self._is_repeatable and not is_late
-        if found is not None:
-            self._best = _relinked(self._problem, self._best, found)
+        if solution is not None:
+            self._best = _relinked(self._problem, self._best, solution)
         cost = evaluate(self._problem, self._best).cost
         self._bound = max(self._bound, min(bound, cost))
 
@@ -190,7 +190,7 @@ class _Search:
             return last
         message = next((each.message for each in self._results if each.message), "")
         is_repeatable = self._is_repeatable and all(each.deterministic for each in self._results)
-        found = conclude(
+        concluded = conclude(
             self._problem,
             self._best,
             self._bound,
@@ -200,8 +200,10 @@ class _Search:
             deterministic=is_repeatable,
         )
         seen = {each.solution: None for each in self._results if each.solution is not None}
-        others = tuple(each for each in seen if each != found.solution)
-        return replace(found, work=self._all_work, balances=self._weights.balances, others=others)
+        others = tuple(each for each in seen if each != concluded.solution)
+        return replace(
+            concluded, work=self._all_work, balances=self._weights.balances, others=others
+        )
 
 
 def _translated(request: Request) -> Callable[[Progress], None] | None:

@@ -78,11 +78,11 @@ class _ArraysType(types.Type):
 
 @functools.cache
 def _type_of(name: str, dtypes: tuple[tuple[str, np.dtype | None], ...]) -> _ArraysType:
-    found = (
+    field_types = (
         (field, types.Array(from_dtype(dtype), 1, "C") if dtype is not None else types.int64)
         for field, dtype in dtypes
     )
-    return _ArraysType(name, tuple(found))
+    return _ArraysType(name, tuple(field_types))
 
 
 register_model(_ArraysType)(models.OpaqueModel)
