@@ -232,7 +232,9 @@ class OfferedOptions:
 
     def seconds_to_host(self, held: Sequence[Sequence[Interval]]) -> np.ndarray:
         """Seconds of copying a unit's offloaded results to the host, or back, by option."""
-        held_bytes = np.array([sum(each.bytes for each in own) for own in held], dtype=np.float64)
+        held_bytes = np.array(
+            [sum(interval.bytes for interval in own) for own in held], dtype=np.float64
+        )
         return held_bytes / self.mesh.hardware.host_bandwidth_bytes_per_second
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
@@ -510,7 +512,7 @@ class _Assembly:
         reads, others = self._own_edges
         edges = (*reads, *self._copy_edges(copies), *others)
         sizes = limit_bytes, self.ranges.horizon, offered.fixed.host_limit_bytes
-        parts = {each.name: getattr(offered, each.name) for each in fields(OfferedOptions)}
+        parts = {option.name: getattr(offered, option.name) for option in fields(OfferedOptions)}
         return PlanningProblem(**parts, copies=copies, problem=Problem(nodes, edges, *sizes))
 
     def _copies(self, least_bytes: float, kept: KeptCopies | None) -> tuple[CopyNode, ...]:
@@ -690,7 +692,9 @@ class _Assembly:
         held = [unit_memory(self._kernels, unit, s) for s in node.strategies]
         lent = [self._lent[node.unit]] if node.unit in self._lent else []
         known = {
-            memory: [(*memory.buffers(self.ranges, unit, each), *lent) for each in runs]
+            memory: [
+                (*memory.buffers(self.ranges, unit, option_runs), *lent) for option_runs in runs
+            ]
             for memory in dict.fromkeys(held)
         }
         return tuple(usage for memory in held for usage in known[memory])

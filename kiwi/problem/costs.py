@@ -171,7 +171,7 @@ class UnitWork:
         elif self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
         else:
-            work = (_local_seconds(each, shards) for each in (self.work, self.functions))
+            work = (_local_seconds(part, shards) for part in (self.work, self.functions))
             seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
@@ -203,7 +203,7 @@ class UnitWork:
         if self.at_hand is None and not self._is_in_kernel_of_readers(shards):
             return 0.0
         alone = replace(self, reduced_for_readers=None, at_hand=None)
-        there, here = (each.price(shards, read_bytes, result_bytes) for each in (self, alone))
+        there, here = (work.price(shards, read_bytes, result_bytes) for work in (self, alone))
         return max(0.0, here.seconds - there.seconds)
 
     def again_seconds(

@@ -53,8 +53,8 @@ class _Correspondence:
         shift = repeated_layers(planning.units)
         self._units, self._arguments = shift.units.images, shift.arguments.images
         self._unit_layer, self._argument_layer = (
-            {one: layer for chain in each.chains() for layer, one in enumerate(chain)}
-            for each in (shift.units, shift.arguments)
+            {one: layer for chain in shifted.chains() for layer, one in enumerate(chain)}
+            for shifted in (shift.units, shift.arguments)
         )
 
     def layer_of(self, node: int) -> int:

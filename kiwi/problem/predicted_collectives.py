@@ -52,8 +52,8 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
         runs = solved.runs[unit.index]
         trips = program.known_trips(unit.loop) if known else planning.units.trips(unit)
         times = trips * runs
-        for each in strategy.collectives:
-            yield each.kind, each.axes, each.bytes, times
+        for move in strategy.collectives:
+            yield move.kind, move.axes, move.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             moved = planning.kernels[unit.index].moved[read]

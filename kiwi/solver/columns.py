@@ -162,7 +162,7 @@ class Columns:
         """Starts, ends and bytes (3, intervals); `usage` is a node's, which lives as long."""
         key = id(usage)
         if key not in self._held:
-            rows = [(each.start, each.end, each.bytes) for each in usage]
+            rows = [(interval.start, interval.end, interval.bytes) for interval in usage]
             self._held[key] = np.array(rows, dtype=np.int64).T
         return self._held[key]
 

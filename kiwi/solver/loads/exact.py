@@ -136,8 +136,8 @@ def _amounts(problem: Problem, net: Network, key: _Key) -> Amounts:
         rows, columns = (np.unique(lines, return_index=True)[1] for lines in net.lines(edge))
         if start not in known:  # equal tables are kept once
             known.add(start)
-            for each, amounts in between.get(tuple(net.ends[edge].tolist()), ()):
-                own = _cells(each, amounts, rows, columns)
+            for load_edge, amounts in between.get(tuple(net.ends[edge].tolist()), ()):
+                own = _cells(load_edge, amounts, rows, columns)
                 table[start : start + own.size] += own.ravel()
     return Amounts(cost, table)
 

@@ -181,7 +181,7 @@ class _Search:
 
     @property
     def _all_work(self) -> int:
-        return self._work + sum(each.work for each in self._results)
+        return self._work + sum(result.work for result in self._results)
 
     def result(self) -> SolveResult:
         """The best of all searches."""
@@ -223,7 +223,7 @@ def _translated(request: Request) -> Callable[[Progress], None] | None:
 
 def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int]) -> tuple[int, ...]:
     """The cheapest feasible solution known on a path from either solution to the other."""
-    ends = fitting(problem, [tuple(each) for each in (old, found) if each is not None])
+    ends = fitting(problem, [tuple(solution) for solution in (old, found) if solution is not None])
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)
     (cost, best), (_, other) = ends
