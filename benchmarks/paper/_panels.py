@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from experiments._mesh_run import BASELINES, PLANNERS
-from experiments._setup import NO_LIMIT_BYTES, Results
-from experiments.styles import STYLES
+from benchmarks.paper._mesh_run import BASELINES, PLANNERS
+from benchmarks.paper._setup import NO_LIMIT_BYTES, Results
+from benchmarks.paper.styles import STYLES
 
 
 def rows_of(results: Results, what: str, planner: str | None = None) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
 """How much of figure 2 survives the compiler: its plans, compiled, beside their estimates.
 
-Of each panel that is planned (`python -m experiments.figure2`, with its plans beside the results):
-the plan of smallest peak of "alpa", "alpa+dots", "two-pass" and "joint", and what "joint" plans in
-the memory of the first two. Nothing is executed. `--target=cuda` needs the compiler of
+Of each panel that is planned (`python -m benchmarks.paper.figure2`, with its plans beside the
+results): the plan of smallest peak of "alpa", "alpa+dots", "two-pass" and "joint", and what "joint"
+plans in the memory of the first two. Nothing is executed. `--target=cuda` needs the compiler of
 `kiwi-planner[aot-cuda]`.
 
-    python -m experiments.figure2_compiled
+    python -m benchmarks.paper.figure2_compiled
 """
 
 import time
@@ -15,16 +15,18 @@ from typing import Any
 import jax
 from absl import app, flags
 
-from experiments._mesh_run import Found, MeshRun
-from experiments._setup import MODELS, NO_LIMIT_BYTES, Results
-from experiments.figure2 import mesh_run
+from benchmarks.paper._mesh_run import Found, MeshRun
+from benchmarks.paper._setup import MODELS, NO_LIMIT_BYTES, Results
+from benchmarks.paper.figure2 import mesh_run
 from kiwi.errors import KiwiError
 from kiwi.xla.compilers import compile_for
 
 _TARGET = flags.DEFINE_enum("target", "cpu", ["cpu", "cuda"], "The compiler.")
-_PLANS = flags.DEFINE_string("plans", "experiments/results/figure2.json", "What figure 2 found.")
+_PLANS = flags.DEFINE_string(
+    "plans", "benchmarks/paper/results/figure2.json", "What figure 2 found."
+)
 _COMPILED = flags.DEFINE_string(
-    "compiled", "experiments/results/figure2_compiled.json", "Where results go."
+    "compiled", "benchmarks/paper/results/figure2_compiled.json", "Where results go."
 )
 
 
@@ -33,7 +35,7 @@ def main(_: list[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     planned = Results(_PLANS.value, "")
-    compiled = Results(_COMPILED.value, "python -m experiments.figure2_compiled")
+    compiled = Results(_COMPILED.value, "python -m benchmarks.paper.figure2_compiled")
     for mesh, model in product(flags.FLAGS.meshes, MODELS):
         if f"{model} {mesh} done" in planned.rows:
             _compile(mesh_run(planned, model, mesh), f"{model} {mesh}", compiled)

@@ -30,7 +30,7 @@ def define_flags(
 ) -> None:
     """The flags that experiments have in common: `--out`; where they search `--profile` and
     `--time_limit_seconds`; where they plan for budgets `--shares`."""
-    flags.DEFINE_string("out", f"experiments/results/{experiment}.json", "Where results go.")
+    flags.DEFINE_string("out", f"benchmarks/paper/results/{experiment}.json", "Where results go.")
     if seconds is not None:
         flags.DEFINE_float("time_limit_seconds", seconds, "Processor seconds of a search.")
         flags.DEFINE_string("profile", "v100-sxm2", "Hardware, of kiwi.mesh.CATALOGUE.")
@@ -42,7 +42,7 @@ def begin(experiment: str) -> "Results":
     """Plans are made by the CPU, in processor seconds; returns what there is already."""
     jax.config.update("jax_platforms", "cpu")
     count_processor_seconds()
-    command = " ".join([f"python -m experiments.{experiment}", *sys.argv[1:]])
+    command = " ".join([f"python -m benchmarks.paper.{experiment}", *sys.argv[1:]])
     return Results(flags.FLAGS.out, command)
 
 

@@ -4,7 +4,7 @@ For each example model and mesh: one plan without a budget, then plans at shares
 peak. Nothing is executed. Results are written after every plan; a run that was interrupted goes
 on where it stopped.
 
-    python -m experiments.estimate_against_compiled --out experiments/results/estimate.json
+    python -m benchmarks.paper.estimate_against_compiled
 """
 
 import datetime
@@ -28,7 +28,7 @@ _MODELS = flags.DEFINE_list(
 _MESHES = flags.DEFINE_list("meshes", ["1x1", "2x4", "8x1"], "Mesh shapes.")
 _SHARES = flags.DEFINE_list("shares", ["0.8", "0.6"], "Budgets, as shares of the free peak.")
 _SECONDS = flags.DEFINE_float("time_limit_seconds", 15.0, "For the solver, per plan.")
-_OUT = flags.DEFINE_string("out", "experiments/results/estimate.json", "Where results go.")
+_OUT = flags.DEFINE_string("out", "benchmarks/paper/results/estimate.json", "Where results go.")
 
 _NO_BUDGET = "1024TiB"
 
@@ -56,7 +56,7 @@ def main(_: list[str]) -> None:
 def _environment() -> dict[str, str]:
     return {
         "date": datetime.date.today().isoformat(),
-        "command": "python -m experiments.estimate_against_compiled",
+        "command": "python -m benchmarks.paper.estimate_against_compiled",
         "jax": jax.__version__,
         "kiwi": kiwi.__version__,
         "python": platform.python_version(),

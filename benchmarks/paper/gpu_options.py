@@ -4,7 +4,7 @@ For each model of the fidelity benchmark one plan on a mesh, under a share of it
 peak without a budget, compiled under several sets of options. `kiwi.xla.gpu.compiler` was
 chosen by it.
 
-    python -m experiments.gpu_options --out experiments/results/gpu_options.json
+    python -m benchmarks.paper.gpu_options --out benchmarks/paper/results/gpu_options.json
 """
 
 import datetime
@@ -24,7 +24,7 @@ _MODELS = flags.DEFINE_list("models", ["mlp", "gpt", "encoder_decoder"], "Models
 _MESH = flags.DEFINE_string("mesh", "2x4", "Mesh shape.")
 _SHARE = flags.DEFINE_float("share", 0.55, "Budget, as a part of the predicted free peak.")
 _PROFILE = flags.DEFINE_string("profile", "h100-sxm", "The GPU.")
-_OUT = flags.DEFINE_string("out", "experiments/results/gpu_options.json", "Where results go.")
+_OUT = flags.DEFINE_string("out", "benchmarks/paper/results/gpu_options.json", "Where results go.")
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},

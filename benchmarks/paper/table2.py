@@ -3,13 +3,13 @@
 Counted are the equations of the traced step (forward, backward and update), the StableHLO
 operators that they lower to, and the units that are planned.
 
-    python -m experiments.table2
+    python -m benchmarks.paper.table2
 """
 
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._setup import Results, begin, define_flags, planned_step
+from benchmarks.paper._setup import Results, begin, define_flags, planned_step
 
 define_flags("table2")
 _LAYERS = flags.DEFINE_list("layers", ["1", "4", "8", "12", "16", "20"], "Numbers of layers.")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments._panels import asked_budgets, points, rows_of, summary
-from experiments._setup import NO_LIMIT_BYTES, Results
+from benchmarks.paper._panels import asked_budgets, points, rows_of, summary
+from benchmarks.paper._setup import NO_LIMIT_BYTES, Results
 
 GB = 10**9
 
@@ -18,7 +18,7 @@ def _row(planner, budget, seconds=None, peak=None):
 @pytest.fixture
 def results(tmp_path):
     """A panel of two planners, and a row of another panel."""
-    found = Results(str(tmp_path / "figure.json"), "python -m experiments.test")
+    found = Results(str(tmp_path / "figure.json"), "python -m benchmarks.paper.test")
     found.add("a panel alpa free", _row("alpa", NO_LIMIT_BYTES, 1.0, 10 * GB))
     found.add("a panel alpa 8", _row("alpa", 8 * GB, 2.0, 7 * GB))
     found.add("a panel alpa 6", _row("alpa", 6 * GB))
@@ -70,7 +70,7 @@ def test_a_baseline_that_is_faster_or_smaller_anywhere_is_seen(results, seconds,
 def test_results_go_on_where_they_stopped(results):
     again = Results(str(results.path), "another command")
     assert again.rows == results.rows
-    assert results.path.read_text().count("experiments.test") == 1
+    assert results.path.read_text().count("benchmarks.paper.test") == 1
     again.add("new", {})
     assert "another command" in results.path.read_text()
     assert list(Results(str(results.path), "").rows) == [*results.rows, "new"]

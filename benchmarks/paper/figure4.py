@@ -4,7 +4,7 @@ Budgets are shares of the peak of "alpa" without a limit. A run ends once it is 
 within `--gap` of the best plan, when it no longer gets anywhere, or at the time limit; time and
 gap are on record. Processor seconds are drawn beside wall seconds: the machine may be shared.
 
-    python -m experiments.figure4
+    python -m benchmarks.paper.figure4
 """
 
 import time
@@ -15,8 +15,15 @@ from typing import Any
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
-from experiments.styles import STYLES
+from benchmarks.paper._setup import (
+    NO_LIMIT_BYTES,
+    Results,
+    begin,
+    define_flags,
+    planned_step,
+    shares,
+)
+from benchmarks.paper.styles import STYLES
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.registry import planner_named

@@ -4,7 +4,7 @@ Times are estimates relative to "alpa" without a limit on the same mesh. Budgets
 that plan times `--shares`, and for each planner the smallest peak that its search reaches; "joint"
 also plans for a grid of budgets, and for the peaks of the others.
 
-    python -m experiments.figure2
+    python -m benchmarks.paper.figure2
 """
 
 from itertools import product
@@ -12,9 +12,9 @@ from itertools import product
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._mesh_run import BASELINES, MeshRun
-from experiments._panels import draw_legend, draw_panel, summary
-from experiments._setup import (
+from benchmarks.paper._mesh_run import BASELINES, MeshRun
+from benchmarks.paper._panels import draw_legend, draw_panel, summary
+from benchmarks.paper._setup import (
     MODELS,
     NO_LIMIT_BYTES,
     Results,

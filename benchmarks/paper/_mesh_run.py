@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments._setup import Results
+from benchmarks.paper._setup import Results
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
 from kiwi.mesh import DeviceMesh

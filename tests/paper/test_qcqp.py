@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments.qcqp import solve_qcqp
+from benchmarks.paper.qcqp import solve_qcqp
 from kiwi.literature.formulations import price
 from kiwi.solver.result import SolveStatus
 from tests.literature.formulations.oracles import full_seconds

@@ -5,7 +5,7 @@ Forward and backward, 7 products, 6 rectifiers and their gradients: 27 operators
 Limits are shares of the peak of the fastest plan without a limit, times are relative to its time.
 Every time and peak is simulated. Solver seconds are the processor's: the machine is shared.
 
-    python -m experiments.table1
+    python -m benchmarks.paper.table1
 """
 
 import time
@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 from absl import app, flags
 
 import kiwi
-from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags
+from benchmarks.paper._setup import NO_LIMIT_BYTES, Results, begin, define_flags
 from kiwi.literature.formulations import FORMULATIONS, Answer, ShardedGraph, solve_formulation
 from kiwi.literature.planners.paper_models import sharded_graph
 from kiwi.mesh import DeviceMesh

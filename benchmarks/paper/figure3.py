@@ -4,7 +4,7 @@ For each slow-down of the links, all planners over budgets, relative to "alpa" w
 under the same links; and how much of the step "joint" spends on recomputation. Budgets are
 shares of alpa's peak under fast links, the same for all.
 
-    python -m experiments.figure3
+    python -m benchmarks.paper.figure3
 """
 
 from dataclasses import replace
@@ -13,9 +13,16 @@ from typing import Any
 import matplotlib.pyplot as plt
 from absl import app, flags
 
-from experiments._mesh_run import BASELINES, MeshRun
-from experiments._panels import draw_legend, draw_panel, points, rows_of
-from experiments._setup import NO_LIMIT_BYTES, Results, begin, define_flags, planned_step, shares
+from benchmarks.paper._mesh_run import BASELINES, MeshRun
+from benchmarks.paper._panels import draw_legend, draw_panel, points, rows_of
+from benchmarks.paper._setup import (
+    NO_LIMIT_BYTES,
+    Results,
+    begin,
+    define_flags,
+    planned_step,
+    shares,
+)
 from kiwi.mesh import DeviceMesh, hardware
 
 define_flags("figure3", seconds=5.0, shares=("1", "0.8", "0.6"))

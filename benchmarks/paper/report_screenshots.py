@@ -1,6 +1,6 @@
 """The report of gpt-13b-4l in a headless Chromium at 1280 x 800, light and dark, as pictures.
 
-python -m experiments.report_screenshots
+python -m benchmarks.paper.report_screenshots
 """
 
 import json
