@@ -96,16 +96,15 @@ class AppliedPlan(PlannedFunction):
                 verify=options.get("verify"),
                 respect_user_checkpoint=options.get("respect_user_checkpoint", False),
                 respect_user_shardings=options.get("respect_user_shardings", True),
-                open_loops=options.get("open_loops", False),
+                open_loops=options["open_loops"],
                 while_trips=options.get("while_trips", DEFAULT_TRIPS),
                 **saved.document["function"]["binding"],
             ),
         )
         self.saved = saved
         self._strict = strict
-        traced = {"fetches_elements": False, "platforms": (), **options}  # Older files do not say.
         names = "as_traced", "fetches_elements", "platforms"
-        self._trace_options = {name: traced[name] for name in names}
+        self._trace_options = {name: options[name] for name in names}
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)
@@ -125,7 +124,7 @@ class AppliedPlan(PlannedFunction):
 def _planner_of(options: Document) -> Planner:
     """The planner that made a saved plan, with its parameters."""
     planner = planner_named(options["planner"])
-    return replace(planner, **options.get("planner_parameters", {}))
+    return replace(planner, **options["planner_parameters"])
 
 
 def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:

@@ -81,7 +81,7 @@ def test_a_plan_of_the_stages_explains_saves_and_prints_itself(kernels, tmp_path
     plan = kernels.problem(mesh_shape=(2, 4)).solve().plan()
     explanation = plan.explain("dot_general", forced=1)
     assert "Nearest of" in str(explanation) and "If forced" in str(explanation)
-    assert plan.what_if(explanation.entry.unit, residency="keep").decisions
+    assert plan.what_if(explanation.decision.unit, residency="keep").decisions
     plan.save(tmp_path / "plan.json")
     saved = kiwi.load_plan(tmp_path / "plan.json")
     assert [d.sharding for d in saved.decisions] == [d.sharding for d in plan.decisions]

@@ -88,21 +88,21 @@ def _by_kind(plan: PlanRecord) -> Mapping[str, list[Took]]:
 def _took(plan: PlanRecord) -> Iterator[Took]:
     assert plan.compiled is not None and plan.compiled.time is not None
     compiled = plan.compiled.time.by_unit
-    entries, units = plan.breakdown.operators, plan.execution.units
+    planned = {decision.unit: decision.priced for decision in plan.decisions}
     spared = {
-        entry.unit: entry.computing_seconds
-        for entry in entries
-        if not compiled.get(entry.unit, _NOTHING).compute
+        unit: costs.computing_seconds
+        for unit, costs in planned.items()
+        if not compiled.get(unit, _NOTHING).compute
     }
-    shared, again = _shared_out(units, spared), plan.execution.recomputed
-    for entry in entries:
-        own = compiled.get(entry.unit, _NOTHING)
+    shared, again = _shared_out(plan.execution.units, spared), plan.execution.recomputed
+    for unit, costs in planned.items():
+        measured = compiled.get(unit, _NOTHING)
         yield Took(
-            entry.unit,
-            max(0.0, own.compute - shared.get(entry.unit, 0.0)),
-            entry.computing_seconds,
-            max(0.0, own.communication - entry.moving_seconds),
-            2 if entry.unit in again else 1,
+            unit,
+            max(0.0, measured.compute - shared.get(unit, 0.0)),
+            costs.computing_seconds,
+            max(0.0, measured.communication - costs.moving_seconds),
+            2 if unit in again else 1,
         )
 
 
@@ -135,9 +135,9 @@ def _correction(plan: PlanRecord, kind: str, members: list[Took]) -> Correction:
 
 
 def _of_sharding(plan: PlanRecord, kind: str, took: Took) -> Correction:
-    entry = plan.breakdown.operators[took.unit]
+    decision = plan.decisions[took.unit]
     name = _name(plan, took)
-    return Correction(kind, name, entry.reads, entry.results, seconds=took.seconds_of_run)
+    return Correction(kind, name, decision.reads, decision.results, seconds=took.seconds_of_run)
 
 
 def _name(plan: PlanRecord, took: Took) -> str:

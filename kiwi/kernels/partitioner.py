@@ -71,9 +71,9 @@ def reduction_collectives(
         axes_of_dim[dim].append(axis)
     if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
         return (move(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
-    found = []
+    moves = []
     if not scatters_sums:
-        found += [move(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()]
+        moves += [move(ALL_REDUCE, mesh, axes, partial_bytes) for axes in axes_of_dim.values()]
     elif scattered:
         kind = REDUCE_SCATTER if can_scatter(source, partial, scattered) else ALL_REDUCE
         moved = move(kind, mesh, scattered, partial_bytes)
@@ -81,9 +81,9 @@ def reduction_collectives(
             (dim,) = axes_of_dim
             more = transposed_seconds(mesh, scattered, dim, partial_bytes)
             moved = replace(moved, seconds=moved.seconds + more)
-        found.append(moved)
+        moves.append(moved)
     # The rest is all-reduced after the cut, and so smaller.
     if rest:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
-        found.append(move(ALL_REDUCE, mesh, rest, left_bytes))
-    return tuple(found)
+        moves.append(move(ALL_REDUCE, mesh, rest, left_bytes))
+    return tuple(moves)

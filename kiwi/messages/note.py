@@ -14,7 +14,7 @@ Value = bool | int | float | str | None
 class Note:
     """A fact that the reader of a plan should know.
 
-    - `code`: the code of its topic in `kiwi.messages.topics`; empty in plan files older than codes.
+    - `code`: the code of its topic in `kiwi.messages.topics`.
     - `text`: the fact, with its values.
     - `suggestion`: what to try next; empty if nothing has to be done.
     - `values`: the values in the text, for programs.
@@ -32,10 +32,8 @@ class Note:
 
     @classmethod
     def of_plain(cls, data: Any) -> Self:
-        """The inverse of `plain`. A text is a note from a plan file older than codes."""
-        if isinstance(data, str):
-            return cls("", data)
-        return cls(data["code"], data["text"], data.get("suggestion", ""), data.get("values", {}))
+        """The inverse of `plain`."""
+        return cls(data["code"], data["text"], data["suggestion"], data["values"])
 
     def __contains__(self, words: str) -> bool:
         """Whether words occur in the note as it is printed."""
@@ -60,4 +58,4 @@ class Note:
 
     def __str__(self) -> str:
         """The code and the text; the suggestion stands in reports and on the reference page."""
-        return f"{self.code}: {self.text}" if self.code else self.text
+        return f"{self.code}: {self.text}"

@@ -317,7 +317,8 @@ def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes
         for u, d in enumerate(plan.decisions)
     )
     estimate = estimate_schedule(solved, schedule, resident_bytes)
-    return replace(plan, execution=execution, estimate=estimate, decisions=decisions)
+    breakdown = replace(plan.breakdown, operators=decisions)
+    return replace(plan, execution=execution, estimate=estimate, breakdown=breakdown)
 
 
 def _pinned_arguments(
@@ -343,7 +344,7 @@ def _pinned_arguments(
 
 def _deviations(plan: Plan) -> tuple[KernelDeviation, ...]:
     """Kernels whose seconds differ from the plan's, the largest difference first."""
-    if plan.compiled is None or plan.compiled.time is None or not plan.breakdown.operators:
+    if plan.compiled is None or plan.compiled.time is None or not plan.breakdown.has_costs:
         return ()
     rows = seconds_rows(plan, plan.compiled.time.by_unit)
     noticed = NOTICED_KERNEL * plan.compiled.time.step_seconds

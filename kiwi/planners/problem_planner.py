@@ -20,7 +20,7 @@ from kiwi.corrections import Corrections
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.options import Settings
 from kiwi.planners.planner import Planner
-from kiwi.plans.breakdown import build_breakdown, decisions
+from kiwi.plans.breakdown import build_breakdown
 from kiwi.plans.estimate import estimate_solution, with_seconds_of
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Origin
@@ -101,7 +101,6 @@ class ProblemPlanner(Planner):
             plan,
             origin=origin,
             breakdown=build_breakdown(solved),
-            decisions=decisions(solved),
             estimate=estimate,
             corrections=corrections,
             solve_result=replace(

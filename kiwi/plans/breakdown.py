@@ -5,7 +5,7 @@ that they hold at a point of time add up to its `memory_bytes` there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
@@ -39,38 +39,24 @@ class SourceEntry:
 
 
 @dataclass(frozen=True)
-class OperatorEntry:
-    """One unit.
+class OperatorCosts:
+    """An operator's part of the plan's time and memory, and what its other options would cost.
 
     - `seconds`: per step, by kind (`PARTS`): its own work, its collectives, the resharding of its
       operands, and everything it does a second time.
     - `held`: when its results exist. `copies`: when resharded copies of its operands exist, also
       those that it makes and later units read.
-    - `kept_reads`: the numbers of the reads served from an earlier unit's copy. `kept_reads_again`:
-      those served so when the unit is recomputed.
-    - `recompute_at`: the unit before which it runs again, or None. `end`: its last reader, or the
-      later time until which its results are kept. `fetch_at`: the unit before which its result is
-      fetched from the host, or None.
-    - `reads`: the layout that it expects of each operand. `results`: the layout of each result.
     - `option_count`: the number of pairs of strategy and residency to choose from.
     - `alternatives`: the cheapest other options if nothing else changed, cheapest first.
     - `excluded`: why further shardings and recomputation were impossible.
     """
 
-    unit: int
     seconds: Mapping[str, float]
     held: tuple[Interval, ...]
     copies: tuple[Interval, ...]
-    recompute_at: int | None
-    end: int
-    reads: tuple[TensorSharding, ...]
-    results: tuple[TensorSharding, ...]
     option_count: int
     alternatives: tuple[Alternative, ...]
     excluded: tuple[str, ...]
-    kept_reads: tuple[int, ...] = ()
-    fetch_at: int | None = None
-    kept_reads_again: tuple[int, ...] = ()
 
     @property
     def computing_seconds(self) -> float:
@@ -83,35 +69,105 @@ class OperatorEntry:
         return self.seconds["communication"] + self.seconds["resharding"]
 
     @property
-    def kept_copies(self) -> KeptCopies:
-        """The reads served from an earlier unit's copy."""
-        reads = {False: self.kept_reads, True: self.kept_reads_again}
-        return frozenset(OperandRead(self.unit, n, again) for again in reads for n in reads[again])
-
-    @property
-    def residency(self) -> Residency:
-        """The residency of its results."""
-        return Residency(self.recompute_at, self.end, self.fetch_at)
-
-    @property
     def total_seconds(self) -> float:
         """Seconds of all kinds."""
         return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)
+class Decision:
+    """One materialised operator: what it is, what was decided for it, and what that costs.
+
+    The operator:
+
+    - `unit`: its index in execution order.
+    - `opcode`: its StableHLO opcode. `absorbed`: the opcodes of the operators fused into it.
+    - `phase`: "forward", "backward" or "update".
+    - `source_line`: its line in the user's code; its name scope if no line is known.
+    - `shape`: of its first result; empty if it has none.
+    - `trips`: how often it is computed in a step, without recomputation.
+
+    The decision:
+
+    - `sharding`: the layout of its first result; None if it has no result.
+    - `reads`: the layout that it expects of each operand. `results`: the layout of each result.
+    - `residency`: "keep", "recompute" or "offload". Results that the function's own
+      `jax.checkpoint` computes again count as "recompute", if the plan respects it.
+    - `recompute_at`: the unit before which it runs again, or None. `end`: its last reader, or the
+      later time until which its results are kept. `fetch_at`: the unit before which its result is
+      fetched from the host, or None. Planners of schedules decide these by
+      `plan.execution.schedule`.
+    - `kept_reads`: the numbers of the reads served from an earlier unit's copy. `kept_reads_again`:
+      those served so when the unit is recomputed.
+
+    Its costs:
+
+    - `seconds`: predicted time on one device, collectives included, without recomputation.
+    - `bytes`: local bytes of its results; in a loop, those of one iteration.
+    - `costs`: its part of the estimate. None while the step is planned, and for schedules.
+    """
+
+    unit: int
+    opcode: str
+    absorbed: tuple[str, ...]
+    phase: str
+    name_stack: str
+    source_line: str
+    shape: tuple[int, ...]
+    trips: float
+    sharding: jax.sharding.PartitionSpec | None
+    reads: tuple[TensorSharding, ...]
+    results: tuple[TensorSharding, ...]
+    residency: str
+    recompute_at: int | None
+    end: int
+    fetch_at: int | None
+    kept_reads: tuple[int, ...]
+    kept_reads_again: tuple[int, ...]
+    seconds: float
+    bytes: int
+    costs: OperatorCosts | None = None
+
+    @property
+    def priced(self) -> OperatorCosts:
+        """The costs, of a plan that has them."""
+        assert self.costs is not None
+        return self.costs
+
+    @property
+    def kept_copies(self) -> KeptCopies:
+        """The reads served from an earlier unit's copy."""
+        reads = {False: self.kept_reads, True: self.kept_reads_again}
+        return frozenset(OperandRead(self.unit, n, again) for again in reads for n in reads[again])
+
+    @property
+    def choice(self) -> UnitChoice:
+        """The decision in terms that all problems of the step share."""
+        times = Residency(self.recompute_at, self.end, self.fetch_at)
+        return UnitChoice(self.reads, self.results, times)
+
+
+@dataclass(frozen=True)
 class CostBreakdown:
-    """A plan's costs by argument and by operator, in execution order."""
+    """A plan by argument and by operator, in execution order.
+
+    Each operator has its costs once the plan is made; planners of schedules give none.
+    """
 
     sources: tuple[SourceEntry, ...]
-    operators: tuple[OperatorEntry, ...]
+    operators: tuple[Decision, ...]
+
+    @property
+    def has_costs(self) -> bool:
+        """Whether each operator has its part of the estimate."""
+        return all(decision.costs is not None for decision in self.operators)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers of the entries, over unit indices."""
         owned = [("argument", s.value, s.held) for s in self.sources]
-        owned += [("result", o.unit, o.held) for o in self.operators]
-        owned += [("copy", o.unit, o.copies) for o in self.operators]
+        owned += [("result", o.unit, o.priced.held) for o in self.operators]
+        owned += [("copy", o.unit, o.priced.copies) for o in self.operators]
         return tuple(
             Buffer(i.start, i.end, i.bytes, kind, index)
             for kind, index, held in owned
@@ -121,19 +177,19 @@ class CostBreakdown:
     @property
     def choices(self) -> Choices:
         """The decisions."""
-        units = (UnitChoice(each.reads, each.results, each.residency) for each in self.operators)
-        return Choices(tuple(each.sharding for each in self.sources), tuple(units))
+        shardings = tuple(source.sharding for source in self.sources)
+        return Choices(shardings, tuple(decision.choice for decision in self.operators))
 
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...]:
         """The solution of a problem that the breakdown describes; raises `PlanMismatchError` if a
-        choice is no longer among the options, as in a file of an older Kiwi."""
-        found = self.choices.solution_of(planning)
-        if found is None:
+        choice is not among the options, as those of another Kiwi may be."""
+        solution = self.choices.solution_of(planning)
+        if solution is None:
             raise PlanMismatchError(
                 "The plan's choices are not all among today's options.",
                 topic=topics.OTHER_OPTIONS,
             )
-        return found
+        return solution
 
 
 @timed("breakdown")
@@ -145,111 +201,85 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
     seconds = _seconds(restricted)
     held: dict[tuple[str, int], list[Interval]] = {}
     for buffer in restricted.buffers:
-        held.setdefault((buffer.kind, buffer.index), []).append(buffer)
+        interval = Interval(int(buffer.start), int(buffer.end), int(buffer.bytes))
+        held.setdefault((buffer.kind, buffer.index), []).append(interval)
     sources = tuple(
         SourceEntry(source.value, source.shardings[0], nodes[k].usage[0])
         for k, source in enumerate(restricted.sources)
     )
     nearby = local_alternatives(planning, solved.solution, restricted)
-    kept: dict[tuple[int, bool], list[int]] = {}
-    for read in sorted(solved.kept):
-        kept.setdefault((read.unit, read.is_again), []).append(read.number)
-    operators = []
-    for node, original in zip(restricted.unit_nodes, planning.unit_nodes, strict=True):
-        strategy, residency = node.choice(0)
-        operators.append(
-            OperatorEntry(
-                node.unit,
-                seconds[first + node.unit],
-                tuple(held.get(("result", node.unit), ())),
-                tuple(held.get(("copy", node.unit), ())),
-                residency.recompute_at,
-                residency.end,
-                strategy.reads,
-                strategy.results,
-                len(original.strategies) * len(original.residency.options),
-                nearby[node.unit],
-                exclusions(planning, node.unit),
-                tuple(kept.get((node.unit, False), ())),
-                residency.fetch_at,
-                tuple(kept.get((node.unit, True), ())),
-            )
+
+    def costs(unit: int) -> OperatorCosts:
+        offered = planning.unit_nodes[unit]
+        return OperatorCosts(
+            seconds=seconds[first + unit],
+            held=tuple(held.get(("result", unit), ())),
+            copies=tuple(held.get(("copy", unit), ())),
+            option_count=len(offered.strategies) * len(offered.residency.options),
+            alternatives=nearby[unit],
+            excluded=exclusions(planning, unit),
         )
-    return CostBreakdown(sources, tuple(operators))
+
+    return CostBreakdown(
+        sources, tuple(replace(made, costs=costs(made.unit)) for made in decisions(solved))
+    )
 
 
 def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
     """The seconds of each node: its own parts, and those of the edges that lead into it. A copy's
     seconds belong to its reader. A kept copy saves the reader's resharding, which is priced by the
     edge from the producer."""
-    found = []
+    by_node = []
     first = len(restricted.sources)
     behind = first + len(restricted.unit_nodes)
     for node in restricted.problem.nodes:
         own = {kind: float(part[0]) for kind, part in node.parts.items()}
-        found.append({**dict.fromkeys(PARTS, 0.0), **own})
+        by_node.append({**dict.fromkeys(PARTS, 0.0), **own})
     for edge in restricted.problem.edges:
         head = edge.head
         if head >= behind:
             head = first + restricted.copies[head - behind].unit
         for kind, part in edge.parts.items():
-            found[head][kind] += float(part[edge.cell(0, 0)])
-    return found
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The decision for one materialised operator.
-
-    - `opcode`: its StableHLO opcode. `absorbed`: the opcodes of the operators fused into it.
-    - `source_line`: its line in the user's code; its name scope if no line is known.
-    - `phase`: "forward", "backward" or "update".
-    - `sharding`: the layout of its first result; None if it has no result.
-    - `residency`: "keep", "recompute" or "offload". Results that the function's own
-      `jax.checkpoint` computes again count as "recompute", if the plan respects it.
-    - `seconds`: predicted time on one device, collectives included, without recomputation.
-    - `bytes`: local bytes of its results; in a loop, those of one iteration.
-    - `trips`: how often it is computed in a step, without recomputation.
-    """
-
-    opcode: str
-    absorbed: tuple[str, ...]
-    phase: str
-    name_stack: str
-    source_line: str
-    shape: tuple[int, ...]
-    sharding: jax.sharding.PartitionSpec | None
-    residency: str
-    seconds: float
-    bytes: int
-    trips: float = 1
+            by_node[head][kind] += float(part[edge.cell(0, 0)])
+    return by_node
 
 
 def decisions(solved: Solved) -> tuple[Decision, ...]:
-    """One decision per unit, in execution order."""
+    """One decision per unit, in execution order, without the costs."""
     planning = solved.problem
     graph, dropped = planning.units.graph, dropped_by_user(planning.units)
-    found = []
+    kept: dict[tuple[int, bool], list[int]] = {}
+    for read in sorted(solved.kept):
+        kept.setdefault((read.unit, read.is_again), []).append(read.number)
+    made = []
     for unit, (strategy, residency) in zip(planning.units.units, solved.choices, strict=True):
         root = graph.program.equations[unit.root]
         first = graph.program.values[unit.outputs[0]] if unit.outputs else None
         layout = strategy.results[0] if strategy.results else None
-        found.append(
+        made.append(
             Decision(
+                unit=unit.index,
                 opcode=graph.opcode_of(unit.root),
                 absorbed=tuple(graph.opcode_of(e) for e in unit.equations[:-1]),
                 phase=unit.phase.value,
                 name_stack=root.name_stack,
                 source_line=root.source_line or root.name_stack,
                 shape=first.shape if first is not None else (),
+                trips=planning.units.trips(unit),
                 sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
+                reads=strategy.reads,
+                results=strategy.results,
                 residency=_residency_name(residency, is_dropped=unit.index in dropped),
+                recompute_at=residency.recompute_at,
+                end=residency.end,
+                fetch_at=residency.fetch_at,
+                kept_reads=tuple(kept.get((unit.index, False), ())),
+                kept_reads_again=tuple(kept.get((unit.index, True), ())),
                 seconds=strategy.seconds,
                 bytes=strategy.result_bytes,
-                trips=planning.units.trips(unit),
             )
         )
-    return tuple(found)
+    return tuple(made)
 
 
 def _residency_name(residency: Residency, *, is_dropped: bool) -> str:

@@ -16,7 +16,7 @@ def comparison(first: Document, second: Document, names: tuple[str, str]) -> dic
 
     - `names`: the names of the plans, if they have the same meshes, budgets and planners.
     """
-    found = diff(first, second)
+    compared = diff(first, second)
     titles = [_title(first), _title(second)]
     if titles[0] == titles[1]:
         titles = list(names)
@@ -30,8 +30,8 @@ def comparison(first: Document, second: Document, names: tuple[str, str]) -> dic
             }
             for title, document in zip(titles, (first, second), strict=True)
         ],
-        "totals": [*_totals(found.totals), *_compiled_step(first, second)],
-        "differences": [asdict(each) for each in ranked(found.differences)],
+        "totals": [*_totals(compared.totals), *_compiled_step(first, second)],
+        "differences": [asdict(each) for each in ranked(compared.differences)],
     }
 
 

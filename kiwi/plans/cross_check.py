@@ -81,8 +81,8 @@ def _strategy(table: StrategyTable, unit: Unit, execution: Execution) -> Shardin
     target's rules have none."""
     reads = execution.reads[unit.index]
     results = tuple(execution.layouts[output] for output in unit.outputs)
-    found = (s for s in table.all_of(unit) if (s.reads, s.results) == (reads, results))
-    strategy = next(found, None)
+    between = (s for s in table.all_of(unit) if (s.reads, s.results) == (reads, results))
+    strategy = next(between, None)
     if strategy is None:
         opcode, describe = execution.units.graph.opcode_of(unit.root), execution.mesh.describe
         raise CompileCheckError(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kiwi.plans.breakdown import CostBreakdown, Decision
+from kiwi.plans.breakdown import Decision
 from kiwi.sizes import format_seconds
 from kiwi.xla.simulated import UnitSeconds
 
@@ -26,11 +26,6 @@ class Planned(Protocol):
     @property
     def decisions(self) -> Sequence[Decision]:
         """One decision for each unit."""
-        ...
-
-    @property
-    def breakdown(self) -> CostBreakdown:
-        """The estimate by unit."""
         ...
 
 
@@ -68,10 +63,12 @@ def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable
     """Rows for the seconds of kernels and of transfers, for units in which both sides differ."""
     nothing = UnitSeconds()
     computing, moving = {}, {}
-    for entry in plan.breakdown.operators:
-        found = compiled.get(entry.unit, nothing)
-        computing[entry.unit] = entry.computing_seconds, found.compute
-        moving[entry.unit] = entry.moving_seconds, found.communication
+    for decision in plan.decisions:
+        costs, measured = decision.costs, compiled.get(decision.unit, nothing)
+        if costs is None:
+            continue
+        computing[decision.unit] = costs.computing_seconds, measured.compute
+        moving[decision.unit] = costs.moving_seconds, measured.communication
     yield from grouped(plan, COMPUTE, computing)
     yield from grouped(plan, COMMUNICATION, moving)
     unknown = compiled.get(-1, nothing)

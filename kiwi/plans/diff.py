@@ -58,9 +58,9 @@ class PlanDifference:
 
 def diff(first: Document, second: Document) -> PlanDifference:
     """Compares two documents."""
-    found = [*_options(first, second)]
+    differing = [*_options(first, second)]
     for kind in ("argument", "operator"):
-        found += _entries(kind, first, second)
+        differing += _entries(kind, first, second)
     parts = (f"{part}_seconds" for part in PARTS)
     names = ("step_seconds", *parts, "hidden_seconds", "peak_bytes", "host_peak_bytes")
     found_of = lambda document, name: document["estimate"].get(name, 0.0)  # noqa: E731
@@ -68,7 +68,7 @@ def diff(first: Document, second: Document) -> PlanDifference:
     rows = [row for row in rows if row[0] != "host_peak_bytes" or any(row[1:])]
     checked = [(d.get("checks") or {}).get("peak_bytes") for d in (first, second)]
     totals = (*rows, ("compiled_peak_bytes", checked[0], checked[1]))
-    return PlanDifference(totals, tuple(found))
+    return PlanDifference(totals, tuple(differing))
 
 
 def _options(first: Document, second: Document) -> Iterator[Difference]:

@@ -78,10 +78,10 @@ class Dispatched:
 
         def planned_step(*args: Any) -> Any:
             given = dict(zip(self._names, args[first:], strict=True))
-            found = Arguments.of(call.function, options, args[:first], given)
-            if found.key != call.key:
+            bound = Arguments.of(call.function, options, args[:first], given)
+            if bound.key != call.key:
                 raise OtherSignature
-            return jax.tree.unflatten(out_tree, step.function(*found.leaves))
+            return jax.tree.unflatten(out_tree, step.function(*bound.leaves))
 
         self._jit = functools.partial(
             jax.jit,

@@ -14,7 +14,6 @@ from typing import Any
 import cattrs
 import jax
 
-from kiwi.calls.constraints import Constraints
 from kiwi.calls.signature import result_shardings
 from kiwi.codec import to_plain
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY
@@ -22,13 +21,12 @@ from kiwi.hlo.loops import chooses_platform
 from kiwi.hlo.program import Literal, Program
 from kiwi.hlo.simplifications import left_as_traced
 from kiwi.options import IN_FILES
-from kiwi.plans.breakdown import OperatorEntry
+from kiwi.plans.breakdown import Decision
 from kiwi.plans.fingerprint import Fingerprint, fingerprint, identities, value_type
 from kiwi.plans.plan_codec import plan_converter
 from kiwi.plans.record import PlanRecord
 from kiwi.timings import StageTime
 from kiwi.version import VERSION
-from kiwi.xla.step import XLAS_OWN
 
 Document = dict[str, Any]
 
@@ -38,10 +36,8 @@ def document(plan: PlanRecord) -> Document:
     print_ = fingerprint(plan.execution.units.graph.program)
     names = identities(print_.equations)
     by = plan_converter(plan.mesh.axis_names)
-    mesh, tied = to_plain(plan.mesh, by), plan.execution.tied_steps
-    # The key is absent if barriers keep all steps in order, as in files of older versions.
-    tied_steps = {} if tied is None else {"tied_steps": sorted(tied)}
-    arrangement = plan.execution.arrangement
+    mesh, execution = to_plain(plan.mesh, by), plan.execution
+    tied = execution.tied_steps
     return {
         "jax": jax.__version__,
         "kiwi": VERSION,
@@ -54,21 +50,23 @@ def document(plan: PlanRecord) -> Document:
         "constants": _constants(plan, by),
         "results": _results(plan, by),
         "operators": {
-            names[plan.execution.units.units[entry.unit].root]: _operator(plan, entry, by)
-            for entry in plan.breakdown.operators
+            names[plan.execution.units.units[decision.unit].root]: _operator(plan, decision, by)
+            for decision in plan.decisions
+            if decision.costs is not None
         },
-        "schedule": list(plan.execution.schedule.steps),
-        **tied_steps,
-        **({} if arrangement == XLAS_OWN else {"arrangement": asdict(arrangement)}),
-        **({"copies_ahead": True} if plan.execution.copies_ahead else {}),
-        **({"gradients_in_time": True} if plan.execution.gradients_in_time else {}),
-        **({"metrics_in_time": True} if plan.execution.metrics_in_time else {}),
+        "schedule": list(execution.schedule.steps),
+        # Null if barriers keep all steps in order.
+        "tied_steps": None if tied is None else sorted(tied),
+        "arrangement": asdict(execution.arrangement),
+        "copies_ahead": execution.copies_ahead,
+        "gradients_in_time": execution.gradients_in_time,
+        "metrics_in_time": execution.metrics_in_time,
         "estimate": to_plain(plan.estimate, by),
         "bounds": _bounds(plan),
         "checks": to_plain(plan.compiled, by),
-        **({"deviations": to_plain(plan.deviations, by)} if plan.deviations else {}),
-        **({"corrections": to_plain(plan.corrections, by)} if plan.corrections else {}),
-        **({"cross_check": to_plain(plan.cross_check, by)} if plan.cross_check else {}),
+        "deviations": to_plain(plan.deviations, by),
+        "corrections": to_plain(plan.corrections, by),
+        "cross_check": to_plain(plan.cross_check, by),
         "notes": [note.plain for note in plan.notes],
         "history": to_plain(plan.history, by),
     }
@@ -103,8 +101,9 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
 
 
 def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
+    """The options that settle the plan; those of its search, too, if its origin is known."""
     table, program = plan.mesh.table, plan.execution.units.graph.program
-    found: Document = {
+    own: Document = {
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
@@ -116,17 +115,17 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "as_traced": left_as_traced(program),
         "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
         "platforms": _platforms(plan),
+        "planner_parameters": dict(plan.planner_parameters),
     }
-    if plan.planner_parameters:
-        found["planner_parameters"] = dict(plan.planner_parameters)
-    if plan.origin is not None:
-        settings = plan.origin.settings
-        found = {name: getattr(settings, name) for name in IN_FILES} | found
-        if settings.host_budget_bytes is not None:
-            found["host_budget_bytes"] = settings.host_budget_bytes
-        if settings.constraints != Constraints():
-            found["constraints"] = to_plain(settings.constraints, by)
-    return found
+    if plan.origin is None:
+        return own
+    settings = plan.origin.settings
+    return {
+        **{name: getattr(settings, name) for name in IN_FILES},
+        **own,
+        "host_budget_bytes": settings.host_budget_bytes,
+        "constraints": to_plain(settings.constraints, by),
+    }
 
 
 def _platforms(plan: PlanRecord) -> list[str]:
@@ -139,11 +138,11 @@ def _platforms(plan: PlanRecord) -> list[str]:
 def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
     held = {entry.value: entry.held for entry in plan.breakdown.sources}
-    call, found = plan.traced.call, {}
+    call, entries = plan.traced.call, {}
     for position, (path, shape, value) in enumerate(
         zip(call.paths, call.shapes, program.arguments, strict=True)
     ):
-        found[path] = {
+        entries[path] = {
             "type": value_type(program, value),
             "weak_type": bool(shape.weak_type),
             "donated": position in call.donated,
@@ -153,7 +152,7 @@ def _arguments(plan: PlanRecord, by: cattrs.Converter) -> Document:
             "held": to_plain(held.get(value, ()), by),
             **_memory_kind(program, value),
         }
-    return found
+    return entries
 
 
 def _memory_kind(program: Program, value: int | Literal) -> Document:
@@ -191,17 +190,19 @@ def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
     }
 
 
-def _operator(plan: PlanRecord, entry: OperatorEntry, by: cattrs.Converter) -> Document:
-    unit = plan.execution.units.units[entry.unit]
+def _operator(plan: PlanRecord, decision: Decision, by: cattrs.Converter) -> Document:
+    """A decision and its costs in one object."""
+    unit = plan.execution.units.units[decision.unit]
     program = plan.execution.units.graph.program
-    decision = to_plain(plan.decisions[entry.unit], by)
+    plain = to_plain(decision, by)
+    costs = plain.pop("costs")
     return {
         "root": unit.root,
         "types": [value_type(program, output) for output in unit.outputs],
-        "operands": _operands(plan, entry.unit),
-        "source": _portable(decision.pop("source_line")),
-        **decision,
-        **to_plain(entry, by),
+        "operands": _operands(plan, decision.unit),
+        "source": _portable(plain.pop("source_line")),
+        **plain,
+        **costs,
     }
 
 
@@ -216,11 +217,11 @@ def _operands(plan: PlanRecord, unit: int) -> list[str]:
     "constant"."""
     units = plan.execution.units
     paths = dict(zip(units.graph.program.arguments, plan.traced.call.paths, strict=True))
-    found = []
+    names = []
     for value, _ in units.units[unit].rule.reads:
         producer = units.producer.get(value)
-        found.append(paths.get(value, "constant") if producer is None else f"#{producer}")
-    return found
+        names.append(paths.get(value, "constant") if producer is None else f"#{producer}")
+    return names
 
 
 def _bounds(plan: PlanRecord) -> Document:

@@ -119,8 +119,8 @@ def estimate_solution(solved: Solved) -> Estimate:
     """Prices a solution with `kiwi.solver.evaluate`."""
     chosen = solved.restricted
     evaluation = evaluate(chosen.problem, [0] * len(chosen.problem.nodes))
-    found = Scheduled(Timeline(chosen.buffers, chosen.problem.horizon))
-    return _estimate(solved, evaluation, evaluation.parts.get("recompute", 0.0), found)
+    order = Scheduled(Timeline(chosen.buffers, chosen.problem.horizon))
+    return _estimate(solved, evaluation, evaluation.parts.get("recompute", 0.0), order)
 
 
 @timed("estimate")
@@ -144,15 +144,17 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
     pairs = zip(solved.runs, again_seconds(solved), strict=True)
     recompute_seconds = sum((runs - 1) * seconds for runs, seconds in pairs)
     recompute_seconds += _user_recompute_seconds(solved)
-    found = _estimate(solved, evaluation, recompute_seconds, scheduled(chosen, schedule, fetched))
+    estimate = _estimate(
+        solved, evaluation, recompute_seconds, scheduled(chosen, schedule, fetched)
+    )
     again = _further_fetch_seconds(solved, schedule)
     return replace(
-        found,
-        step_seconds=found.step_seconds + again,
-        communication_seconds=found.communication_seconds + again,
-        offload_seconds=found.offload_seconds + again,
-        peak_bytes=found.peak_bytes + resident_bytes,
-        memory_bytes=tuple(each + resident_bytes for each in found.memory_bytes),
+        estimate,
+        step_seconds=estimate.step_seconds + again,
+        communication_seconds=estimate.communication_seconds + again,
+        offload_seconds=estimate.offload_seconds + again,
+        peak_bytes=estimate.peak_bytes + resident_bytes,
+        memory_bytes=tuple(each + resident_bytes for each in estimate.memory_bytes),
     )
 
 
@@ -208,7 +210,7 @@ def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
     if not evaluation.hidden:
         return 0.0
     again = copies_again(solved.problem, copies_made(solved))
-    loads = (load for _, found in again for load in found)
+    loads = (load for _, loads_of_unit in again for load in loads_of_unit)
     return evaluation.hidden - hidden_without(evaluation.loads, loads)
 
 
@@ -220,8 +222,8 @@ def _hidden_sums_seconds(solved: Solved, evaluation: Evaluation) -> float:
 
 
 def _sums_behind(solved: Solved) -> tuple[float, ...]:
-    found = {unit: float(load.amounts[0]) for unit, load in _loads_of_sums(solved)}
-    return tuple(found.get(unit, 0.0) for unit in range(len(solved.runs))) if found else ()
+    seconds = {unit: float(load.amounts[0]) for unit, load in _loads_of_sums(solved)}
+    return tuple(seconds.get(unit, 0.0) for unit in range(len(solved.runs))) if seconds else ()
 
 
 def _loads_of_sums(solved: Solved) -> Iterator[tuple[int, Load]]:
@@ -277,8 +279,8 @@ def copies_made(solved: Solved) -> Iterator[Copy]:
             if layouts[value] != wanted and read not in solved.kept:
                 moved = planning.kernels[unit.index].moved[number]
                 readers.setdefault((moved, wanted, unit.loop), {}).setdefault(unit.index, read)
-    for (moved, wanted, _), found in readers.items():
-        yield Copy(moved, layouts[moved.index], wanted, tuple(found.values()))
+    for (moved, wanted, _), units in readers.items():
+        yield Copy(moved, layouts[moved.index], wanted, tuple(units.values()))
 
 
 def copies_again(
@@ -294,7 +296,7 @@ def copies_again(
 
 def hidden_without(loads: Mapping[tuple[int, int], float], left_out: Iterable[Load]) -> float:
     """The seconds that loads hide, by window and channel, if some of the loads are left out."""
-    found = dict(loads)
+    left = dict(loads)
     for load in left_out:
-        found[load.window, load.channel] -= float(load.amounts[0])
-    return hidden_amount(found)
+        left[load.window, load.channel] -= float(load.amounts[0])
+    return hidden_amount(left)

@@ -25,7 +25,7 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
     again, restricted = list(copies_again(planning, copies)), solved.restricted.problem
     saved = sum(seconds for seconds, _ in again)
     loads = evaluate(restricted, [0] * len(restricted.nodes)).loads
-    hidden = hidden_without(loads, (load for _, found in again for load in found))
+    hidden = hidden_without(loads, (load for _, loads_of_unit in again for load in loads_of_unit))
     own = (b for b in planned.buffers if b.kind != "copy")
     buffers = (*own, *_buffers(planning, copies), *_untied(solved))
     line = Timeline(buffers, planning.problem.horizon)

@@ -16,7 +16,7 @@ from kiwi.errors import InfeasibleBudgetError, InvalidArgumentError, check_known
 from kiwi.memory.residency import RESIDENCIES
 from kiwi.mesh import TensorSharding
 from kiwi.messages import topics
-from kiwi.plans.breakdown import OperatorEntry
+from kiwi.plans.breakdown import Decision
 from kiwi.plans.document import document
 from kiwi.plans.explain_search import SearchExplanation
 from kiwi.plans.explain_text import ForcedAlternative, explanation_text
@@ -39,17 +39,17 @@ _Plan = TypeVar("_Plan", bound=PlanRecord)
 class Explanation:
     """One operator of a plan.
 
-    - `entry`: its costs and memory, the price of its nearest alternatives alone, and why others
-      were impossible.
+    - `decision`: with its costs and memory, the price of its nearest alternatives alone, and why
+      others were impossible.
     - `forced`: alternatives with the total if forced; empty if none was asked for.
     """
 
     plan: PlanRecord
-    entry: OperatorEntry
+    decision: Decision
     forced: tuple[ForcedAlternative, ...]
 
     def __str__(self) -> str:
-        return explanation_text(document(self.plan), self.entry.unit, self.forced)
+        return explanation_text(document(self.plan), self.decision.unit, self.forced)
 
 
 @overload
@@ -75,13 +75,15 @@ def explain(
     if operator == SEARCH:
         return SearchExplanation(plan.history)
     unit = find_operator(plan, operator)
-    entry = plan.breakdown.operators[unit]
+    decision = plan.decisions[unit]
     if not forced or plan.origin is None:
-        return Explanation(plan, entry, ())
+        return Explanation(plan, decision, ())
     start = plan.breakdown.solution_of(plan.origin.planning)
     allowed = Allowance(EFFORTS["quick"] * WORK_PER_SECOND, time_limit_seconds)
     forcing = _Forcing(plan.origin, start, unit, allowed)
-    return Explanation(plan, entry, tuple(map(forcing.forced, entry.alternatives[:forced])))
+    return Explanation(
+        plan, decision, tuple(map(forcing.forced, decision.priced.alternatives[:forced]))
+    )
 
 
 def find_operator(plan: PlanRecord, operator: int | str) -> int:
@@ -95,18 +97,18 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
                 suggestion="The index of a decision in plan.decisions.",
             )
         return operator
-    found = [
+    matching = [
         k
         for k, d in enumerate(plan.decisions)
         if any(operator in text for text in (d.opcode, d.name_stack, d.source_line))
     ]
-    if not found:
+    if not matching:
         raise InvalidArgumentError(
             f"No operator's opcode, name stack or source line contains {operator!r}.",
             topic=topics.NO_SUCH_OPERATOR,
             suggestion="plan.decisions lists all of them.",
         )
-    return max(found, key=lambda k: plan.breakdown.operators[k].total_seconds)
+    return max(matching, key=lambda k: plan.decisions[k].priced.total_seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +130,10 @@ class _Forcing:
         )
         result = self._solved(allowed)
         alone = follow(planning, self.start, self.unit, allowed)
-        found = self._with_copies_kept(result, alone)
+        cheapest = self._with_copies_kept(result, alone)
         change = alternative.change_seconds
         proven = result.bound, self._reason(result), alternative.fetch_at
-        return ForcedAlternative(*wanted[:3], change, *found, *proven)
+        return ForcedAlternative(*wanted[:3], change, *cheapest, *proven)
 
     def _solved(self, allowed: Sequence[int]) -> SolveResult:
         """Solves the problem again with a pin, starting from the plan's own choices with the pin
@@ -154,14 +156,14 @@ class _Forcing:
         else changed is faster then, its time and peak are taken."""
         if result.solution is None:
             return result.objective, result.peak_bytes
-        planning, found = self.origin.planning, []
+        planning, prices = self.origin.planning, []
         for solution in (result.solution, alone):
             kept, _ = kept_copies(planning, planning, solution, self.allowed.part(KEPT_SHARE))
             restricted = planning.restricted(solution, kept).problem
             priced = evaluate(restricted, [0] * len(restricted.nodes))
             if priced.feasible:
-                found.append((priced.cost, priced.peak_bytes))
-        return min(found, default=(result.objective, result.peak_bytes))
+                prices.append((priced.cost, priced.peak_bytes))
+        return min(prices, default=(result.objective, result.peak_bytes))
 
     def _reason(self, result: SolveResult) -> str:
         if result.solution is not None:
@@ -260,7 +262,7 @@ def _allowed(
             f"Operator {unit} ({plan.decisions[unit].opcode}) has no option with "
             f"sharding={sharding}, residency={residency}.",
             topic=topics.NO_SUCH_OPTION,
-            cause="; ".join(plan.breakdown.operators[unit].excluded)
+            cause="; ".join(plan.decisions[unit].priced.excluded)
             or "Options that others beat in time and memory are left out.",
             suggestion="Layouts of its result that can be planned: " + ", ".join(known) + ".",
         )

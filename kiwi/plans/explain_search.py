@@ -22,7 +22,7 @@ class SearchExplanation:
 
     def __str__(self) -> str:
         if not self.history:
-            return "How this plan was found is not known: it was made by an older version of Kiwi."
+            return "This plan was not searched: the stages of planning made it one by one."
         made_by = " and ".join(f'"{_path(trial)}"' for trial in self.answer)
         head = f"Made by {made_by}." if made_by else "No attempt became the answer."
         header = ("", "attempt", "limit", "predicted", "", "compiled", "", "work", "outcome")

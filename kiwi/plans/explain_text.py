@@ -50,12 +50,12 @@ def find_in_document(document: Document, text: str) -> list[int]:
     operators = document["operators"]
     if text.isdigit():
         return [int(text)] if int(text) < len(operators) else []
-    found = [
+    matching = [
         o
         for identity, o in operators.items()
         if text == identity or any(text in o[k] for k in ("opcode", "name_stack", "source"))
     ]
-    return [o["unit"] for o in costliest_first(found)]
+    return [o["unit"] for o in costliest_first(matching)]
 
 
 def costliest_first(operators: Iterable[Document]) -> list[Document]:

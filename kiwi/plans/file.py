@@ -1,6 +1,6 @@
 """Plan files: a document with a header, as JSON.
 
-    {"format": "kiwi-plan", "version": 5, "digest": "...", "timings": {...}, "plan": {...}}
+    {"format": "kiwi-plan", "version": 6, "digest": "...", "timings": {...}, "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`, so that a truncated or altered file is
 refused. `timings` says where the time of planning went. It is no part of the plan, may be missing,
@@ -20,19 +20,19 @@ from kiwi.plans.document import Document
 
 FORMAT = FileFormat(
     "kiwi-plan",
-    5,
+    6,
     "plan file",
     PlanFileError,
     ending="}}",
     again="Save the plan again with plan.save or `kiwi plan --out`.",
-    oldest=5,
+    oldest=6,
 )
 
 
 _TEXTS = ("jax", "kiwi")
-_LISTS = ("links", "constants", "schedule", "notes")
+_LISTS = ("links", "constants", "schedule", "deviations", "notes", "history")
 _OBJECTS = (
-    *("function", "mesh", "hardware", "options"),
+    *("function", "mesh", "hardware", "options", "arrangement", "corrections"),
     *("arguments", "results", "operators", "estimate", "bounds"),
 )
 _SECTIONS = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_LISTS, list) | dict.fromkeys(_OBJECTS, dict)

@@ -78,13 +78,13 @@ def identities(lines: Sequence[EquationLine]) -> list[str]:
     consists of the primitive, a digest of the line without operands, and how often that occurred
     before."""
     seen: dict[str, int] = {}
-    found = []
+    names = []
     for line in lines:
         primitive = line.text.split("[", 1)[0].split(" ", 1)[0]
         name = f"{primitive}:{_digest(line.text)[:8]}"
-        found.append(f"{name}#{seen.setdefault(name, 0)}")
+        names.append(f"{name}#{seen.setdefault(name, 0)}")
         seen[name] += 1
-    return found
+    return names
 
 
 def differences(saved: Sequence[EquationLine], found: Sequence[EquationLine]) -> list[str]:

@@ -94,8 +94,8 @@ def memory_report(plan: PlanRecord) -> MemoryReport:
     describe = _Describer(plan)
     memory = plan.compiled.memory
     arguments = plan.execution.units.graph.program.arguments
-    found = [(_owner(buffer, arguments), buffer.bytes) for buffer in memory.at_peak]
-    compiled = _sums([(("fragmentation", -1), memory.fragmentation_bytes), *found])
+    owned = [(_owner(buffer, arguments), buffer.bytes) for buffer in memory.at_peak]
+    compiled = _sums([(("fragmentation", -1), memory.fragmentation_bytes), *owned])
     predicted = predicted_by_owner(plan, plan.estimate.peak_unit)
     at_same_time = predicted_by_owner(plan, unit_at_peak(memory))
     return MemoryReport(
@@ -121,10 +121,10 @@ def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
 
 def _sums(sizes: Iterable[tuple[Owner, int]]) -> dict[Owner, int]:
     """Bytes by owner, without owners that hold nothing."""
-    found: Counter[Owner] = Counter()
+    bytes_of_owner: Counter[Owner] = Counter()
     for owner, size in sizes:
-        found[owner] += size
-    return {owner: size for owner, size in found.items() if size}
+        bytes_of_owner[owner] += size
+    return {owner: size for owner, size in bytes_of_owner.items() if size}
 
 
 def _owner(buffer: LiveBuffer, arguments: Sequence[int]) -> Owner:
@@ -146,14 +146,14 @@ class _Describer:
         self._paths = dict(zip(arguments, plan.traced.call.paths, strict=True))
 
     def rows(self, sizes: Mapping[Owner, int]) -> tuple[MemoryRow, ...]:
-        found = (MemoryRow(size, *self._words(o)) for o, size in self._folded(sizes).items())
-        return tuple(sorted(found, key=lambda row: (-row.bytes, row.what, row.name)))
+        unsorted = (MemoryRow(size, *self._words(o)) for o, size in self._folded(sizes).items())
+        return tuple(sorted(unsorted, key=lambda row: (-row.bytes, row.what, row.name)))
 
     def differences(
         self, predicted: Mapping[Owner, int], compiled: Mapping[Owner, int]
     ) -> tuple[MemoryDifference, ...]:
         mine, theirs = self._folded(predicted), self._folded(compiled)
-        found = [
+        unsorted = [
             MemoryDifference(
                 mine.get(o, 0),
                 theirs.get(o, 0),
@@ -164,7 +164,7 @@ class _Describer:
             if mine.get(o, 0) != theirs.get(o, 0)
         ]
         key = lambda d: (-abs(d.predicted_bytes - d.compiled_bytes), d.what, d.name)  # noqa: E731
-        return tuple(sorted(found, key=key))
+        return tuple(sorted(unsorted, key=key))
 
     def _folded(self, sizes: Mapping[Owner, int]) -> dict[Owner, int]:
         """The owner, with a result that takes over an argument's buffer counted as that

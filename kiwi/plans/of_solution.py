@@ -29,12 +29,11 @@ def plan_of_solution(
         estimate=estimate,
         compiled=None,
         solve_result=result,
-        decisions=decisions(solved),
         execution=build_execution(solved),
         traced=step,
         notes=(),
         planning_seconds=0.0,
-        breakdown=CostBreakdown((), ()),
+        breakdown=CostBreakdown((), decisions(solved)),
         as_written=estimate_as_written(solved, estimate) if as_is else None,
         host_limit_bytes=solved.problem.fixed.host_limit_bytes,
     )

@@ -1,11 +1,9 @@
 """`kiwi.Plan`, the result of `kiwi.plan`."""
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiwi.plans.breakdown import CostBreakdown
 from kiwi.plans.document import document, timings_document
 from kiwi.plans.explain import explain, what_if
 from kiwi.plans.export.checkpoint_policy import checkpoint_policy
@@ -26,16 +24,6 @@ class Plan(PlanRecord):
     Its attributes are those of `kiwi.plans.record.PlanRecord`. Methods that are functions elsewhere
     are documented there.
     """
-
-    @property
-    def ledger(self) -> CostBreakdown:
-        """The old name of `breakdown`."""
-        warnings.warn(
-            "plan.ledger is plan.breakdown now; the old name goes with the next release.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.breakdown
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to a file that `kiwi.load_plan` reads.

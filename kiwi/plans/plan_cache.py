@@ -103,14 +103,14 @@ class PlanCache:
         """The plan of an equal request, or a new one, which is kept; raises as the planner does."""
         family = request_family(step, settings)
         path = self.folder / f"{family}_{_with_budget(family, settings)}.json"
-        found = _read(path, step, settings, planner)
-        if found is None:
-            found = planner.make(step, settings)
+        answer = _read(path, step, settings, planner)
+        if answer is None:
+            answer = planner.make(step, settings)
             # If the clock ended a search, another run may find a better plan.
-            if found.solve_result.deterministic and found.as_written is None:
-                self._keep(found, path)
+            if answer.solve_result.deterministic and answer.as_written is None:
+                self._keep(answer, path)
         others = (each for each in sorted(self.folder.glob(f"{family}_*.json")) if each != path)
-        return _fastest(found, others, step, settings, planner)
+        return _fastest(answer, others, step, settings, planner)
 
     def _keep(self, plan: Plan, path: Path) -> None:
         try:
@@ -211,7 +211,7 @@ def _completed(
         for decision, root in zip(plan.decisions, roots, strict=True)
     )
     traced = replace(step, units=plan.execution.units)
-    residencies = tuple((entry.residency,) for entry in plan.breakdown.operators)
+    residencies = tuple((decision.choice.residency,) for decision in plan.decisions)
     result = replace(
         plan.solve_result, seconds=made.solver_seconds, work=made.work, iterations=made.iterations
     )
@@ -219,7 +219,7 @@ def _completed(
     return replace(
         plan,
         mesh=settings.mesh,
-        decisions=decisions,
+        breakdown=replace(plan.breakdown, operators=decisions),
         traced=traced,
         origin=Origin(traced, corrected, planner, residencies),
         solve_result=result,
@@ -255,23 +255,23 @@ def request_family(step: StepToPlan, settings: Settings) -> str:
 @functools.cache
 def _sources() -> str:
     """A digest of all files installed with Kiwi."""
-    root, found = Path(__file__).parent.parent, hashlib.sha256()
+    root, digest = Path(__file__).parent.parent, hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
-            found.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(f"{path.relative_to(root)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {"python": sys.version, "machine": f"{platform.system()} {platform.machine()}"}
+    versions = {"python": sys.version, "machine": f"{platform.system()} {platform.machine()}"}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _program(step: StepToPlan) -> list[Any]:

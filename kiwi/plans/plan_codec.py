@@ -34,23 +34,24 @@ _DERIVED: dict[type, tuple[str, ...]] = {
 @functools.lru_cache(maxsize=8)
 def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
     """A converter for the parts of a plan on a mesh with these axes. It ignores keys that are no
-    fields: a file of an older Kiwi may have them."""
-    found, names = converter(forbid_extra_keys=False), axis_names
-    for kind, derived in _DERIVED.items():
-        omitted: Any = {name: override(omit=True) for name in derived}
-        found.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, found, **omitted))
-    found.register_unstructure_hook(TensorSharding, lambda sharding: axes(sharding, names))
-    found.register_structure_hook(
+    fields: an object of a document may hold several parts, as an operator does."""
+    by, names = converter(forbid_extra_keys=False), axis_names
+    by.register_unstructure_hook(TensorSharding, lambda sharding: axes(sharding, names))
+    by.register_structure_hook(
         TensorSharding,
         lambda dims, _: TensorSharding(tuple(tuple(map(names.index, dim)) for dim in dims)),
     )
-    found.register_unstructure_hook(Interval, lambda i: [int(i.start), int(i.end), int(i.bytes)])
-    found.register_structure_hook(Interval, lambda numbers, _: Interval(*numbers))
-    found.register_unstructure_hook(PartitionSpec, _entries)
-    found.register_unstructure_hook(NamedSharding, lambda sharding: _entries(sharding.spec))
+    by.register_unstructure_hook(Interval, lambda i: [int(i.start), int(i.end), int(i.bytes)])
+    by.register_structure_hook(Interval, lambda numbers, _: Interval(*numbers))
+    by.register_unstructure_hook(PartitionSpec, _entries)
+    by.register_unstructure_hook(NamedSharding, lambda sharding: _entries(sharding.spec))
     for kind in (PartitionSpec | None, PartitionSpec | NamedSharding | None):
-        found.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
-    return found
+        by.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
+    # A class takes the hooks of its fields when its own is made.
+    for kind, derived in _DERIVED.items():
+        omitted: Any = {name: override(omit=True) for name in derived}
+        by.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, by, **omitted))
+    return by
 
 
 def mesh_of(document: Mapping[str, Any]) -> DeviceMesh:

@@ -25,7 +25,8 @@ from kiwi.plans.deviations import KernelDeviation
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.history import Trial
 from kiwi.problem.build import PlanningProblem
-from kiwi.problem.costs import UnitWork, region_price
+from kiwi.problem.costs import region_price
+from kiwi.problem.kernel_kind import kernel_kinds
 from kiwi.problem.predicted_collectives import unforeseen
 from kiwi.problem.step import StepToPlan
 from kiwi.solver import Progress, SolveResult
@@ -105,12 +106,11 @@ class PlanRecord:
       compiled.
     - `solve_result`: status, objective, bound, gap and seconds of the solver, before copies of
       operands are kept (`kiwi.problem.kept_copies`).
-    - `decisions`: one for each materialised operator, in execution order.
     - `execution`: schedule and layouts, from which the program is emitted.
     - `traced`: the traced step.
     - `notes`: notes for the reader, each with a stable code.
     - `planning_seconds`: wall time of planning, compile checks included.
-    - `breakdown`: the estimate, split by argument and operator.
+    - `breakdown`: the decisions, and the estimate split by argument and operator.
     - `origin`: what the plan was made from, for explaining and changing it.
     - `progress`: states of the solver, in time.
     - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it is,
@@ -137,7 +137,6 @@ class PlanRecord:
     estimate: Estimate
     compiled: CompiledProgram | None
     solve_result: SolveResult
-    decisions: tuple[Decision, ...]
     execution: Execution
     traced: StepToPlan
     notes: tuple[Note, ...]
@@ -156,6 +155,11 @@ class PlanRecord:
     cross_check: CrossCheck | None = None
     corrections: Corrections = NO_CORRECTIONS
     deviations: tuple[KernelDeviation, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One for each materialised operator, in execution order."""
+        return self.breakdown.operators
 
     @functools.cached_property
     def in_shardings(self) -> Any:
@@ -199,8 +203,7 @@ class PlanRecord:
     @property
     def time_shares(self) -> Mapping[str, float]:
         """The shares of the predicted time that are "measured", "interpolated", "extrapolated" from
-        measurements, or "analytic". They add up to 1. Plans saved before these were kept have none.
-        """
+        measurements, or "analytic". They add up to 1."""
         return self.estimate.time_shares
 
     @property
@@ -259,19 +262,20 @@ class PlanRecord:
     def _kernel_seconds(self) -> Mapping[int, float]:
         """The price of one run of each library kernel, by unit."""
         kernels, graph = self.execution.kernels, self.execution.units.graph
-        found: dict[int, float] = {}
+        kinds = kernel_kinds(kernels, self.mesh)
+        by_unit: dict[int, float] = {}
         for unit, decision in zip(self.execution.units.units, self.decisions, strict=True):
             calls = sum(graph.program.equations[e].kernel_calls for e in unit.equations)
             if calls:
-                work = UnitWork.of(kernels, unit, self.mesh)
+                work = kinds.of(unit).work
                 result_bytes = sum(graph.program.values[v].size_bytes for v in unit.outputs)
                 seconds = work.share_without_beside(result_bytes) * decision.seconds
-                found[unit.index] = seconds / decision.trips / calls
+                by_unit[unit.index] = seconds / decision.trips / calls
             elif graph.equations[unit.root].is_region:
                 price = region_price(kernels, graph.program.equations[unit.root], self.mesh)
                 if price.kernel_runs:
-                    found[unit.index] = price.kernel_seconds / price.kernel_runs
-        return found
+                    by_unit[unit.index] = price.kernel_seconds / price.kernel_runs
+        return by_unit
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
         """Moves arguments to where the plan wants them. Returns them in the form given (a tuple if
@@ -350,9 +354,9 @@ class PlanRecord:
 
     def residency_counts(self) -> Mapping[str, int]:
         """How many operators are kept, recomputed and, if there are any, offloaded."""
-        found = [decision.residency for decision in self.decisions]
-        names = dict.fromkeys(("keep", "recompute", *sorted(found)))
-        return {residency: found.count(residency) for residency in names}
+        residencies = [decision.residency for decision in self.decisions]
+        names = dict.fromkeys(("keep", "recompute", *sorted(residencies)))
+        return {residency: residencies.count(residency) for residency in names}
 
 
 def place_leaves(

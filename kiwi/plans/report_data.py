@@ -36,7 +36,7 @@ def report_data(
         "plan": document,
         "axis_texts": mesh_of(document).axis_texts,
         "fits": checks["peak_bytes"] <= budget,
-        "findings": [asdict(found) for found in findings(document)],
+        "findings": [asdict(finding) for finding in findings(document)],
         "compiled_curve": _compiled_curve(document),
         "compiled_peak": _compiled_peak(document),
         "progress": [

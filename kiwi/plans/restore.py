@@ -23,7 +23,7 @@ from kiwi.mesh import DeviceMesh, ProfileTable, TensorSharding
 from kiwi.mesh.shipped import find_table
 from kiwi.messages import Note, topics
 from kiwi.options import IN_FILES, Settings
-from kiwi.plans.breakdown import CostBreakdown, Decision
+from kiwi.plans.breakdown import CostBreakdown, Decision, SourceEntry
 from kiwi.plans.cross_check import CrossCheck
 from kiwi.plans.deviations import KernelDeviation
 from kiwi.plans.document import Document
@@ -56,7 +56,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
     breakdown = breakdown_of(saved, units)
     table = _table(saved)
     # A plan cannot be priced again without the table that it was priced from.
-    lost = regrouped or (saved["options"].get("recorded", False) and table is None)
+    lost = regrouped or (saved["options"]["recorded"] and table is None)
     own = replace(_with_given_shardings(saved, traced), units=units)
     history = history_of(saved)
     origin = None if lost else _origin(saved, own, replace(mesh, table=table), breakdown, planner)
@@ -69,14 +69,13 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         compiled=compiled_of(saved),
         cross_check=cross_check_of(saved),
         deviations=from_plain(
-            saved.get("deviations", []),
+            saved["deviations"],
             tuple[KernelDeviation, ...],
             _converter(saved),
             "deviations",
         ),
         corrections=corrections_of(saved),
         solve_result=solve_result_of(saved),
-        decisions=decisions_of(saved),
         execution=_execution(saved, units, mesh, breakdown),
         traced=own,
         notes=tuple(map(Note.of_plain, saved["notes"])),
@@ -84,7 +83,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         breakdown=breakdown,
         origin=origin,
         host_limit_bytes=origin.settings.host_limit_bytes if origin else None,
-        planner_parameters=saved["options"].get("planner_parameters", {}),
+        planner_parameters=saved["options"]["planner_parameters"],
         history=history,
         made_by=tuple(k for k, each in enumerate(history) if each.outcome is Outcome.ANSWER),
     )
@@ -94,18 +93,18 @@ def check_arguments(saved: Document, call: Call) -> None:
     """Raises `PlanMismatchError` unless paths, types and donation are the plan's."""
     donated = ("", " (donated)")
     wanted = {path: a["type"] + donated[a["donated"]] for path, a in saved["arguments"].items()}
-    found = {
+    given = {
         path: type_text(shape) + donated[position in call.donated]
         for position, (path, shape) in enumerate(zip(call.paths, call.shapes, strict=True))
     }
-    if list(wanted.items()) == list(found.items()):
+    if list(wanted.items()) == list(given.items()):
         return
-    sentences = [f"{p} is new" for p in found if p not in wanted]
-    sentences += [f"{p} is missing" for p in wanted if p not in found]
+    sentences = [f"{p} is new" for p in given if p not in wanted]
+    sentences += [f"{p} is missing" for p in wanted if p not in given]
     sentences += [
-        f"{p} was {wanted[p]}, is {found[p]}"
+        f"{p} was {wanted[p]}, is {given[p]}"
         for p in wanted
-        if p in found and wanted[p] != found[p]
+        if p in given and wanted[p] != given[p]
     ]
     raise _mismatch(
         "The saved plan is for other arguments", sentences or ["their order differs"], saved
@@ -141,17 +140,19 @@ def _mismatch(
 
 
 def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> None:
-    found = fingerprint(traced.program)
+    present = fingerprint(traced.program)
     wanted = saved["function"]
-    if wanted["structure"] == found.structure and (not strict or wanted["values"] == found.values):
+    if wanted["structure"] == present.structure and (
+        not strict or wanted["values"] == present.values
+    ):
         return
     lines = [
         EquationLine(text, tuple(inputs.split()), tuple(literals))
         for text, inputs, *literals in wanted["equations"].values()
     ]
-    sentences = differences(lines, found.equations)
+    sentences = differences(lines, present.equations)
     other: dict[str, str] = {}
-    if wanted["structure"] == found.structure:
+    if wanted["structure"] == present.structure:
         other["cause"] = "Only values of constants have changed, on which no plan depends."
         other["suggestion"] = "apply(fun, strict=False), or plan again."
     raise _mismatch("The saved plan is for another function", sentences, saved, **other)
@@ -163,14 +164,14 @@ def _converter(saved: Document) -> cattrs.Converter:
 
 def _table(saved: Document) -> ProfileTable | None:
     """The table of the plan, if it still exists unchanged at its place."""
-    reference = saved["options"].get("table")
+    reference = saved["options"]["table"]
     if reference is None or reference["loaded_from"] is None:
         return None
     try:
-        found = find_table(reference["loaded_from"])
+        table = find_table(reference["loaded_from"])
     except (ProfileFileError, UnknownProfileError):
         return None
-    return found if found.digest == reference["digest"] else None
+    return table if table.digest == reference["digest"] else None
 
 
 def _units(saved: Document, traced: StepToPlan) -> tuple[UnitGraph, bool]:
@@ -187,8 +188,8 @@ def _execution(
     saved: Document, units: UnitGraph, mesh: DeviceMesh, breakdown: CostBreakdown
 ) -> Execution:
     layouts = {source.value: source.sharding for source in breakdown.sources}
-    for entry, unit in zip(breakdown.operators, units.units, strict=True):
-        layouts.update(zip(unit.outputs, entry.results, strict=True))
+    for decision, unit in zip(breakdown.operators, units.units, strict=True):
+        layouts.update(zip(unit.outputs, decision.results, strict=True))
     by = _converter(saved)
     results = tuple(
         None if r["sharding"] is None else from_plain(r["sharding"], TensorSharding, by)
@@ -202,14 +203,14 @@ def _execution(
         tuple(layouts[a] for a in units.graph.program.arguments),
         results,
         layouts,
-        tuple(entry.reads for entry in breakdown.operators),
-        frozenset(read for entry in breakdown.operators for read in entry.kept_copies),
-        frozenset(saved["tied_steps"]) if "tied_steps" in saved else None,
-        frozenset(entry.unit for entry in breakdown.operators if entry.fetch_at is not None),
-        arrangement=Arrangement(**saved.get("arrangement", {})),
-        copies_ahead=saved.get("copies_ahead", False),
-        gradients_in_time=saved.get("gradients_in_time", False),
-        metrics_in_time=saved.get("metrics_in_time", False),
+        tuple(decision.reads for decision in breakdown.operators),
+        frozenset(read for decision in breakdown.operators for read in decision.kept_copies),
+        None if saved["tied_steps"] is None else frozenset(saved["tied_steps"]),
+        frozenset(made.unit for made in breakdown.operators if made.fetch_at is not None),
+        arrangement=Arrangement(**saved["arrangement"]),
+        copies_ahead=saved["copies_ahead"],
+        gradients_in_time=saved["gradients_in_time"],
+        metrics_in_time=saved["metrics_in_time"],
     )
 
 
@@ -218,28 +219,26 @@ def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:
     program = units.graph.program
     values = (*program.arguments, *program.constants)
     sources = zip(values, (*saved["arguments"].values(), *saved["constants"]), strict=True)
-    parts = {
-        "sources": [{**source, "value": value} for value, source in sources],
-        "operators": list(saved["operators"].values()),
-    }
-    return from_plain(parts, CostBreakdown, _converter(saved))
+    entries = [{**source, "value": value} for value, source in sources]
+    structured = from_plain(entries, tuple[SourceEntry, ...], _converter(saved), "arguments")
+    return CostBreakdown(structured, decisions_of(saved))
 
 
 def history_of(saved: Document) -> tuple[Trial, ...]:
-    """The attempts of the search; none in files of older versions."""
-    return from_plain(saved.get("history", []), tuple[Trial, ...], _converter(saved), "history")
+    """The attempts of the search."""
+    return from_plain(saved["history"], tuple[Trial, ...], _converter(saved), "history")
 
 
 def estimate_of(saved: Document, breakdown: CostBreakdown | None = None) -> Estimate:
     """The estimate. Its `buffers` come from the breakdown, if there is one."""
     plain = {**saved["estimate"], "buffers": []}
-    found = from_plain(plain, Estimate, _converter(saved), "estimate")
-    return replace(found, buffers=() if breakdown is None else breakdown.buffers)
+    estimate = from_plain(plain, Estimate, _converter(saved), "estimate")
+    return replace(estimate, buffers=() if breakdown is None else breakdown.buffers)
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:
     """The figures of the compiled program. Its compile time is zero."""
-    if saved.get("checks") is None:
+    if saved["checks"] is None:
         return None
     checks = {**saved["checks"], "compile_seconds": 0.0}
     return from_plain(checks, CompiledProgram, _converter(saved), "checks")
@@ -247,7 +246,7 @@ def compiled_of(saved: Document) -> CompiledProgram | None:
 
 def cross_check_of(saved: Document) -> CrossCheck | None:
     """The program of another compiler than the plan's."""
-    if saved.get("cross_check") is None:
+    if saved["cross_check"] is None:
         return None
     program = {**saved["cross_check"]["program"], "compile_seconds": 0.0}
     checks = {**saved["cross_check"], "program": program}
@@ -256,7 +255,7 @@ def cross_check_of(saved: Document) -> CrossCheck | None:
 
 def corrections_of(saved: Document) -> Corrections:
     """The corrected prices by which the plan is priced."""
-    return from_plain(saved.get("corrections", {}), Corrections, _converter(saved), "corrections")
+    return from_plain(saved["corrections"], Corrections, _converter(saved), "corrections")
 
 
 def solve_result_of(saved: Document) -> SolveResult:
@@ -291,6 +290,7 @@ def _with_derived(operator: Document) -> Document:
         "shape": [int(size) for size in shape.split(",") if size],
         "sharding": results[0] if results else None,
         "seconds": seconds["compute"] + seconds["communication"],
+        "costs": operator,
     }
 
 
@@ -316,11 +316,10 @@ def _origin(
     settings = Settings(
         mesh=mesh,
         memory_budget_bytes=options["memory_budget_bytes"],
-        host_budget_bytes=options.get("host_budget_bytes"),
-        constraints=from_plain(options.get("constraints", {}), Constraints, _converter(saved)),
+        host_budget_bytes=options["host_budget_bytes"],
+        constraints=from_plain(options["constraints"], Constraints, _converter(saved)),
         corrections=corrections_of(saved),
-        # Files older than an option have its default.
-        **{name: options[name] for name in IN_FILES if name in options},
+        **{name: options[name] for name in IN_FILES},
     )
-    own = tuple((entry.residency,) for entry in breakdown.operators)
+    own = tuple((decision.choice.residency,) for decision in breakdown.operators)
     return Origin(traced, settings, planner, own)

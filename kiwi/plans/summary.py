@@ -166,12 +166,12 @@ def _collectives(plan: PlanRecord) -> str:
     compiled = program.collectives if program else {}
     rows = []
     for kind in COLLECTIVE_KINDS:
-        planned, found = plan.estimate.collectives.get(kind), compiled.get(kind)
-        if planned is None and found is None:
+        planned, made = plan.estimate.collectives.get(kind), compiled.get(kind)
+        if planned is None and made is None:
             continue
         cells = [
             "-" if use is None else f"{use.count} x, {format_bytes(use.bytes)}"
-            for use in (planned, found)
+            for use in (planned, made)
         ]
         rows.append((kind, *cells))
     if not rows:
@@ -189,7 +189,7 @@ def _arguments(plan: PlanRecord) -> str:
         key = (name, str(shape.shape), plan.mesh.describe(sharding))
         sizes.setdefault(key, []).append(shape.size * shape.dtype.itemsize)
     rows = sorted(sizes.items(), key=lambda item: -sum(item[1]))
-    cells = [(*key, str(len(found)), format_bytes(found[0])) for key, found in rows]
+    cells = [(*key, str(len(alike)), format_bytes(alike[0])) for key, alike in rows]
     header = ("argument", "shape", "sharding", "count", "each")
     return table(header, cells, _MOST_ROWS, "smaller kinds (plan.in_shardings)")
 
@@ -203,30 +203,31 @@ def _shortened(path: str) -> str:
 
 
 def _recomputed(plan: PlanRecord) -> str:
-    found = [d for d in plan.decisions if d.residency == "recompute"]
-    if not found and plan.estimate.recompute_seconds:
+    recomputed = [d for d in plan.decisions if d.residency == "recompute"]
+    if not recomputed and plan.estimate.recompute_seconds:
         seconds = format_seconds(plan.estimate.recompute_seconds)
         what = "results that have no buffer"
         return f"The function's own jax.checkpoint computes {what} again: {seconds}."
-    if not found and not any(d.residency == "offload" for d in plan.decisions):
+    if not recomputed and not any(d.residency == "offload" for d in plan.decisions):
         return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
-    if not found:
+    if not recomputed:
         return "Nothing is recomputed."
-    size = sum(d.trips * d.bytes for d in found)
+    size = sum(d.trips * d.bytes for d in recomputed)
     seconds = format_seconds(plan.estimate.recompute_seconds)
     head = (
-        f"Recomputed: {len(found)} of {len(plan.decisions)} operators, {format_bytes(size)} "
+        f"Recomputed: {len(recomputed)} of {len(plan.decisions)} operators, {format_bytes(size)} "
         f"not kept, {seconds} more"
     )
-    return f"{head}\n{_listed(found)}"
+    return f"{head}\n{_listed(recomputed)}"
 
 
 def _offloaded(plan: PlanRecord) -> str:
-    found = [d for d in plan.decisions if d.residency == "offload"]
-    if not found:
+    offloaded = [d for d in plan.decisions if d.residency == "offload"]
+    if not offloaded:
         return ""
-    size = format_bytes(sum(d.trips * d.bytes for d in found))
-    return f"Offloaded: {len(found)} of {len(plan.decisions)} operators, {size}\n{_listed(found)}"
+    size = format_bytes(sum(d.trips * d.bytes for d in offloaded))
+    head = f"Offloaded: {len(offloaded)} of {len(plan.decisions)} operators, {size}"
+    return f"{head}\n{_listed(offloaded)}"
 
 
 def _listed(found: Sequence[Decision]) -> str:

@@ -100,12 +100,12 @@ class _Local:
     def step_costs(self, total: Mapping[tuple[int, int], float], chosen: int) -> np.ndarray:
         """The costs less the seconds hidden in the node's windows. `total` is the loads of a
         solution that chooses `chosen`."""
-        found = np.array(self.costs)
+        seconds = np.array(self.costs)
         for window in {window for window, _ in self._loads}:
             keys = {key for key in (*total, *self._loads) if key[0] == window}
             amounts = [total.get(key, 0.0) + self._change(key, chosen) for key in keys]
-            found -= sum(amounts) - functools.reduce(np.maximum, amounts)
-        return found
+            seconds -= sum(amounts) - functools.reduce(np.maximum, amounts)
+        return seconds
 
     def _change(self, key: tuple[int, int], chosen: int) -> np.ndarray:
         own = self._loads.get(key)
@@ -162,13 +162,13 @@ def _cheapest(
         strategy, residency = node.choice(option)
         return strategy.reads, strategy.results, residency.recompute_at, residency.fetch_at
 
-    own, found = appearance(chosen), {}
+    own, cheapest = appearance(chosen), {}
     for option in np.argsort(costs, kind="stable").tolist():
-        if not np.isfinite(costs[option]) or len(found) == MOST_ALTERNATIVES:
+        if not np.isfinite(costs[option]) or len(cheapest) == MOST_ALTERNATIVES:
             break
         key = appearance(option)
-        if key != own and key not in found:
+        if key != own and key not in cheapest:
             more_bytes = bytes_at(usage[option], peak_time) - bytes_at(usage[chosen], peak_time)
             change = float(costs[option] - costs[chosen]), more_bytes
-            found[key] = Alternative(*key[:3], *change, key[3])
-    return tuple(found.values())
+            cheapest[key] = Alternative(*key[:3], *change, key[3])
+    return tuple(cheapest.values())

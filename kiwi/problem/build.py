@@ -60,6 +60,7 @@ from kiwi.problem.copies import (
 from kiwi.problem.costs import UnitWork
 from kiwi.problem.crowded_copies import Crowded, crowded
 from kiwi.problem.edges import EdgeMatrices, Operand, Side
+from kiwi.problem.kernel_kind import KernelKinds, kernel_kinds
 from kiwi.problem.operands import Operands
 from kiwi.problem.overlap import Overlap
 from kiwi.problem.pins import Pins
@@ -211,8 +212,12 @@ class OfferedOptions:
             return Crowded()
         return crowded(self.units, self._least_seconds, copied, fetched)
 
+    @functools.cached_property
+    def _kinds(self) -> KernelKinds:
+        return kernel_kinds(self.kernels, self.mesh)
+
     def _work(self, unit: int) -> UnitWork:
-        return UnitWork.of(self.kernels, self.units.units[unit], self.mesh)
+        return self._kinds.of(self.units.units[unit]).work
 
     def local_bytes(self, value: int, layout: TensorSharding) -> int:
         """Bytes of one device's part of a value in a layout."""
@@ -228,7 +233,9 @@ class OfferedOptions:
 
     def seconds_to_host(self, held: Sequence[Sequence[Interval]]) -> np.ndarray:
         """Seconds of copying a unit's offloaded results to the host, or back, by option."""
-        held_bytes = np.array([sum(each.bytes for each in own) for own in held], dtype=np.float64)
+        held_bytes = np.array(
+            [sum(interval.bytes for interval in own) for own in held], dtype=np.float64
+        )
         return held_bytes / self.mesh.hardware.host_bandwidth_bytes_per_second
 
     def resharding_table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
@@ -239,11 +246,13 @@ class OfferedOptions:
     def stored(self) -> dict[int, tuple[int, tuple[TensorSharding, ...]]]:
         """For each value with a buffer, the number of its node and its layout under each
         strategy."""
-        found = {source.value: (k, source.shardings) for k, source in enumerate(self.sources)}
+        layouts_of_value = {
+            source.value: (k, source.shardings) for k, source in enumerate(self.sources)
+        }
         for number, node in enumerate(self.unit_nodes, start=len(self.sources)):
             for k, value in enumerate(self.units.units[node.unit].outputs):
-                found[value] = number, tuple(s.results[k] for s in node.strategies)
-        return found
+                layouts_of_value[value] = number, tuple(s.results[k] for s in node.strategies)
+        return layouts_of_value
 
     def carried(self, *, known: bool = False) -> Iterator[tuple[int, int, float]]:
         """The pairs of values that a step or an iteration starts from and hands on to the next one,
@@ -300,10 +309,10 @@ class PlanningProblem(OfferedOptions):
 
     def layouts(self, solution: Sequence[int]) -> dict[int, TensorSharding]:
         """The layout in which each argument, constant and result of a unit is stored."""
-        found = self.source_shardings(solution)
+        layout_of_value = self.source_shardings(solution)
         for unit, (strategy, _) in zip(self.units.units, self.unit_choices(solution), strict=True):
-            found.update(zip(unit.outputs, strategy.results, strict=True))
-        return found
+            layout_of_value.update(zip(unit.outputs, strategy.results, strict=True))
+        return layout_of_value
 
     def kept_copies(self, solution: Sequence[int]) -> KeptCopies:
         """The copies that a solution keeps, if keeping is offered."""
@@ -438,14 +447,14 @@ def _strategies(table: StrategyTable, unit: Unit, fixed: Fixed) -> tuple[Shardin
     wanted = [fixed.values.get(output) for output in unit.outputs]
     if all(sharding is None for sharding in wanted):
         return fixed.pins.strategies(table, unit)
-    found = [
+    yielding = [
         s
         for s in table.all_of(unit)
         if all(w in (None, result) for w, result in zip(wanted, s.results, strict=True))
     ]
-    moved = [_moved_bytes(table, unit, strategy, fixed) for strategy in found]
+    moved = [_moved_bytes(table, unit, strategy, fixed) for strategy in yielding]
     least = min(moved, default=(False, 0, 0))
-    kept = tuple(s for s, size in zip(found, moved, strict=True) if size == least)
+    kept = tuple(s for s, size in zip(yielding, moved, strict=True) if size == least)
     return kept or table.of(unit)
 
 
@@ -504,7 +513,7 @@ class _Assembly:
         reads, others = self._own_edges
         edges = (*reads, *self._copy_edges(copies), *others)
         sizes = limit_bytes, self.ranges.horizon, offered.fixed.host_limit_bytes
-        parts = {each.name: getattr(offered, each.name) for each in fields(OfferedOptions)}
+        parts = {option.name: getattr(offered, option.name) for option in fields(OfferedOptions)}
         return PlanningProblem(**parts, copies=copies, problem=Problem(nodes, edges, *sizes))
 
     def _copies(self, least_bytes: float, kept: KeptCopies | None) -> tuple[CopyNode, ...]:
@@ -562,9 +571,9 @@ class _Assembly:
                 continue
             kept, yielded = self._producer(argument), self._producer(value)
             where = self._units.producer[value], -1, values[value]
-            found = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
-            if found is not None:
-                yield GatheredResult(**vars(found), argument=argument)
+            copy = copy_node(*where, yielded.layouts, kept.layouts, kept.residencies)
+            if copy is not None:
+                yield GatheredResult(**vars(copy), argument=argument)
 
     def _is_copied(self, argument: int, value: int) -> bool:
         """Whether a result takes over a donated argument to which collectives may not write."""
@@ -684,7 +693,9 @@ class _Assembly:
         held = [unit_memory(self._kernels, unit, s) for s in node.strategies]
         lent = [self._lent[node.unit]] if node.unit in self._lent else []
         known = {
-            memory: [(*memory.buffers(self.ranges, unit, each), *lent) for each in runs]
+            memory: [
+                (*memory.buffers(self.ranges, unit, option_runs), *lent) for option_runs in runs
+            ]
             for memory in dict.fromkeys(held)
         }
         return tuple(usage for memory in held for usage in known[memory])

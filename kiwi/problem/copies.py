@@ -148,7 +148,7 @@ class CopyNode:
         elif self.is_negligible:
             spans = []
         size = copied_bytes(self.moved, option.target)
-        return tuple(Buffer(*each, size, "copy", maker) for each in (*spans, *transposed))
+        return tuple(Buffer(*span, size, "copy", maker) for span in (*spans, *transposed))
 
     def _spans(
         self, option: CopyOption, ranges: LiveRanges, again: TimesAgain
@@ -182,8 +182,8 @@ class CopyNode:
         if self.transposes is never:
             return allowed
         is_transposed = np.array([o.is_transposed for o in self.options])
-        each = [[self.transposes(layout, t) for t in index] for layout in layouts]
-        return allowed & (~is_copy | (np.array(each)[:, targets] == is_transposed))
+        transposed = [[self.transposes(layout, t) for t in index] for layout in layouts]
+        return allowed & (~is_copy | (np.array(transposed)[:, targets] == is_transposed))
 
     def allowed_before(
         self, wanted: Sequence[TensorSharding], times: Sequence[int | None]

@@ -171,7 +171,7 @@ class UnitWork:
         elif self.recorded is not None:
             once = self.recorded.price(shards, moved_bytes + apart_bytes)
         else:
-            work = (_local_seconds(each, shards) for each in (self.work, self.functions))
+            work = (_local_seconds(part, shards) for part in (self.work, self.functions))
             seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
@@ -203,7 +203,7 @@ class UnitWork:
         if self.at_hand is None and not self._is_in_kernel_of_readers(shards):
             return 0.0
         alone = replace(self, reduced_for_readers=None, at_hand=None)
-        there, here = (each.price(shards, read_bytes, result_bytes) for each in (self, alone))
+        there, here = (work.price(shards, read_bytes, result_bytes) for work in (self, alone))
         return max(0.0, here.seconds - there.seconds)
 
     def again_seconds(
@@ -359,15 +359,15 @@ def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
 
 def _seconds(units: UnitGraph, equation: int, hardware: Hardware) -> float:
     graph, program = units.graph, units.graph.program
-    flops, found = graph.equations[equation].flops, program.equations[equation]
+    flops, operator = graph.equations[equation].flops, program.equations[equation]
     if not flops or graph.equations[equation].is_region:
         return 0.0
     is_matmul = multiplies(graph, equation)
-    tensors = (*found.reads, *found.outputs) if is_matmul else found.outputs
+    tensors = (*operator.reads, *operator.outputs) if is_matmul else operator.outputs
     dtype = str(program.values[tensors[0]].dtype) if tensors else "float32"
-    if found.is_library_kernel:
+    if operator.is_library_kernel:
         return flops / hardware.kernel_flops_per_second(dtype)
-    if found.name == CONVOLUTION:
+    if operator.name == CONVOLUTION:
         return flops / hardware.convolution_flops_per_second(dtype)
     if is_matmul:
         return flops / hardware.matmul_flops_per_second(dtype)

@@ -75,10 +75,10 @@ def _most(
 ) -> int | None:
     """The unit up to which the computation before leaves the most copies over; None if it leaves
     none."""
-    left_seconds, most_seconds, found = 0.0, 0.0, None
+    left_seconds, most_seconds, most = 0.0, 0.0, None
     for unit in body:
         left_seconds += copied_seconds.get(unit, 0.0)
         if left_seconds > most_seconds:
-            most_seconds, found = left_seconds, unit
+            most_seconds, most = left_seconds, unit
         left_seconds -= computed_seconds.get(unit, 0.0)
-    return found
+    return most

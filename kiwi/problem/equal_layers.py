@@ -53,8 +53,8 @@ class _Correspondence:
         shift = repeated_layers(planning.units)
         self._units, self._arguments = shift.units.images, shift.arguments.images
         self._unit_layer, self._argument_layer = (
-            {one: layer for chain in each.chains() for layer, one in enumerate(chain)}
-            for each in (shift.units, shift.arguments)
+            {one: layer for chain in shifted.chains() for layer, one in enumerate(chain)}
+            for shifted in (shift.units, shift.arguments)
         )
 
     def layer_of(self, node: int) -> int:
@@ -69,8 +69,8 @@ class _Correspondence:
 
     def next_nodes(self) -> Next:
         """The counterparts of all nodes that have an equal node in the next layer."""
-        found = (*self._sources(), *self._units_of_layers(), *self._copies())
-        return {one: (other, means) for one, other, means in found if means is not None}
+        pairs = (*self._sources(), *self._units_of_layers(), *self._copies())
+        return {one: (other, means) for one, other, means in pairs if means is not None}
 
     def _sources(self) -> Iterator[_Found]:
         sources = self._planning.sources

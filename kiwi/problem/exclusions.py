@@ -18,8 +18,8 @@ from kiwi.problem.build import PlanningProblem
 
 def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
     """The sentences for one unit."""
-    found = planning.units.units[unit]
-    return (*rule_exclusions(found.rule, planning.mesh), *_residency(planning, found))
+    asked = planning.units.units[unit]
+    return (*rule_exclusions(asked.rule, planning.mesh), *_residency(planning, asked))
 
 
 def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[str]:

@@ -64,7 +64,7 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
     if layouts is None or axes is None:
         return None
     repeated = units.trips(unit)
-    found = (
+    collectives = (
         replace(c, seconds=repeated * c.seconds)
         for region in inner_jaxprs(equation.jaxpr_eqn)
         for c in _collectives(region, mesh, axes, 1)
@@ -72,7 +72,7 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
     return GivenLayouts(
         tuple(layouts[value] for value, _ in unit.rule.reads),
         tuple(layouts[output] for output in unit.outputs),
-        tuple(found),
+        tuple(collectives),
         _stored(units, unit),
     )
 
@@ -86,8 +86,8 @@ def _stored(units: UnitGraph, unit: Unit) -> tuple[bool, ...]:
         value = equation.inputs[number]
         return not isinstance(value, int) or program.values[value].producer is None
 
-    found = equation.kept(stored_results(equation.jaxpr_eqn, is_argument))
-    by_output = dict(zip(equation.outputs, found, strict=True))
+    is_stored = equation.kept(stored_results(equation.jaxpr_eqn, is_argument))
+    by_output = dict(zip(equation.outputs, is_stored, strict=True))
     return tuple(by_output[output] for output in unit.outputs)
 
 
@@ -131,14 +131,14 @@ def manual_layouts(
         *zip(equation.inputs, eqn.params["in_specs"], strict=True),
         *zip(equation.outputs, kept, strict=True),
     ]
-    found: dict[int, TensorSharding] = {}
+    layouts: dict[int, TensorSharding] = {}
     for value, spec in pairs:
-        if not isinstance(value, int) or value in found:
+        if not isinstance(value, int) or value in layouts:
             continue
         info = program.values[value]
         whole = TensorSharding.replicated(len(info.shape))
-        found[value] = whole if info.is_extended else _layout(spec, len(info.shape), axes)
-    return found
+        layouts[value] = whole if info.is_extended else _layout(spec, len(info.shape), axes)
+    return layouts
 
 
 def _layout(spec: Any, rank: int, axes: Axes) -> TensorSharding:

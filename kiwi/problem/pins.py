@@ -67,8 +67,8 @@ class Pins:
         pins = [(k, pin) for k, o in enumerate(unit.outputs) for pin in self.values.get(o, ())]
         if not any(pin.layout for _, pin in pins):
             return table.of(unit)
-        found = [s for s in table.all_of(unit) if all(p.allows(s.results[k]) for k, p in pins)]
-        return table.undominated(unit, found)
+        allowed = [s for s in table.all_of(unit) if all(p.allows(s.results[k]) for k, p in pins)]
+        return table.undominated(unit, allowed)
 
     def residency(self, unit: Unit, residency: UnitResidency) -> UnitResidency:
         """The residencies of a unit that agree with its pins."""

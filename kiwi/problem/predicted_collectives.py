@@ -52,8 +52,8 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
         runs = solved.runs[unit.index]
         trips = program.known_trips(unit.loop) if known else planning.units.trips(unit)
         times = trips * runs
-        for each in strategy.collectives:
-            yield each.kind, each.axes, each.bytes, times
+        for move in strategy.collectives:
+            yield move.kind, move.axes, move.bytes, times
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             moved = planning.kernels[unit.index].moved[read]
@@ -125,8 +125,8 @@ def _amounts(solved: Solved) -> Iterator[tuple[Provenance, float]]:
         yield strategy.compute_provenance, times * strategy.compute_seconds
     for kind, axes, size_bytes, times in predicted_moves(solved):
         if kind in KINDS and axes:
-            found = collective(kind, mesh, axes, size_bytes)
-            yield found.provenance, times * found.seconds
+            price = collective(kind, mesh, axes, size_bytes)
+            yield price.provenance, times * price.seconds
         elif kind == SLICE:
             cut = slice_price(mesh, size_bytes)
             yield cut.provenance, times * cut.seconds

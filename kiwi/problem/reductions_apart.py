@@ -110,7 +110,9 @@ class _Builder:
         """With another unit, whose residency and whose own say whether the price is paid; none
         where it never is."""
         owned = self.own.residencies
-        paid = np.array([[holds(each, own) for own in owned] for each in other.residencies])
+        paid = np.array(
+            [[holds(residency, own) for own in owned] for residency in other.residencies]
+        )
         if not paid.any():
             return
         others, first_others = classes(paid)

@@ -106,11 +106,11 @@ class ScheduledRuns:
             for source in sources.values():
                 if source >= 0:
                     readers[source].add(step)
-        found: list[tuple[int, ...]] = [()] * len(self._steps)
+        times_of_step: list[tuple[int, ...]] = [()] * len(self._steps)
         for step in reversed(range(len(self._steps))):  # Readers come behind.
-            times = {t for r in readers[step] for t in self._read_by(r, found[r])}
-            found[step] = tuple(sorted(times | set(self._read_at_ends(step))))
-        return found
+            times = {t for r in readers[step] for t in self._read_by(r, times_of_step[r])}
+            times_of_step[step] = tuple(sorted(times | set(self._read_at_ends(step))))
+        return times_of_step
 
     def _read_by(self, reader: int, uses: Sequence[int]) -> Iterator[int]:
         """The readers as in `UnitGraph.uses`: a reader of an element reads the stack."""
@@ -151,15 +151,15 @@ class ScheduledRuns:
         unit = self._units.units[self._steps[step]]
         if self.steps_of[unit.index][0] != step:
             return None
-        found = []
+        candidates = []
         for value, producer in overwritable_temporaries(self._units, unit, self._overwritable):
             source = self._source[step][value]
             is_before = self.points[source] == self.points[step] - 1
             is_first = self.steps_of[producer.index][0] == source
             may_be = (is_before and is_first) or is_of_library(self._units.graph, producer)
             if may_be and self._last_use(source) == self.points[step]:
-                found.append(source)
-        return max(found, default=None)
+                candidates.append(source)
+        return max(candidates, default=None)
 
 
 def is_of_residencies(units: UnitGraph, steps: Sequence[int]) -> bool:
@@ -237,7 +237,7 @@ def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
     """For each unit the time to reshard its operands once more, in all iterations together; those
     that are kept then are not."""
     units = solved.problem.units
-    found = []
+    seconds_of_reads = []
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):
         seconds = 0.0
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
@@ -246,5 +246,5 @@ def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
                 continue
             operand = solved.problem.operand(unit, value)
             seconds += float(operand.seconds_once([solved.layouts[value]], [wanted])[0, 0])
-        found.append(units.operand_trips(unit) * seconds)
-    return tuple(found)
+        seconds_of_reads.append(units.operand_trips(unit) * seconds)
+    return tuple(seconds_of_reads)

@@ -40,12 +40,14 @@ class StepToPlan:
     def given_results(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
         """The shardings that `out_shardings` gives results, by position."""
         given, program = result_shardings(self.call.options, self.out_tree), self.program
-        found = {}
+        shardings = {}
         for position, (sharding, result) in enumerate(zip(given, program.results, strict=True)):
             if sharding is not None and isinstance(result, int):
                 shape = program.values[result].shape
-                found[position] = to_tensor_sharding(sharding, shape, mesh, f"result {position}")
-        return found
+                shardings[position] = to_tensor_sharding(
+                    sharding, shape, mesh, f"result {position}"
+                )
+        return shardings
 
     def replaced_arguments(self) -> dict[int, int]:
         """By position of a result, the value index of the argument that it replaces in the next

@@ -12,18 +12,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeGuard
 
-from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
-from kiwi.hlo.large_operators import share_of_sums
-from kiwi.hlo.program import Value
 from kiwi.hlo.rule import ComposedRule, Dims
-from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.hlo.units import Unit
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.partitioner import can_scatter, reduction_collectives
 from kiwi.mesh import Collective, DeviceMesh, Price, Provenance, TensorSharding
 from kiwi.mesh.collective_kinds import COLLECTIVE_PERMUTE
 from kiwi.mesh.collectives import collective
-from kiwi.problem.costs import UnitWork
-from kiwi.problem.manual_computations import GivenLayouts, given_layouts
+from kiwi.problem.kernel_kind import kernel_kinds, summed_value
+from kiwi.problem.manual_computations import GivenLayouts
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def tensor_sharding(
     A minor factor of a dimension can be sharded only where all factors before it are cut to
     single elements; otherwise its shards would not be contiguous, and None is returned.
     """
-    found = []
+    dims_axes = []
     for factors in dims:
         axes: tuple[int, ...] = ()
         cut_coarsely = False
@@ -103,8 +100,8 @@ def tensor_sharding(
                 return None
             axes += own
             cut_coarsely |= prod(mesh.shape[a] for a in own) < sizes[factor]
-        found.append(axes)
-    return TensorSharding(tuple(found))
+        dims_axes.append(axes)
+    return TensorSharding(tuple(dims_axes))
 
 
 def enumerate_strategies(
@@ -126,8 +123,8 @@ def _shards(assignment: Assignment, mesh: DeviceMesh) -> dict[int, int]:
 
 def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[Assignment]:
     """Every even assignment of the mesh's axes to shardable factors."""
-    found = _extensions(rule, {}, mesh.nontrivial_axes, rule.shardable, mesh)
-    return (assignment for _, assignment in found)
+    extended = _extensions(rule, {}, mesh.nontrivial_axes, rule.shardable, mesh)
+    return (assignment for _, assignment in extended)
 
 
 def _extensions(
@@ -146,18 +143,6 @@ def _extensions(
             after[factor] = (*after.get(factor, ()), axis)
         if all(rule.factor_sizes[f] % n == 0 for f, n in _shards(after, mesh).items()):
             yield given, after
-
-
-def summed_value(units: UnitGraph, unit: Unit) -> Value:
-    """The value that is summed over devices if a unit leaves partial sums: its result, or the
-    result of its last matmul or reduction if the unit widens that afterwards."""
-    program = units.graph.program
-    result = program.values[unit.outputs[0]]
-    for index in reversed(unit.equations):
-        if units.graph.opcodes[index] & (LIBRARY_OPCODES | {"reduce"}):
-            first = program.values[program.equations[index].outputs[0]]
-            return first if first.itemsize < result.itemsize else result
-    return result
 
 
 @dataclass(frozen=True)
@@ -190,15 +175,15 @@ class _Enumeration:
         self._kernel, self._facts = kernels[unit.index], kernels.facts
         self._storage = kernels.storage
         self._rule = unit.rule
-        self._work = UnitWork.of(kernels, unit, mesh)
+        self._kind = kernel_kinds(kernels, mesh).of(unit)
+        self._work = self._kind.work
         self._values = [units.graph.program.values[output] for output in unit.outputs]
         self._result_factors = {f for dims in unit.rule.results for own in dims for f in own}
 
     def strategies(self) -> tuple[ShardingStrategy, ...]:
         """All of them."""
-        given = given_layouts(self._units, self._unit, self._mesh)
-        if given is not None:
-            return (self._given(given),)
+        if self._kind.given is not None:
+            return (self._given(self._kind.given),)
         best: dict[tuple[object, ...], ShardingStrategy] = {}
         for assignment in _assignments(self._rule, self._mesh):
             computation = self._computation(assignment)
@@ -319,7 +304,7 @@ class _Enumeration:
         shape = found.results[0].local_shape(result.shape, self._mesh.shape)
         part = replace(summed, shape=shape, itemsize=itemsize)
         scatters = self._facts.scatters_sums(self._mesh, dims, part)
-        share = share_of_sums(self._units, self._unit)
+        share = self._kind.share_of_sums
         reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)
         return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)

@@ -1,6 +1,6 @@
-"""The strategies of all units of a graph; units that look alike share theirs.
+"""The strategies of all units of a graph; units of one `KernelKind` share theirs.
 
-A transformer's layers consist of the same units, so that enumerating one layer serves all.
+A transformer's layers consist of the same kinds, so that enumerating one layer serves all.
 
 Some strategies are left out without losing an optimal plan: s is dominated by t if t, with
 resharding before and after it, does what s does for no more time and no more memory:
@@ -24,16 +24,14 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from kiwi.corrections import NO_CORRECTIONS, Corrections
-from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit
 from kiwi.kernels.graph import KernelGraph
 from kiwi.mesh import DeviceMesh, TensorSharding
 from kiwi.problem.corrected import corrected, kind_of
-from kiwi.problem.costs import UnitWork
 from kiwi.problem.edges import resharding_table
-from kiwi.problem.manual_computations import given_layouts
-from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies, summed_value
+from kiwi.problem.kernel_kind import kernel_kinds
+from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
 
 
 class StrategyTable:
@@ -44,12 +42,13 @@ class StrategyTable:
     ) -> None:
         self._corrections = corrections
         self.kernels, self.units, self.mesh = kernels, kernels.units, mesh
+        self._kinds = kernel_kinds(kernels, mesh)
         self._all: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
         self._undominated: dict[Hashable, tuple[ShardingStrategy, ...]] = {}
 
     def of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """The undominated strategies of one unit."""
-        key = self._appearance(unit)
+        key = self._key(unit)
         if key not in self._undominated:
             self._undominated[key] = self.undominated(unit, self.all_of(unit))
         return self._undominated[key]
@@ -82,15 +81,15 @@ class StrategyTable:
     ) -> np.ndarray:
         """[s, t]: the cost of doing t where s is wanted. `own` is the cost of each
         strategy alone."""
-        values = self.units.graph.program.values
+        values, kind = self.units.graph.program.values, self._kinds.of(unit)
         moved = self.kernels[unit.index].moved
         before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
-        found = self.units.operand_trips(unit) * sum(before, np.zeros((len(strategies),) * 2))
-        found = own[None, :] + found
+        seconds = kind.operand_trips * sum(before, np.zeros((len(strategies),) * 2))
+        seconds = own[None, :] + seconds
         for k, value in enumerate(unit.outputs):
             behind = self._between(values[value], [s.results[k] for s in strategies]).T
-            found += 2 * self.units.result_trips(value) * behind
-        return found
+            seconds += 2 * kind.result_trips[k] * behind
+        return seconds
 
     def _between(self, moved: Value, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Seconds of resharding what is moved between any two layouts."""
@@ -99,37 +98,16 @@ class StrategyTable:
 
     def all_of(self, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """All strategies of one unit, dominated ones included."""
-        key = self._appearance(unit)
+        key = self._key(unit)
         if key not in self._all:
-            found = enumerate_strategies(self.kernels, unit, self.mesh)
-            self._all[key] = corrected(self._corrections, self.units, unit, found)
+            priced = enumerate_strategies(self.kernels, unit, self.mesh)
+            self._all[key] = corrected(self._corrections, self.units, unit, priced)
         return self._all[key]
 
-    def _appearance(self, unit: Unit) -> Hashable:
-        """Everything that strategies and their dominance depend on."""
-        values = self.units.graph.program.values
-        kernel = self.kernels[unit.index]
-        reads = tuple(
-            (values[value].shape, self._stored(value), str(m.dtype), dims)
-            for (value, dims), m in zip(unit.rule.reads, kernel.moved, strict=True)
-        )
-        outputs = tuple(
-            (values[o].shape, self._stored(o), self.units.result_trips(o)) for o in unit.outputs
-        )
-        summed = str(summed_value(self.units, unit).dtype) if unit.outputs else ""
-        rule = unit.rule
-        factors = (rule.factor_sizes, rule.results, rule.reduction, rule.blocked)
-        given = given_layouts(self.units, unit, self.mesh)
-        work = UnitWork.of(self.kernels, unit, self.mesh)
-        trips, share = self.units.operand_trips(unit), share_of_sums(self.units, unit)
-        held = kernel.workspace, kernel.workspace_of_result
-        kind = kind_of(self.units, unit) if self._corrections else ""
-        return reads, outputs, summed, factors, given, held, work, trips, share, kind
-
-    def _stored(self, value: int) -> Hashable:
-        """The part of a value's storage that its buffers depend on beside shape and layout."""
-        dtype = str(self.units.graph.program.values[value].dtype)
-        return dtype, self.kernels.storage.kind(value)
+    def _key(self, unit: Unit) -> Hashable:
+        """Units with the same key share their strategies."""
+        is_corrected = kind_of(self.units, unit) if self._corrections else ""
+        return self._kinds.of(unit), is_corrected
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:

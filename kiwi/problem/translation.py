@@ -51,11 +51,11 @@ class Choices:
         """The same choices as a solution of another problem; None if it does not offer one of them
         (`kiwi.problem.build.Fixed.offered`)."""
         pairs = zip(planning.sources, self.sources, strict=True)
-        found = [s.shardings.index(own) if own in s.shardings else None for s, own in pairs]
+        known = [s.shardings.index(own) if own in s.shardings else None for s, own in pairs]
         nodes = zip(self.units, planning.unit_nodes, strict=True)
-        found += [choice.option_of(node) for choice, node in nodes]
-        options = [option for option in found if option is not None]
-        return copies_that_follow(planning, options) if len(options) == len(found) else None
+        known += [choice.option_of(node) for choice, node in nodes]
+        options = [option for option in known if option is not None]
+        return copies_that_follow(planning, options) if len(options) == len(known) else None
 
 
 def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
@@ -67,12 +67,12 @@ def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
 def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tuple[int, ...]:
     """Completes the options of sources and units by those of the copies."""
     layouts, chosen = planning.layouts(choices), planning.unit_choices(choices)
-    found = []
+    copies = []
     for copy in planning.copies:
         strategy, residency = chosen[copy.unit]
         wanted = copy.wanted(strategy, layouts)
-        found.append(copy.option_between(layouts[copy.value], wanted, residency))
-    return (*choices, *found)
+        copies.append(copy.option_between(layouts[copy.value], wanted, residency))
+    return (*choices, *copies)
 
 
 def follow(

@@ -41,7 +41,7 @@ class UnitMemory:
     @property
     def beside_bytes(self) -> int:
         """The buffers held from the start that the result is not written into."""
-        return sum(each.bytes for each in self.from_start) - self.written_over_bytes
+        return sum(interval.bytes for interval in self.from_start) - self.written_over_bytes
 
     def buffers(self, ranges: LiveRanges, unit: Unit, runs: Sequence[Run]) -> tuple[Buffer, ...]:
         """The unit's buffers in points of time of `ranges`; `runs` are its own."""
@@ -60,7 +60,7 @@ def unit_memory(kernels: KernelGraph, unit: Unit, strategy: ShardingStrategy) ->
         strategy.buffers_while_running,
         strategy.own_buffers,
         from_start,
-        sum(each.bytes for each in from_start if each.end == unit.index),
+        sum(interval.bytes for interval in from_start if interval.end == unit.index),
         kernel.sums_behind if strategy.collectives else None,
     )
 
@@ -76,6 +76,6 @@ def lent_again(
         return kernels[unit].workspace.lent_bytes
 
     pairs = ((lent_bytes(unit.index), times) for unit, times in again)
-    found = {t: size for size, times in pairs if size for t in times if t is not None}
-    readers = (t for t in found if not lent_bytes(t))
-    return {t: Buffer(t, t + 1, found[t], "result", t) for t in readers}
+    lent = {t: size for size, times in pairs if size for t in times if t is not None}
+    readers = (t for t in lent if not lent_bytes(t))
+    return {t: Buffer(t, t + 1, lent[t], "result", t) for t in readers}

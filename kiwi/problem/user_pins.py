@@ -57,12 +57,12 @@ def resolve_pins(
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
     mesh, dropped = settings.mesh, settings.dropped_pins
-    found: dict[int, tuple[Pin, ...]] = {}
+    pins_of_value: dict[int, tuple[Pin, ...]] = {}
     pins = [*_argument_pins(step, settings.constraints, mesh)]
     if heeds_hints:
         pins += _hint_pins(step, mesh, recomputes=recomputes, offloads=offloads is not None)
     for value, pin in pins:
-        known = found.get(value, ())
+        known = pins_of_value.get(value, ())
         if pin.label not in dropped:
             for other in known:
                 if not _agree(other, pin):
@@ -70,15 +70,15 @@ def resolve_pins(
                         f"{other.label} and {pin.label} contradict each other.",
                         topic=topics.CONTRADICTION,
                     )
-            found[value] = (*known, pin)
-    check = _Check(step.units, mesh, kernels, Pins(found), offloads)
+            pins_of_value[value] = (*known, pin)
+    check = _Check(step.units, mesh, kernels, Pins(pins_of_value), offloads)
     check.run()
-    found |= check.possible_arguments(asked_pins(step, settings), dropped)
+    pins_of_value |= check.possible_arguments(asked_pins(step, settings), dropped)
     if heeds_hints and settings.respect_user_shardings:
-        found |= check.possible_constraints(dropped)
+        pins_of_value |= check.possible_constraints(dropped)
     if offloads is not None:
-        found = check.with_possible_offloads(found)
-    return Pins(found)
+        pins_of_value = check.with_possible_offloads(pins_of_value)
+    return Pins(pins_of_value)
 
 
 def asked_pins(step: StepToPlan, settings: Settings) -> dict[int, Pin]:
@@ -216,7 +216,7 @@ class _Check:
     def possible_constraints(self, dropped: frozenset[str]) -> dict[int, tuple[Pin, ...]]:
         """The function's own constraints with the pins of their values. Constraints are left out if
         the mesh lacks their axes, if they contradict pins, or if no strategy yields them."""
-        found: dict[int, tuple[Pin, ...]] = {}
+        possible: dict[int, tuple[Pin, ...]] = {}
         program = self.units.graph.program
         for value in program.constraints:
             pin, known = constraint_pin(program, value, self.mesh), self.pins.values.get(value, ())
@@ -225,15 +225,15 @@ class _Check:
                 continue
             trial, unit = Pins({value: (*known, pin)}), self.units.units[producer]
             if all(_agree(other, pin) for other in known) and trial.strategies(self._table, unit):
-                found |= trial.values
-        return found
+                possible |= trial.values
+        return possible
 
     def possible_arguments(
         self, asked: Mapping[int, Pin], dropped: frozenset[str]
     ) -> dict[int, tuple[Pin, ...]]:
         """The shardings that arguments ask for, with the pins of their values. Those with axes that
         the mesh lacks, or that contradict other pins, are left out."""
-        found: dict[int, tuple[Pin, ...]] = {}
+        possible: dict[int, tuple[Pin, ...]] = {}
         for value, pin in asked.items():
             known = self.pins.values.get(value, ())
             if pin.layout is None or pin.label in dropped:
@@ -242,25 +242,25 @@ class _Check:
                 shape = self.units.graph.program.values[value].shape
                 trial = Pins({value: (*known, pin)})
                 if trial.of_source(value, enumerate_shardings(shape, self.mesh)):
-                    found |= trial.values
-        return found
+                    possible |= trial.values
+        return possible
 
     def with_possible_offloads(
         self, pins: dict[int, tuple[Pin, ...]]
     ) -> dict[int, tuple[Pin, ...]]:
         """The pins, with those of the values that the function's own checkpoint policy offloads and
         the compiler can offload."""
-        found = dict(pins)
+        possible = dict(pins)
         lifetimes = residencies(self.units, least_offloaded_bytes=self.offloads)
         for value in sorted(self.units.graph.program.user_offloads):
-            producer, known = self.units.producer.get(value), found.get(value, ())
+            producer, known = self.units.producer.get(value), possible.get(value, ())
             pin = Pin(POLICY, offloads=True)
             if producer is None or not all(_agree(other, pin) for other in known):
                 continue
             unit, trial = self.units.units[producer], Pins({value: (*known, pin)})
             if trial.residency(unit, lifetimes[producer]).options:
-                found |= trial.values
-        return found
+                possible |= trial.values
+        return possible
 
     def _check_source(self, value: int) -> None:
         """Checks the pins of arguments and constants, which are live throughout and computed by
@@ -283,8 +283,8 @@ class _Check:
 
     def _no_strategy(self, value: int, unit: Unit) -> ShardingConflictError:
         position = unit.outputs.index(value)
-        found = (s.results[position] for s in self._table.all_of(unit))
-        layouts = sorted(set(map(self.mesh.describe, found)))
+        offered = (s.results[position] for s in self._table.all_of(unit))
+        layouts = sorted(set(map(self.mesh.describe, offered)))
         labels = [pin.label for pin in self.pins.values[value] if pin.layout is not None]
         opcode = self.units.graph.opcode_of(unit.root)
         return ShardingConflictError(

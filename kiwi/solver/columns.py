@@ -109,15 +109,15 @@ class Columns:
     def of(cls, problem: Problem) -> "Columns":
         """The columns of a problem. Problems with the same nodes and edges share them."""
         key = id(problem.nodes), id(problem.edges)
-        found = _KNOWN.get(key)
-        if found is None:
-            found = cls._made(problem.nodes, problem.edges)
+        columns = _KNOWN.get(key)
+        if columns is None:
+            columns = cls._made(problem.nodes, problem.edges)
             if len(_KNOWN) >= MOST_KNOWN:
                 _KNOWN.popitem(last=False)
-            _KNOWN[key] = found  # with the nodes and edges, whose places nothing else takes then
+            _KNOWN[key] = columns  # with the nodes and edges, whose places nothing else takes then
         else:
             _KNOWN.move_to_end(key)
-        return found
+        return columns
 
     @classmethod
     def _made(cls, nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> "Columns":
@@ -162,7 +162,7 @@ class Columns:
         """Starts, ends and bytes (3, intervals); `usage` is a node's, which lives as long."""
         key = id(usage)
         if key not in self._held:
-            rows = [(each.start, each.end, each.bytes) for each in usage]
+            rows = [(interval.start, interval.end, interval.bytes) for interval in usage]
             self._held[key] = np.array(rows, dtype=np.int64).T
         return self._held[key]
 

@@ -128,11 +128,11 @@ def wait_for(*functions: str) -> None:
     failed, the caller compiles."""
     with _waiting:
         try:
-            for each in _started:
+            for compilation in _started:
                 for function in functions:
-                    each.wait(function)
+                    compilation.wait(function)
         except BaseException:
-            for each in _started:
-                each.process.kill()
-                each.process.communicate()
+            for compilation in _started:
+                compilation.process.kill()
+                compilation.process.communicate()
             raise

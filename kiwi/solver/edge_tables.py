@@ -113,16 +113,16 @@ def _classes(cells, cell_start, line_start, used):
             code = 0.0  # that of equal lines is equal
             for b in range(width):
                 code = 0.7 * code + cells[base + a * line_step + b * cell_step]
-            found, b = 0, 0
-            while found < counts[h] and b < width:  # the first class with an equal line
-                mine, other = cells[base + a * line_step + b * cell_step], firsts[found] * line_step
+            known, b = 0, 0
+            while known < counts[h] and b < width:  # the first class with an equal line
+                mine, other = cells[base + a * line_step + b * cell_step], firsts[known] * line_step
                 b += 1
-                if codes[found] != code or mine != cells[base + other + (b - 1) * cell_step]:
-                    found, b = found + 1, 0
-            if found == counts[h]:
-                firsts[found], codes[found] = a, code
+                if codes[known] != code or mine != cells[base + other + (b - 1) * cell_step]:
+                    known, b = known + 1, 0
+            if known == counts[h]:
+                firsts[known], codes[known] = a, code
                 counts[h] += 1
-            line_class[start + a] = found
+            line_class[start + a] = known
     return line_class, counts
 
 

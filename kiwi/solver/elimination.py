@@ -152,14 +152,14 @@ class Elimination:
         """For each option the least cost of all assignments that have it; (K,)."""
         passed = self._forward(unary, keep_tables=True)
         below = self._backward(passed)
-        found = np.empty(self.net.option_count)
+        marginals = np.empty(self.net.option_count)
         for number, step in enumerate(self.steps):
             table = passed.tables[number] + below[number][None]
             least = table.reshape(table.shape[0], -1).min(axis=1)
             own, node = self.net.option_slice(step.node), step.node
             above = unary[own] - passed.group_cost[node][self.groups[node]]
-            found[own] = least[self.groups[node]] + above
-        return found
+            marginals[own] = least[self.groups[node]] + above
+        return marginals
 
     def _forward(self, unary: np.ndarray, *, keep_tables: bool) -> _Passed:
         group_cost, group_option = self._cheapest(unary)
@@ -314,11 +314,11 @@ class _Planner:
 
 def _joint(lines: Sequence[np.ndarray], count: int) -> np.ndarray:
     """For each of `count` entries the number of its combination of lines."""
-    found = np.zeros(count, dtype=np.int64)
+    joint = np.zeros(count, dtype=np.int64)
     for own in lines:
-        keys = found * (int(own.max(initial=0)) + 1) + own
-        found = np.unique(keys, return_inverse=True)[1].reshape(-1)
-    return found
+        keys = joint * (int(own.max(initial=0)) + 1) + own
+        joint = np.unique(keys, return_inverse=True)[1].reshape(-1)
+    return joint
 
 
 def _placed(axes: Sequence[_Axis], factor: _Factor) -> _Placed:

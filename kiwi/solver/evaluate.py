@@ -43,15 +43,15 @@ class Evaluation:
     @functools.cached_property
     def parts(self) -> Mapping[str, float]:
         """The cost by kind, of the nodes and edges that split theirs."""
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         if not self.solution:
-            return found
+            return seconds
         for node, option in zip(self.problem.nodes, self.solution, strict=True):
-            _add_parts(found, node.parts, option)
+            _add_parts(seconds, node.parts, option)
         for edge in self.problem.edges:
             cell = edge.cell(self.solution[edge.tail], self.solution[edge.head])
-            _add_parts(found, edge.parts, cell)
-        return found
+            _add_parts(seconds, edge.parts, cell)
+        return seconds
 
 
 def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:

@@ -55,14 +55,14 @@ the same problem. What is left of a large problem takes much memory, so no other
 
 def _reduced(problem: Problem) -> Reduction:
     """What presolving leaves of a problem, its nodes in the order of time."""
-    found = _REDUCED.get(problem)
-    if found is None:
+    reduction = _REDUCED.get(problem)
+    if reduction is None:
         order = time_order(problem)
         ordered = build_network(problem, order)
-        found = chain(Reduction.renumbered(ordered, order), presolve(ordered))
+        reduction = chain(Reduction.renumbered(ordered, order), presolve(ordered))
         _REDUCED.clear()
-        _REDUCED[problem] = found
-    return found
+        _REDUCED[problem] = reduction
+    return reduction
 
 
 class Search:
@@ -167,12 +167,12 @@ class Search:
     def dual(self) -> Dual:
         """The relaxation of `left` at the prices found."""
         net = self.left.net
-        found = Dual(Relaxed(net))
-        found.begin_at(self._prices_at(net.times))
+        started = Dual(Relaxed(net))
+        started.begin_at(self._prices_at(net.times))
         if self._is_exact:
-            found.eliminate()
-        found.evaluate(found.best_prices, FIRST_SWEEPS)
-        return found
+            started.eliminate()
+        started.evaluate(started.best_prices, FIRST_SWEEPS)
+        return started
 
     def _find_fitting(self) -> None:
         until = time.monotonic() + (self.request.deadline - time.monotonic()) / 2
@@ -181,10 +181,10 @@ class Search:
 
     def _least_peak(self, until: float, most_work: float, enough_bytes: int = -1) -> LeastPeak:
         net, seed = self.left.net, self.request.seed
-        found = least_peak(net, seed, until, self._least_peak_bytes, enough_bytes, most_work)
-        self.work += found.work
+        least = least_peak(net, seed, until, self._least_peak_bytes, enough_bytes, most_work)
+        self.work += least.work
         self.out_of_time = self.out_of_time or time.monotonic() > self.request.deadline
-        return found
+        return least
 
     def _run_stages(self) -> None:
         """From the solution and prices at hand, until nothing gets better."""

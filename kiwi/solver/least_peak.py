@@ -55,10 +55,10 @@ def least_peak(
         table=np.where(np.isfinite(net.table), 0.0, np.inf),
     )
     bound = int(_sum_of_least(net).max(initial=0))
-    found, choice, work = known_bytes, None, 0
+    least_bytes, choice, work = known_bytes, None, 0
     failed = bound - 1  # the largest limit without a known assignment
     for number in range(_PROBES):
-        probe = _next_probe(failed, found, net, 0.0 if enough_bytes >= 0 else _PRECISION)
+        probe = _next_probe(failed, least_bytes, net, 0.0 if enough_bytes >= 0 else _PRECISION)
         if probe is None or time.monotonic() > deadline or work >= most_work:
             break
         limited, left = replace(free, limit_bytes=probe), most_work - work
@@ -66,15 +66,17 @@ def least_peak(
         engine.run(_ROUNDS, _ROUNDS, force=False)
         work += engine.work
         seen = engine.primal.smallest
-        if seen is not None and (found is None or seen.peak_bytes < found):
-            found, choice = seen.peak_bytes, seen.choice
-            if found <= enough_bytes:
+        if seen is not None and (least_bytes is None or seen.peak_bytes < least_bytes):
+            least_bytes, choice = seen.peak_bytes, seen.choice
+            if least_bytes <= enough_bytes:
                 break
         if engine.incumbent is None:
             failed = probe
         if engine.infeasible:
             bound = max(bound, probe + 1)
-    return LeastPeak(found, bound if found is None else min(bound, found), choice, work)
+    return LeastPeak(
+        least_bytes, bound if least_bytes is None else min(bound, least_bytes), choice, work
+    )
 
 
 def _next_probe(failed: int, found: int | None, net: Network, precision: float) -> int | None:

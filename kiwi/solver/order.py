@@ -24,19 +24,19 @@ def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
     limits, rounded up. So one limit over twice as many times stands for both.
     """
     nodes = [problem.nodes[i] for i in order]
-    found = _flat([usage for node in nodes for usage in node.usage])
+    uses = _flat([usage for node in nodes for usage in node.usage])
     limit, host_limit = problem.limit_bytes, problem.host_limit_bytes
     if limit is None or host_limit is None or not any(node.host_usage for node in nodes):
-        return found
+        return uses
     none = ((),)
     on_host, owner = _flat(
         [u for node in nodes for u in node.host_usage or none * node.costs.size],
         lambda held: -(-held * max(1, limit) // max(1, host_limit)),
     )
     on_host[:, :2] += problem.horizon
-    owners = np.concatenate([found[1], owner])
+    owners = np.concatenate([uses[1], owner])
     by_owner = np.argsort(owners, kind="stable")
-    return np.concatenate([found[0], on_host])[by_owner], owners[by_owner]
+    return np.concatenate([uses[0], on_host])[by_owner], owners[by_owner]
 
 
 def _flat(

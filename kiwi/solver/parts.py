@@ -37,6 +37,6 @@ def solve_part(search: Search, part: Reduction, hint: np.ndarray | None) -> None
         return
     handed = search.request.handed_to_highs(tree_nodes(part.net))
     lowered = None if hint is None else part.lower(hint)
-    found, _, timed_out = solve_network(part.net, handed, lowered)
+    choice, _, timed_out = solve_network(part.net, handed, lowered)
     search.out_of_time = search.out_of_time or timed_out
-    search.offer_lifted(None if found is None else part.lift(found))
+    search.offer_lifted(None if choice is None else part.lift(choice))

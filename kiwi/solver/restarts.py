@@ -40,12 +40,12 @@ def search_again(search: Search) -> None:
     """Restarts as long as these lead to better solutions and there is work left for them. Then
     rules out options that cannot be in a better solution."""
     first, idle, known = search.objective, 0, search.lowered()
-    found = [] if known is None else [known]
+    choices = [] if known is None else [known]
     until = search.work + min(_MORE_WORK * search.work, MILP_SHARE * search.work_left)
     while idle < _MOST_IDLE and search.is_far() and search.work < until:
         before = search.objective
-        found += _run(search, Reduction.nothing(search.left.net), _WHOLE, until)
-        _mix(search, _near(search, found), until)
+        choices += _run(search, Reduction.nothing(search.left.net), _WHOLE, until)
+        _mix(search, _near(search, choices), until)
         idle = 0 if search.objective < before else idle + 1
     if search.objective < first:
         search.shrink(search.dual())
@@ -53,11 +53,11 @@ def search_again(search: Search) -> None:
 
 def _run(search: Search, part: Reduction, count: int, until_work: float) -> list[np.ndarray]:
     """The results of so many restarts of a part, fewer once there is no work left."""
-    found = []
+    choices = []
     for _ in range(count if part.net.node_count else 0):
         if search.is_far() and search.work < until_work:
-            found.append(search.run_anew(part))
-    return [choice for choice in found if choice is not None]
+            choices.append(search.run_anew(part))
+    return [choice for choice in choices if choice is not None]
 
 
 def _mix(search: Search, near: list[np.ndarray], until_work: float) -> None:

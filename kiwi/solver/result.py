@@ -126,19 +126,19 @@ def conclude(
     """
     priced = None if solution is None else evaluate(problem, solution)
     cost = priced.cost if priced is not None and priced.feasible else math.inf
-    found = math.isfinite(cost)
+    is_found = math.isfinite(cost)
     bound = min(bound, cost)
     return SolveResult(
         status=_status(cost, bound),
-        solution=tuple(int(option) for option in solution or ()) if found else None,
-        objective=cost if found else None,
+        solution=tuple(int(option) for option in solution or ()) if is_found else None,
+        objective=cost if is_found else None,
         bound=bound,
         seconds=0.0,
         solver=solver,
-        peak_bytes=priced.peak_bytes if priced is not None and found else None,
+        peak_bytes=priced.peak_bytes if priced is not None and is_found else None,
         message=message,
-        least_peak_bytes=None if found else least_peak_bytes,
-        least_peak_bound_bytes=None if found else least_peak_bound_bytes,
+        least_peak_bytes=None if is_found else least_peak_bytes,
+        least_peak_bound_bytes=None if is_found else least_peak_bound_bytes,
         iterations=iterations,
         work=work,
         deterministic=deterministic,

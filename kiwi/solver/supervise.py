@@ -97,8 +97,8 @@ def interrupt_once() -> None:
     nothing: the known solution is then written."""
 
     def handler(number: int, frame: FrameType | None) -> None:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in _SIGNALS:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     for each in _SIGNALS:

@@ -43,7 +43,7 @@ class EqualNodes:
         count = min(max(0, layer - self.first_layer), len(self.members))
         before = EqualNodes(self.members[:count], self.options[:count], self.first_layer)
         behind = EqualNodes(self.members[count:], self.options[count:], self.first_layer + count)
-        return tuple(each for each in (before, behind) if each.members)
+        return tuple(part for part in (before, behind) if part.members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +59,17 @@ class Tied:
 
     def expanded(self, solution: Sequence[int]) -> tuple[int, ...]:
         """A solution of the tied problem as one of the whole problem."""
-        found = np.zeros(sum(len(each.members) for each in self.classes), dtype=np.int64)
-        for each, option in zip(self.classes, solution, strict=True):
-            found[list(each.members)] = each.options[:, option]
-        return tuple(found.tolist())
+        options = np.zeros(sum(len(equal.members) for equal in self.classes), dtype=np.int64)
+        for equal, option in zip(self.classes, solution, strict=True):
+            options[list(equal.members)] = equal.options[:, option]
+        return tuple(options.tolist())
 
     def tied(self, solution: Sequence[int]) -> tuple[int, ...]:
         """The solution in which each class has the option that most of its members have in a
         solution of the whole problem."""
-        taken = (np.array([[solution[m]] for m in each.members]) for each in self.classes)
+        taken = (np.array([[solution[m]] for m in equal.members]) for equal in self.classes)
         pairs = zip(self.classes, taken, strict=True)
-        return tuple(int((each.options == own).sum(axis=0).argmax()) for each, own in pairs)
+        return tuple(int((equal.options == own).sum(axis=0).argmax()) for equal, own in pairs)
 
 
 def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
@@ -83,13 +83,13 @@ def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
     for node in np.flatnonzero(alone).tolist():
         own = np.arange(problem.nodes[node].costs.size)[None, :]
         classes[node] = EqualNodes((node,), own)
-    found = tuple(each for each in classes if each is not None)
-    within, between = _merged_edges(problem.edges, _Places.of(found, count))
+    larger = tuple(each for each in classes if each is not None)
+    within, between = _merged_edges(problem.edges, _Places.of(larger, count))
     nodes = tuple(
         _merged_node(problem.nodes, each, within.get(number, []))
-        for number, each in enumerate(found)
+        for number, each in enumerate(larger)
     )
-    return Tied(replace(problem, nodes=nodes, edges=tuple(between)), found)
+    return Tied(replace(problem, nodes=nodes, edges=tuple(between)), larger)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ class _Places:
     @classmethod
     def of(cls, classes: Sequence[EqualNodes], count: int) -> "_Places":
         class_of, options = [0] * count, [np.arange(0)] * count
-        for number, each in enumerate(classes):
-            for member, own in zip(each.members, each.options, strict=True):
+        for number, equal in enumerate(classes):
+            for member, own in zip(equal.members, equal.options, strict=True):
                 class_of[member], options[member] = number, own
         return cls(class_of, options)
 
@@ -114,7 +114,7 @@ def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: Sequence["_Li
     costs = np.sum(
         [
             *(node.costs[own] for node, own in pairs),
-            *(each.table[each.rows, each.columns] for each in within),
+            *(edge.table[edge.rows, edge.columns] for edge in within),
         ],
         axis=0,
     )
@@ -134,22 +134,22 @@ def _merged_usage(
 ) -> tuple[tuple[Interval, ...], ...]:
     """For each option the memory of all members."""
     known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
-    found = []
+    merged = []
     for held in zip(*usages, strict=True):
         key = tuple(map(id, held))
         if key not in known:  # options that hold equally much share their list
             known[key] = tuple(interval for own in held for interval in own)
-        found.append(known[key])
-    return tuple(found)
+        merged.append(known[key])
+    return tuple(merged)
 
 
 def _added(parts: Iterable[tuple[Load, np.ndarray]]) -> tuple[Load, ...]:
     """One load for each window and channel, of amounts that belong to loads."""
-    found: dict[tuple[int, int], np.ndarray] = {}
+    added: dict[tuple[int, int], np.ndarray] = {}
     for load, amounts in parts:
         key = load.window, load.channel
-        found[key] = found.get(key, 0.0) + amounts
-    return tuple(Load(*key, amounts) for key, amounts in found.items())
+        added[key] = added.get(key, 0.0) + amounts
+    return tuple(Load(*key, amounts) for key, amounts in added.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,23 +204,23 @@ def _sum(ends: tuple[int, int], lines: Sequence[_Lines]) -> Edge:
     """The sum of some tables as one edge. Equal tables of equal layers count several times."""
     times: dict[tuple[object, ...], int] = {}
     distinct: dict[tuple[object, ...], _Lines] = {}
-    for each in lines:
-        times[each.key] = times.get(each.key, 0) + 1
-        distinct.setdefault(each.key, each)
+    for line in lines:
+        times[line.key] = times.get(line.key, 0) + 1
+        distinct.setdefault(line.key, line)
     first = next(iter(distinct.values()))
     if len(distinct) == 1:
         count = len(lines)
         costs = first.table if count == 1 else count * first.table
         loads = _added((load, count * load.amounts) for load in first.loads)
         return Edge(*ends, costs, {}, first.rows, first.columns, loads)
-    rows, row_of = _joint(each.rows for each in distinct.values())
-    columns, column_of = _joint(each.columns for each in distinct.values())
+    rows, row_of = _joint(line.rows for line in distinct.values())
+    columns, column_of = _joint(line.columns for line in distinct.values())
     tables = [*zip(times.values(), distinct.values(), rows, columns, strict=True)]
-    costs = sum(n * each.table[np.ix_(mine, theirs)] for n, each, mine, theirs in tables)
+    costs = sum(n * line.table[np.ix_(mine, theirs)] for n, line, mine, theirs in tables)
     loads = _added(
         (load, n * load.amounts[np.ix_(mine, theirs)])
-        for n, each, mine, theirs in tables
-        for load in each.loads
+        for n, line, mine, theirs in tables
+        for load in line.loads
     )
     return Edge(*ends, np.asarray(costs), {}, row_of, column_of, loads)
 
@@ -229,5 +229,5 @@ def _joint(lines: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Lines that distinguish the options that any of the tables distinguishes: (tables, lines) of
     the tables' lines, and for each option its line."""
     stacked = np.stack(list(lines))
-    found, line_of = np.unique(stacked, axis=1, return_inverse=True)
-    return found, line_of.ravel()
+    cells, line_of = np.unique(stacked, axis=1, return_inverse=True)
+    return cells, line_of.ravel()

@@ -101,20 +101,20 @@ def solve_priced(
             dense = net.edge_table(e)[np.ix_(*net.lines(e))]
             solver.AddFunction(net.ends[e].tolist(), _integers(dense.ravel(), dense.min(), scale))
         constant = float(shift.sum()) + float(net.over_edges(np.minimum, net.table).sum())
-        found = None
+        answer = None
         try:
             with contextlib.suppress(solver.Contradiction, solver.SolverOut):
                 limit = 0 if seconds is None else max(1, math.ceil(seconds))
-                found = solver.Solve(timeLimit=limit)
+                answer = solver.Solve(timeLimit=limit)
         finally:
             # `Solve` leaves its timer running if it raises. The signal's handler allocates memory:
             # sent to another solver's thread while that does, it never returns.
             solver.CFN.timerStop()
         bound = solver.GetDDualBound() / scale + constant
     sweeps = _SWEEPS + _SWEEPS_PER_BACKTRACK * int(solver.GetNbBacktracks())
-    if found is None:
+    if answer is None:
         return None, bound, sweeps * _pairs(net)
-    return np.array(found[0][: net.node_count], dtype=np.int64), bound, sweeps * _pairs(net)
+    return np.array(answer[0][: net.node_count], dtype=np.int64), bound, sweeps * _pairs(net)
 
 
 def _pairs(net: Network) -> int:

@@ -115,5 +115,5 @@ def test_attempts_for_another_one_are_logged_within_it():
     assert second == 1 and trials[0].limit_bytes == 10 and trials[0].work == 7
 
 
-def test_a_plan_of_an_older_version_says_that_nothing_is_known():
-    assert "not known" in str(SearchExplanation(()))
+def test_a_plan_made_stage_by_stage_says_that_nothing_was_searched():
+    assert "not searched" in str(SearchExplanation(()))

@@ -217,7 +217,7 @@ def test_kept_copies_are_kept_by_the_same_readers(reordering):
 
 def test_a_reordered_plan_explains_itself_and_is_saved(reordered, tmp_path):
     plan = reordered.plan(*_abstract())
-    total = sum(entry.total_seconds for entry in plan.breakdown.operators)
+    total = sum(decision.costs.total_seconds for decision in plan.decisions)
     assert total == pytest.approx(plan.estimate.step_seconds)
     plan.save(tmp_path / "plan.json")
     again = kiwi.load_plan(tmp_path / "plan.json").apply(mlp.make_train_step(CONFIG))

@@ -84,7 +84,7 @@ def test_rows_of_memory_add_up(plan: kiwi.Plan, told: Deviation):
 
 def test_rows_of_computation_add_up(plan: kiwi.Plan, told: Deviation):
     assert plan.compiled is not None and plan.compiled.time is not None
-    estimate = sum(o.seconds["compute"] + o.seconds["recompute"] for o in plan.breakdown.operators)
+    estimate = sum(decision.priced.computing_seconds for decision in plan.decisions)
     difference = estimate - plan.compiled.time.compute_seconds
     assert sum(row.excess for row in told.of(COMPUTE)) == pytest.approx(difference, abs=1e-12)
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.docs.pages import BESIDE, PAGES, ROOT, anchors, name_of, prose
 
-READ = [*PAGES, *BESIDE, ROOT / "experiments" / "README.md"]
+READ = [*PAGES, *BESIDE, ROOT / "benchmarks" / "paper" / "README.md"]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
 
 

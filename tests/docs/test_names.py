@@ -13,9 +13,9 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 from tests.docs.pages import BESIDE, PAGES, ROOT, anchors, name_of, slug
 
 READ = [*PAGES, *BESIDE]
-FILE = re.compile(r"\b(?:kiwi|tests|benchmarks|examples|experiments|docs)/[\w/.-]*\w")
+FILE = re.compile(r"\b(?:kiwi|tests|benchmarks|examples|docs)/[\w/.-]*\w")
 NAME = re.compile(r"\bkiwi(?:\.[A-Za-z_]\w*)+")
-MODULE = re.compile(r"\bpython -m ((?:kiwi|benchmarks|examples|experiments)[\w.]*\w)")
+MODULE = re.compile(r"\bpython -m ((?:kiwi|benchmarks|examples)[\w.]*\w)")
 OF_A_PLAN = re.compile(r"\bplan\.((?:estimate\.|compiled\.)?[a-z_]+)\b")
 PAGE_AND_HEADING = re.compile(r'(docs/[\w/]+\.md)(?:,\s+"([^"]+)")?')
 
@@ -33,7 +33,7 @@ def test_what_a_docstring_names_exists():
         assert missing_in(" ".join(quoted)) == [], file
 
 
-@pytest.mark.parametrize("folder", ["kiwi", "benchmarks", "tests", "experiments"])
+@pytest.mark.parametrize("folder", ["kiwi", "benchmarks", "tests"])
 def test_pages_and_headings_that_code_names_exist(folder):
     for file in ROOT.glob(f"{folder}/**/*.py"):
         for page, heading in PAGE_AND_HEADING.findall(file.read_text("utf-8")):

@@ -223,7 +223,7 @@ def test_a_part_of_an_operand_is_cut_within_the_map_that_reads_it():
         in_shardings=(whole, cut, cut),
         out_shardings=cut,
     )
-    (operator,) = plan.breakdown.operators
+    (operator,) = plan.decisions
     assert operator.reads[0] != plan.execution.argument_shardings[0]
     assert plan.estimate.resharding_seconds == 0
     text = (
@@ -243,7 +243,7 @@ def test_a_part_of_an_operand_of_a_matmul_is_cut_before():
         out_shardings=P("x"),
         verify=None,
     )
-    (operator,) = plan.breakdown.operators
+    (operator,) = plan.decisions
     assert operator.reads[0] == TensorSharding(((0,), ()))
     assert plan.estimate.resharding_seconds > 0
 

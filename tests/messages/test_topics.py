@@ -121,11 +121,6 @@ def test_notes_are_data():
     assert Note.of(topics.COSTLY_KERNEL, "Slow.").line == "Warning KIWI-K101: Slow."
 
 
-def test_notes_of_older_plan_files_are_texts():
-    note = Note.of_plain("Something is so.")
-    assert note.code == "" and note.line == "Note Something is so."
-
-
 def test_a_topic_in_words():
     topic = topic_of("KIWI-M003")
     assert topic is topics.SIZE_UNREADABLE

@@ -91,9 +91,9 @@ def test_rules_recompute_in_the_body_of_the_backward_loop(planner):
     plan = _jitted(planner, verify=None).plan(*_arguments())
     units, again = plan.execution.units, plan.execution.recomputed
     assert again and {units.units[u].loop for u in again} == {0}
-    for entry in plan.breakdown.operators:
-        if entry.unit in again:
-            assert units.units[entry.recompute_at].loop == 1
+    for decision in plan.decisions:
+        if decision.unit in again:
+            assert units.units[decision.recompute_at].loop == 1
     assert plan.estimate.peak_bytes < _jitted("alpa", verify=None).plan(*_arguments()).peak_bytes
 
 

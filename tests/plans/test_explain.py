@@ -37,14 +37,9 @@ def tight(plan):
     return make_plan(in_shardings=fixed, donate_argnums=0, memory_budget=budget)
 
 
-def test_the_old_name_of_the_breakdown_warns(plan):
-    with pytest.warns(DeprecationWarning, match=r"plan\.breakdown now"):
-        assert plan.ledger is plan.breakdown
-
-
 def test_the_breakdown_sums_to_the_estimate(plan, tight):
     for found in (plan, tight):
-        total = sum(entry.total_seconds for entry in found.breakdown.operators)
+        total = sum(decision.costs.total_seconds for decision in found.decisions)
         assert total == pytest.approx(found.estimate.step_seconds + found.estimate.hidden_seconds)
         for time, size in enumerate(found.estimate.memory_bytes):
             assert bytes_at(found.breakdown.buffers, time) == size
@@ -76,13 +71,13 @@ def cost_with_copies_kept(plan, solution):
 def test_alternatives_alone_cost_what_the_referee_says(plan):
     planning, solution = plan.origin.planning, plan.solve_result.solution
     checked = 0
-    for entry in plan.breakdown.operators:
-        for found in entry.alternatives:
+    for decision in plan.decisions:
+        for found in decision.costs.alternatives:
             wanted = (found.reads, found.results, found.recompute_at)
-            allowed = planning.unit_nodes[entry.unit].options_where(
+            allowed = planning.unit_nodes[decision.unit].options_where(
                 lambda s, r, w=wanted: (s.reads, s.results, r.recompute_at) == w
             )
-            other = follow(planning, solution, entry.unit, allowed)
+            other = follow(planning, solution, decision.unit, allowed)
             cost = cost_with_copies_kept(plan, other)
             assert cost - plan.estimate.step_seconds == pytest.approx(found.change_seconds)
             checked += 1
@@ -108,7 +103,7 @@ def test_what_cannot_be_is_explained(plan):
     assert "backward pass" in str(plan.explain(backward, forced=0))
     options = {"mesh_shape": (2, 4), "verify": None}
     narrow = kiwi.plan(lambda x: (x @ x.T).sum(), array(64, 6), **options)
-    texts = [t for entry in narrow.breakdown.operators for t in entry.excluded]
+    texts = [text for decision in narrow.decisions for text in decision.costs.excluded]
     assert any("y (4)" in t and "size 6" in t for t in texts)
 
 
@@ -122,8 +117,9 @@ def test_an_unknown_operator_is_refused(plan):
 def test_what_if_pins_the_residency(plan):
     kept = next(
         k
-        for k, entry in enumerate(plan.breakdown.operators)
-        if entry.recompute_at is None and any(a.recompute_at for a in entry.alternatives)
+        for k, decision in enumerate(plan.decisions)
+        if decision.recompute_at is None
+        and any(a.recompute_at for a in decision.costs.alternatives)
     )
     changed = plan.what_if(kept, residency="recompute")
     assert changed.decisions[kept].residency == "recompute"
@@ -135,13 +131,13 @@ def test_what_if_pins_the_residency(plan):
 
 def test_what_if_pins_the_sharding(plan):
     index, wanted = next(
-        (entry.unit, a.results[0])
-        for entry in plan.breakdown.operators
-        for a in entry.alternatives
-        if a.results != entry.results
+        (decision.unit, a.results[0])
+        for decision in plan.decisions
+        for a in decision.costs.alternatives
+        if a.results != decision.results
     )
     changed = plan.what_if(index, sharding=plan.mesh.partition_spec(wanted))
-    assert changed.breakdown.operators[index].results[0] == wanted
+    assert changed.decisions[index].results[0] == wanted
 
 
 def test_what_if_refuses_what_cannot_be(plan):

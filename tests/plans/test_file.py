@@ -245,10 +245,8 @@ def test_nothing_in_a_file_is_executed(path, tmp_path, monkeypatch):
     witness = tmp_path / "witness"
     code = f"__import__('pathlib').Path({str(witness)!r}).touch()"
     document["function"]["name"] = code
-    document["notes"] = [
-        code,
-        {"code": code, "text": code, "__class__": "os.system", "args": [code]},
-    ]
+    note = {"code": code, "text": code, "suggestion": code, "values": {code: code}}
+    document["notes"] = [note, {**note, "__class__": "os.system", "args": [code]}]
     for operator in document["operators"].values():
         operator["source"] = operator["opcode"] = code
     (tmp_path / "forged.json").write_bytes(file.dump(document))
@@ -257,7 +255,7 @@ def test_nothing_in_a_file_is_executed(path, tmp_path, monkeypatch):
     assert repr(saved) and not witness.exists()
 
 
-# Files of all versions since the first release.
+# Files of all versions that were released.
 
 
 def golden_step(w, x):

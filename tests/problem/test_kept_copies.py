@@ -153,11 +153,13 @@ def test_a_plan_file_keeps_them(tmp_path):
 
 def test_the_breakdown_adds_up():
     breakdown, estimate = free_plan().breakdown, free_plan().estimate
-    total = sum(entry.total_seconds for entry in breakdown.operators)
+    total = sum(decision.costs.total_seconds for decision in breakdown.operators)
     assert total == pytest.approx(estimate.step_seconds)
     at_peak = bytes_at(breakdown.buffers, estimate.peak_unit)
     assert at_peak == estimate.memory_bytes[estimate.peak_unit]
-    kept = frozenset[OperandRead]().union(*(entry.kept_copies for entry in breakdown.operators))
+    kept = frozenset[OperandRead]().union(
+        *(decision.kept_copies for decision in breakdown.operators)
+    )
     assert kept == free_plan().execution.kept_copies
     assert "read from the copy of operator" in str(free_plan().explain(min(kept).unit, forced=0))
 
@@ -326,7 +328,7 @@ def test_what_an_iteration_keeps_it_holds_behind_the_recomputation():
     plan = kiwi.plan(recomputing_scan, *SCANNED, **{**OPTIONS, **own, "verify": None})
     (kept,) = plan.execution.kept_copies
     (maker,) = plan.execution.recomputed
-    again = plan.breakdown.operators[maker].recompute_at
+    again = plan.decisions[maker].recompute_at
     size = 4 * 512 * 512
     own_spans = {(b.start, b.end) for b in plan.estimate.buffers if b.kind == "copy"}
     assert {(again, again + 1), (again + 1, kept.unit + 1)} <= own_spans

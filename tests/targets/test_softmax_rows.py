@@ -85,10 +85,10 @@ def test_a_sum_under_a_mask_is_kept_and_another_one_recomputed(is_causal: bool):
     found = reduced_for_readers(plan.execution.units)
     elements = heads * queries**2
     assert {each.masked_elements for each in found.values()} == {elements * is_causal}
-    own = {each.unit: each for each in plan.breakdown.operators if each.unit in found}
+    own = {each.unit: each for each in plan.decisions if each.unit in found}
     ((index, _),) = ((k, each) for k, each in found.items() if each.is_summed_once)
     assert (own[index].recompute_at is None) == is_causal
-    spent = sum(each.seconds["compute"] for each in own.values())
+    spent = sum(each.costs.seconds["compute"] for each in own.values())
     moved = (2 * (6 - 2) + 0) * elements if is_causal else 0
     hardware = plan.mesh.hardware
     moved_seconds = moved / hardware.sustained_memory_bytes_per_second

@@ -66,8 +66,8 @@ def test_an_all_reduced_gradient_is_held_through_the_next_product():
     units = found.execution.units
     reduced = {
         unit.index: sums_behind(units, unit)
-        for unit, entry in zip(units.units, found.breakdown.operators, strict=True)
-        if entry.seconds["communication"] > 0
+        for unit, decision in zip(units.units, found.decisions, strict=True)
+        if decision.costs.seconds["communication"] > 0
     }
     held = {b.index: b.end for b in found.estimate.buffers if b.kind == "result"}
     pairs = [(held[unit], behind) for unit, behind in reduced.items() if behind is not None]

@@ -69,9 +69,9 @@ def checkpoint_policy(
     out_tree: list[Any] = []
 
     def flat(*flat_args: Any) -> list[Any]:
-        found, structure = jax.tree.flatten(loss(*jax.tree.unflatten(tree, flat_args)))
+        leaves, structure = jax.tree.flatten(loss(*jax.tree.unflatten(tree, flat_args)))
         out_tree.append(structure)
-        return found
+        return leaves
 
     closed = jax.make_jaxpr(flat)(*leaves)
 
@@ -145,24 +145,24 @@ def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], in
     for equation, counterpart in match.items():
         copies[counterpart].append(equation in kept)
     saved = [e for e, are_kept in copies.items() if all(are_kept)]
-    found = (label_of(derived.equations[e].name_stack) for e in sorted(saved))
+    labels = (label_of(derived.equations[e].name_stack) for e in sorted(saved))
     unmatched = len(kept - match.keys())
-    return list(dict.fromkeys(label for label in found if label is not None)), unmatched
+    return list(dict.fromkeys(label for label in labels if label is not None)), unmatched
 
 
 def kept_for_backward(execution: Execution) -> frozenset[int]:
     """The forward values that are read behind the forward pass and not computed again there."""
     units, again = execution.units, execution.recomputed
     seen: set[int] = set()
-    found: set[int] = set()
+    read: set[int] = set()
     for unit in execution.schedule.steps:
         is_late = unit in seen or units.units[unit].phase is not Phase.FORWARD
         seen.add(unit)
         if is_late:
-            found.update(units.units[unit].reads)
+            read.update(units.units[unit].reads)
     return frozenset(
         value
-        for value in found
+        for value in read
         if value in units.producer
         and units.producer[value] not in again
         and units.units[units.producer[value]].phase is Phase.FORWARD
@@ -173,29 +173,29 @@ def aligned(
     first: Program, of_first: Iterable[int], second: Program, of_second: Iterable[int]
 ) -> dict[int, int]:
     """Equations of the first program → those of the second that they are copies of."""
-    found: dict[int, int] = {}
+    right_of_left: dict[int, int] = {}
     left_first, left_second = list(of_first), list(of_second)
     for with_line in (True, False):
         groups = _groups(first, left_first, with_line)
         for key, others in _groups(second, left_second, with_line).items():
             own = groups.get(key, [])
             if own and len(own) % len(others) == 0:
-                found.update((e, others[k % len(others)]) for k, e in enumerate(own))
-        matched = set(found.values())
-        left_first = [e for e in left_first if e not in found]
+                right_of_left.update((e, others[k % len(others)]) for k, e in enumerate(own))
+        matched = set(right_of_left.values())
+        left_first = [e for e in left_first if e not in right_of_left]
         left_second = [e for e in left_second if e not in matched]
-    return found
+    return right_of_left
 
 
 def _groups(
     program: Program, equations: Iterable[int], with_line: bool
 ) -> Mapping[Hashable, list[int]]:
-    found: dict[Hashable, list[int]] = defaultdict(list)
+    groups: dict[Hashable, list[int]] = defaultdict(list)
     for index in equations:
         equation = program.equations[index]
         types = tuple(
             (program.values[o].shape, str(program.values[o].dtype)) for o in equation.outputs
         )
         line = equation.source_line if with_line else ""
-        found[equation.name, types, line].append(index)
-    return found
+        groups[equation.name, types, line].append(index)
+    return groups

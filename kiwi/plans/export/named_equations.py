@@ -54,8 +54,8 @@ class Flat:
     @functools.cached_property
     def last_read(self) -> dict[int, int]:
         """For each value the last equation that reads it; their count for a result."""
-        found = {value: e.index for e in self.equations for value in e.reads}
-        return found | {r: len(self.equations) for r in self.results if isinstance(r, int)}
+        readers = {value: e.index for e in self.equations for value in e.reads}
+        return readers | {r: len(self.equations) for r in self.results if isinstance(r, int)}
 
 
 def flattened(closed: Any) -> Flat:
@@ -136,20 +136,20 @@ def _read_from_outside(segment: Sequence[Equation]) -> list[int]:
 
 def _segments(flat: Flat, saved: AbstractSet[int]) -> list[list[Equation]]:
     """The equations, cut where nothing but what is saved is read on both sides."""
-    found: list[list[Equation]] = []
+    segments: list[list[Equation]] = []
     crossing: set[int] = set()
     starts = True
     for equation in flat.equations:
         is_scan = equation.name == "scan"
         if starts or is_scan:
-            found.append([])
-        found[-1].append(equation)
+            segments.append([])
+        segments[-1].append(equation)
         if equation.index not in saved:
             variables = zip(equation.outputs, kept_outputs(equation.jaxpr_eqn), strict=True)
             crossing |= {o for o, v in variables if v.aval.shape}
         crossing = {o for o in crossing if flat.last_read.get(o, -1) > equation.index}
         starts = is_scan or not crossing
-    return found
+    return segments
 
 
 def interpreted(
@@ -186,9 +186,9 @@ def interpreted(
 
 def label_of(name_stack: str) -> str | None:
     """The label of the scope that `interpreted` left in a name stack, if any."""
-    _, found, behind = name_stack.rpartition(SCOPE)
+    _, scope, behind = name_stack.rpartition(SCOPE)
     digits = behind.partition(")")[0].partition("/")[0]
-    return digits.replace("_", ".") if found else None
+    return digits.replace("_", ".") if scope else None
 
 
 def _scanned(
@@ -237,8 +237,8 @@ def _named(equation: Equation, operands: Sequence[Any], name: str) -> list[Any]:
             pairs = zip(step.outputs, step.apply(read), strict=True)
             return [checkpoint_name(y, name) if o in results else y for o, y in pairs]
 
-        found = run_segments(flat, [*primals, *moved], with_names)
-        return found[:count], found[count:]
+        both = run_segments(flat, [*primals, *moved], with_names)
+        return both[:count], both[count:]
 
     if not _derivative_reads_result(evaluate, operands, count):
         return named(*operands)

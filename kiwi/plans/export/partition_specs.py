@@ -118,7 +118,10 @@ def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
             twice = leaf.names.count(name) > 1
             if name is not None and not (twice and axes is None):
                 votes[name][axes] += leaf.size_bytes
-    return {name: max(found, key=lambda axes: found[axes]) for name, found in votes.items()}
+    return {
+        name: max(bytes_of_axes, key=lambda axes: bytes_of_axes[axes])
+        for name, bytes_of_axes in votes.items()
+    }
 
 
 def _under_rules(names: Sequence[str | None], rules: Mapping[str, MeshAxes]) -> PartitionSpec:
@@ -140,12 +143,12 @@ def _entries(spec: PartitionSpec, rank: int) -> tuple[MeshAxes, ...]:
 
 def _boxed_names(plan: PlanRecord) -> list[Any]:
     shell = jax.tree.unflatten(plan.traced.call.tree, range(plan.traced.call.tree.num_leaves))
-    found: list[Any] = [None] * plan.traced.call.tree.num_leaves
+    names_of_leaves: list[Any] = [None] * plan.traced.call.tree.num_leaves
     for node in jax.tree.leaves(shell, is_leaf=_is_box):
         if _is_box(node):
             (position,) = jax.tree.leaves(node)
-            found[position] = _names_of(node)
-    return found
+            names_of_leaves[position] = _names_of(node)
+    return names_of_leaves
 
 
 _OF_VARIABLES = ("sharding_names", "out_sharding", "sharding")
@@ -155,12 +158,14 @@ Flax's version and by how it was made."""
 
 def _names_of(node: Any) -> tuple[Any, ...] | None:
     """The names of the dimensions of a box or variable; None where it has none."""
-    found = getattr(node, "names", None)
-    if found is None and callable(getattr(node, "get_metadata", None)):
+    names_of_node = getattr(node, "names", None)
+    if names_of_node is None and callable(getattr(node, "get_metadata", None)):
         metadata = node.get_metadata()
         given = (metadata.get(key) for key in _OF_VARIABLES)
-        found = next((names for names in given if _are_names(names) and names is not None), None)
-    return tuple(found) if isinstance(found, tuple | list | PartitionSpec) else None
+        names_of_node = next(
+            (names for names in given if _are_names(names) and names is not None), None
+        )
+    return tuple(names_of_node) if isinstance(names_of_node, tuple | list | PartitionSpec) else None
 
 
 def _is_box(node: Any) -> bool:

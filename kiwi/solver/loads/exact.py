@@ -86,8 +86,8 @@ def solve_rest(
     hint = None if own is None else np.array(own, dtype=np.int64)
     handed = request.handed_to_highs(max(1, _TREE_CELLS // net.size))
     choice, bound, timed_out = solve_network(net, handed, hint, loaded.windows)
-    found = None if choice is None else rest.whole(choice.tolist())
-    return found, bound, round(_WORK * net.size**2), timed_out
+    whole = None if choice is None else rest.whole(choice.tolist())
+    return whole, bound, round(_WORK * net.size**2), timed_out
 
 
 class Amounts(NamedTuple):
@@ -116,9 +116,9 @@ class LoadedNetwork:
         net = build_network(weighted(problem, lambda x, _: factor[x.window, x.channel]))
         windows: dict[int, tuple[Amounts, ...]] = {}
         for key, times in factor.items():
-            found = _amounts(problem, net, key)
-            windows[key[0]] = (*windows.get(key[0], ()), found)
-            cost, table = net.cost - times * found.cost, net.table - times * found.table
+            load = _amounts(problem, net, key)
+            windows[key[0]] = (*windows.get(key[0], ()), load)
+            cost, table = net.cost - times * load.cost, net.table - times * load.table
             net = replace(net, cost=cost, table=table)
         return cls(net, windows)
 
@@ -136,8 +136,8 @@ def _amounts(problem: Problem, net: Network, key: _Key) -> Amounts:
         rows, columns = (np.unique(lines, return_index=True)[1] for lines in net.lines(edge))
         if start not in known:  # equal tables are kept once
             known.add(start)
-            for each, amounts in between.get(tuple(net.ends[edge].tolist()), ()):
-                own = _cells(each, amounts, rows, columns)
+            for load_edge, amounts in between.get(tuple(net.ends[edge].tolist()), ()):
+                own = _cells(load_edge, amounts, rows, columns)
                 table[start : start + own.size] += own.ravel()
     return Amounts(cost, table)
 
@@ -146,12 +146,12 @@ def _by_ends(
     edges: Sequence[Edge], key: _Key
 ) -> Mapping[tuple[int, ...], list[tuple[Edge, np.ndarray]]]:
     """The edges with a load, by their nodes, the smaller first, and its amounts."""
-    found: dict[tuple[int, ...], list[tuple[Edge, np.ndarray]]] = {}
+    edges_of_ends: dict[tuple[int, ...], list[tuple[Edge, np.ndarray]]] = {}
     for edge in edges:
         for amounts in _of(edge.loads, key):
             ends = min(edge.tail, edge.head), max(edge.tail, edge.head)
-            found.setdefault(ends, []).append((edge, amounts))
-    return found
+            edges_of_ends.setdefault(ends, []).append((edge, amounts))
+    return edges_of_ends
 
 
 def _cells(edge: Edge, amounts: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -39,9 +39,9 @@ class Restricted:
         """A solution of the whole problem as a solution of this one; None if it uses a removed
         option."""
         places = [int(np.searchsorted(own, o)) for own, o in zip(self.kept, solution, strict=True)]
-        found = tuple(places)
-        is_kept = all(p < len(own) for own, p in zip(self.kept, found, strict=True))
-        return found if is_kept and self.whole(found) == tuple(solution) else None
+        options = tuple(places)
+        is_kept = all(p < len(own) for own, p in zip(self.kept, options, strict=True))
+        return options if is_kept and self.whole(options) == tuple(solution) else None
 
 
 def _node(node: Node, own: np.ndarray) -> Node:

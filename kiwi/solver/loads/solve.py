@@ -172,16 +172,16 @@ class _Search:
                 break
         if self._is_closed:
             return
-        found, bound, work, is_late = solve_rest(rest, self._request, self._best, left)
+        solution, bound, work, is_late = solve_rest(rest, self._request, self._best, left)
         self._work, self._is_repeatable = self._work + work, self._is_repeatable and not is_late
-        if found is not None:
-            self._best = _relinked(self._problem, self._best, found)
+        if solution is not None:
+            self._best = _relinked(self._problem, self._best, solution)
         cost = evaluate(self._problem, self._best).cost
         self._bound = max(self._bound, min(bound, cost))
 
     @property
     def _all_work(self) -> int:
-        return self._work + sum(each.work for each in self._results)
+        return self._work + sum(result.work for result in self._results)
 
     def result(self) -> SolveResult:
         """The best of all searches."""
@@ -190,7 +190,7 @@ class _Search:
             return last
         message = next((each.message for each in self._results if each.message), "")
         is_repeatable = self._is_repeatable and all(each.deterministic for each in self._results)
-        found = conclude(
+        concluded = conclude(
             self._problem,
             self._best,
             self._bound,
@@ -200,8 +200,10 @@ class _Search:
             deterministic=is_repeatable,
         )
         seen = {each.solution: None for each in self._results if each.solution is not None}
-        others = tuple(each for each in seen if each != found.solution)
-        return replace(found, work=self._all_work, balances=self._weights.balances, others=others)
+        others = tuple(each for each in seen if each != concluded.solution)
+        return replace(
+            concluded, work=self._all_work, balances=self._weights.balances, others=others
+        )
 
 
 def _translated(request: Request) -> Callable[[Progress], None] | None:
@@ -221,7 +223,7 @@ def _translated(request: Request) -> Callable[[Progress], None] | None:
 
 def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int]) -> tuple[int, ...]:
     """The cheapest feasible solution known on a path from either solution to the other."""
-    ends = fitting(problem, [tuple(each) for each in (old, found) if each is not None])
+    ends = fitting(problem, [tuple(solution) for solution in (old, found) if solution is not None])
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)
     (cost, best), (_, other) = ends

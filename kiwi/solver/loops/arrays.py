@@ -37,8 +37,10 @@ class Arrays:
     whole numbers. Loops may write into the arrays; the object must outlive the call."""
 
     def __post_init__(self) -> None:
-        for each in self._values.values():
-            assert not isinstance(each, np.ndarray) or (each.ndim == 1 and each.flags.c_contiguous)
+        for value in self._values.values():
+            assert not isinstance(value, np.ndarray) or (
+                value.ndim == 1 and value.flags.c_contiguous
+            )
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -48,8 +50,8 @@ class Arrays:
     def _words(self) -> np.ndarray:
         """For each field its address and its length; for a number its value and 0."""
         pairs = [
-            (each.ctypes.data, len(each)) if isinstance(each, np.ndarray) else (each, 0)
-            for each in self._values.values()
+            (value.ctypes.data, len(value)) if isinstance(value, np.ndarray) else (value, 0)
+            for value in self._values.values()
         ]
         return np.array(pairs, dtype=np.int64)
 
@@ -60,7 +62,7 @@ class Arrays:
 
     @functools.cached_property
     def _numba_type_(self) -> types.Type:
-        dtypes = ((name, getattr(each, "dtype", None)) for name, each in self._values.items())
+        dtypes = ((name, getattr(value, "dtype", None)) for name, value in self._values.items())
         return _type_of(type(self).__qualname__, tuple(dtypes))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,11 +80,11 @@ class _ArraysType(types.Type):
 
 @functools.cache
 def _type_of(name: str, dtypes: tuple[tuple[str, np.dtype | None], ...]) -> _ArraysType:
-    found = (
+    field_types = (
         (field, types.Array(from_dtype(dtype), 1, "C") if dtype is not None else types.int64)
         for field, dtype in dtypes
     )
-    return _ArraysType(name, tuple(found))
+    return _ArraysType(name, tuple(field_types))
 
 
 register_model(_ArraysType)(models.OpaqueModel)

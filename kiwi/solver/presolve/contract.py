@@ -133,13 +133,13 @@ def _only_option(net, cost, h, theirs, scratch):
     for o in range(len(values)):
         values[o] = cost[first + o]
     add_line(net, h, theirs, values)
-    best, found = -1, 0
+    best, count = -1, 0
     for o in range(len(values)):
         if values[o] < np.inf:
-            found += 1
+            count += 1
             if best < 0 or values[o] < values[best]:
                 best = o
-    if found <= 1:
+    if count <= 1:
         return best
     if net.near_start[i + 1] - net.near_start[i] > 1:
         return -1

@@ -71,12 +71,12 @@ def _choose(net):
 def _pair_counts(net, h, pairs, write):
     """How many options the neighbour opposite of end h has, and would have with the node at h;
     multiplies them in `pairs` where asked."""
-    found, start = _partner_lists(net, h)[0], net.line_start[h ^ 1]
+    partner_start, start = _partner_lists(net, h)[0], net.line_start[h ^ 1]
     first = net.option_start[net.end_node[h ^ 1]]
     before, after = 0, 0
     for b in range(net.line_start[(h ^ 1) + 1] - start):
         line = net.line[start + b]
-        partners = found[line + 1] - found[line]
+        partners = partner_start[line + 1] - partner_start[line]
         before += pairs[first + b]
         after += pairs[first + b] * partners
         if write:
@@ -111,11 +111,11 @@ def _write_member(net, h, pairs, block, out):
     filled = 0
     for b in range(len(block)):
         line = net.line[net.line_start[h ^ 1] + b]
-        found = start[line + 1] - start[line]
+        partners = start[line + 1] - start[line]
         for x in range(pairs[b]):
-            out[filled + x] = options[start[line] + (x // block[b]) % found]
+            out[filled + x] = options[start[line] + (x // block[b]) % partners]
         filled += pairs[b]
-        block[b] *= max(1, found)
+        block[b] *= max(1, partners)
 
 
 @inner

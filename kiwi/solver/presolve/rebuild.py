@@ -42,11 +42,11 @@ def _alone(cost, starts):
     """For each root the only option with a finite cost, or -1 if there are several or none."""
     alone = np.full(len(starts) - 1, -1, dtype=np.int64)
     for i in range(len(alone)):
-        found = 0
+        count = 0
         for o in range(starts[i], starts[i + 1]):
             if cost[o] < np.inf:
-                found += 1
-                alone[i] = o - starts[i] if found == 1 else -1
+                count += 1
+                alone[i] = o - starts[i] if count == 1 else -1
     return alone
 
 

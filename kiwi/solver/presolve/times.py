@@ -34,8 +34,8 @@ def summed_uses(
     """The arrays of a `Network` for these intervals, those of one owner and span added up."""
     names = "use_start", "use_begin", "use_end", "use_bytes"
     width = int(end.max(initial=0)) + 1
-    found = _summed_uses(owner, begin, end, size, option_count, width)
-    return dict(zip(names, found, strict=True))
+    arrays = _summed_uses(owner, begin, end, size, option_count, width)
+    return dict(zip(names, arrays, strict=True))
 
 
 @kernel
@@ -70,10 +70,10 @@ def _summed_uses(owner, begin, end, size, option_count, width):
 @inner
 def _taken(values, place):
     """`values[place]`."""
-    found = np.empty(len(place), dtype=np.int64)
+    taken = np.empty(len(place), dtype=np.int64)
     for k in range(len(place)):
-        found[k] = values[place[k]]
-    return found
+        taken[k] = values[place[k]]
+    return taken
 
 
 @inlined

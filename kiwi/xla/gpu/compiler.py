@@ -30,7 +30,7 @@ GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES", *
 """Options of XLA:GPU under which it keeps the plan's order.
 
 By default asynchronous collectives start as early as they can, and their operands and results are
-held longer (`experiments/gpu_options.py`). A plan with room for that runs with
+held longer (`benchmarks/paper/gpu_options.py`). A plan with room for that runs with
 `GPU_OVERLAPPING_OPTIONS` instead.
 """
 

@@ -1,0 +1,127 @@
+"""The requests that are counted: steps, hardware and budgets of other benchmarks."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import kiwi
+
+MESH_SHAPE = (2, 4)
+LAYERS = {"mlp_adamw": 8, "gpt_with_metrics": 12, "gpt_13b_bfloat16": 4, "resnet": 16, "dcgan": 4}
+"""Of the programs of `benchmarks.planning_time`; of others, 12."""
+
+SHARES: Mapping[str, float | None] = {"free": None, "80": 0.8, "60": 0.6}
+"""Budgets as shares of the free plan's peak, as compiled."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One step on one kind of hardware, under some budgets.
+
+    - `suite`: "goldens", "fidelity", "field" or "planning_time".
+    - `program`: its name there. `target`: a target of the goldens, else a profile.
+    """
+
+    suite: str
+    program: str
+    target: str
+
+    @property
+    def name(self) -> str:
+        """A key of the results, without the budget."""
+        return f"{self.suite} {self.program} {self.target}"
+
+    def request(self) -> "Request":
+        """What is planned. Programs are imported here: some take seconds to import."""
+        return _REQUESTS[self.suite](self)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A step to plan, and its budgets: in bytes, or as shares of the free plan's peak."""
+
+    step: kiwi.PlannedFunction
+    arguments: tuple[Any, ...]
+    budgets: Mapping[str, float | int | None]
+    context: Callable[[], Any] = field(default=nullcontext)
+
+
+def _golden(case: Case) -> Request:
+    from benchmarks.goldens.cells import TARGETS, Series
+    from benchmarks.goldens.models import MODELS
+    from benchmarks.goldens.planning import OPTIONS
+    from benchmarks.goldens.work import RECORDED
+
+    model, target = MODELS[case.program], TARGETS[case.target]
+    series = Series(case.program, case.target)
+    recorded = json.loads((RECORDED / f"{series.name}.json").read_text("utf-8"))
+    step = kiwi.jit(model.step(), profile=target.profile, verify=target.verify, **OPTIONS)
+    budgets = {budget: recorded["budgets_bytes"].get(budget) for budget in series.budgets}
+    return Request(step, model.arguments, budgets)
+
+
+def _planned(function: Any, profile: str, donated: Any) -> kiwi.PlannedFunction:
+    return kiwi.jit(
+        function,
+        mesh_shape=MESH_SHAPE,
+        profile=profile,
+        donate_argnums=donated,
+        plan_cache=False,
+    )
+
+
+def _of_field(case: Case) -> Request:
+    from benchmarks.field.programs import PROGRAMS
+
+    program = PROGRAMS[case.program]
+    step, _ = program.make()
+    shares = {name: SHARES[name] for name in ("free", "60")}
+    planned = _planned(step, case.target, program.donated)
+    return Request(planned, program.make_args(), shares, program.context)
+
+
+def _of_fidelity(case: Case) -> Request:
+    from benchmarks.fidelity.models import MODELS
+
+    model = MODELS[case.program]
+    step = model.module.make_train_step(model.config)
+    state, batch = model.module.abstract_state, model.module.abstract_batch
+    arguments = state(model.config), batch(model.config)
+    return Request(_planned(step, case.target, 0), arguments, SHARES)
+
+
+def _of_planning_time(case: Case) -> Request:
+    from benchmarks.planning_time.programs import PROGRAMS
+
+    program = PROGRAMS[case.program]
+    step, arguments = program.make(LAYERS.get(case.program, 12))
+    shares = {name: SHARES[name] for name in ("free", "60")}
+    return Request(_planned(step, case.target, program.donated), arguments, shares)
+
+
+_REQUESTS: Mapping[str, Callable[[Case], Request]] = {
+    "goldens": _golden,
+    "planning_time": _of_planning_time,
+    "fidelity": _of_fidelity,
+    "field": _of_field,
+}
+SUITES = tuple(_REQUESTS)
+
+
+def cases(suites: tuple[str, ...], profiles: tuple[str, ...]) -> Iterator[Case]:
+    """All cases of some suites; `profiles` are those of the suites that name none."""
+    from benchmarks.fidelity.models import MODELS
+    from benchmarks.field.programs import PROGRAMS as FIELD
+    from benchmarks.goldens.cells import all_series
+    from benchmarks.planning_time.programs import PROGRAMS as TIMED
+
+    if "goldens" in suites:
+        for series in all_series():
+            yield Case("goldens", series.model, series.target)
+    for suite, programs in (("planning_time", TIMED), ("fidelity", MODELS), ("field", FIELD)):
+        for profile in profiles if suite in suites else ():
+            for program in programs:
+                if profile in (getattr(programs[program], "profiles", ()) or (profile,)):
+                    yield Case(suite, program, profile)

@@ -1,0 +1,91 @@
+"""Which files of `kiwi/` the commits touched that added or changed a rule of XLA.
+
+    python -m benchmarks.structure.rule_commits
+
+The commits are those since rules are files. A commit changed a rule if the code of a rule's file
+differs, its docstrings and comments aside.
+"""
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.structure.imports import ROOT
+
+RULES = "kiwi/targets/rules/"
+LISTS = tuple(f"kiwi/targets/{name}.py" for name in ("cpu", "gpu", "tpu", "shared"))
+"""The lists of the targets' rules, which every new rule is added to."""
+
+
+@dataclass(frozen=True)
+class RuleCommit:
+    """A commit that added or changed rules.
+
+    - `rules`: the rules' files. `others`: all other Python files of `kiwi/` whose code differs,
+      without the targets' lists.
+    """
+
+    commit: str
+    subject: str
+    rules: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+    )
+    return done.stdout
+
+
+def _code(commit: str, path: str) -> str:
+    """A file at a commit without docstrings and comments; "" if it was not there."""
+    text = _git("show", f"{commit}:{path}")
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [part for part in body if not _is_text(part)]  # type: ignore[attr-defined]
+    return ast.dump(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def rule_commits(first: str = "") -> list[RuleCommit]:
+    """The commits behind `first`, oldest first; by default behind the one that made rules files."""
+    if not first:
+        added = _git("log", "--reverse", "--format=%H", "--diff-filter=A", "--", RULES)
+        first = added.split()[0]
+    lines = _git("log", "--reverse", "--no-merges", "--format=%H %s", f"{first}..", "--", RULES)
+    found = []
+    for line in lines.splitlines():
+        commit, _, subject = line.partition(" ")
+        shown = _git("show", "--format=", "--name-only", commit, "--", "kiwi")
+        changed = [
+            path
+            for path in shown.split()
+            if path.endswith(".py") and _code(commit, path) != _code(f"{commit}^", path)
+        ]
+        rules = tuple(p for p in changed if p.startswith(RULES) and Path(p).stem != "__init__")
+        if rules:
+            others = tuple(p for p in changed if p not in rules and p not in LISTS)
+            found.append(RuleCommit(commit[:8], subject, rules, others))
+    return found
+
+
+def main() -> int:
+    """Prints one line for each commit, and the files it touched."""
+    for each in rule_commits():
+        print(f"{each.commit} {each.subject}")
+        for title, paths in (("rules", each.rules), ("others", each.others)):
+            names = ", ".join(path.removeprefix("kiwi/") for path in paths)
+            print(f"    {len(paths)} {title}" + (f": {names}" if paths else ""))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

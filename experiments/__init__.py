@@ -1,1 +1,0 @@
-"""Experiments: one script per claim, results as JSON beside them."""
