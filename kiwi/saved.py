@@ -106,6 +106,7 @@ class AppliedPlan(PlannedFunction):
         traced = {"fetches_elements": False, "platforms": (), **options}  # Older files do not say.
         names = "as_traced", "fetches_elements", "platforms"
         self._trace_options = {name: traced[name] for name in names}
+        self._trace_options["residencies"] = options.get("residencies")
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)

@@ -117,6 +117,8 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
         "platforms": _platforms(plan),
     }
+    if program.residencies is not None:
+        found["residencies"] = dict(program.residencies)
     if plan.planner_parameters:
         found["planner_parameters"] = dict(plan.planner_parameters)
     if plan.origin is not None:
