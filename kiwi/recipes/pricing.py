@@ -1,7 +1,9 @@
 """A step priced as a recipe says, and the best recipe of the same form."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,11 +31,17 @@ class Step:
     - `function`, `args`: the step and its arguments, arrays or `jax.ShapeDtypeStruct`s.
     - `options`: options of `kiwi.plan`, such as `profile` and `donate_argnums`. Without
       `in_shardings`, arguments that name their dimensions lie as the recipe's rules say.
+    - `mesh`: the mesh in whose context (`jax.set_mesh`) the function is traced, if it needs one.
     """
 
     function: Callable[..., Any]
     args: Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
+    mesh: jax.sharding.Mesh | None = None
+
+    def context(self) -> AbstractContextManager[Any]:
+        """The context in which the function is traced."""
+        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def under(self, recipe: Recipe) -> Callable[..., Any]:
         """The function with the residencies and the rules of a recipe, for `jax.jit` and Kiwi."""
@@ -142,9 +150,10 @@ def _planned(step: StepOf, recipe: Recipe, options: Mapping[str, Any]) -> Plan:
     given: dict[str, Any] = {"verify": None, "mesh": AbstractMesh(sizes, names)}
     if recipe.slice_count > 1:
         given["num_slices"] = recipe.slice_count
-    if recipe.logical_rules:
+    if recipe.logical_rules and "in_shardings" not in own.options:
         specs = specs_under_rules(own.args, recipe.logical_rules)
         if jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, PartitionSpec)):
             given["in_shardings"] = specs
     given |= {**own.options, **options}
-    return PlannedFunction(own.under(recipe), Options(**given)).plan(*own.args)
+    with own.context():
+        return PlannedFunction(own.under(recipe), Options(**given)).plan(*own.args)

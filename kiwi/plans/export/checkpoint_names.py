@@ -55,10 +55,16 @@ def _is_forward(execution: Execution, equation: Equation) -> bool:
 
 
 def _same_values(execution: Execution, equation: Equation) -> Iterator[int]:
-    """A named value, as it was before it had the name and as it is saved."""
+    """A named value, as it was before it had the name, under its other names, and as it is
+    saved."""
     program = execution.units.graph.program
-    yield from equation.reads
-    waiting = list(equation.outputs)
+    (root,) = equation.reads or equation.outputs
+    while (producer := program.values[root].producer) is not None:
+        above = program.equations[producer]
+        if above.name not in _SAME or not above.reads:
+            break
+        (root,) = above.reads
+    waiting = [root]
     while waiting:
         value = waiting.pop()
         yield value
