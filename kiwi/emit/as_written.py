@@ -65,7 +65,7 @@ def _order(program: Program) -> Iterator[int]:
 
 
 def _constrained(array: Any, constraint: Any) -> Any:
-    """An array under a traced constraint, whose mesh may be of devices that compile nothing here."""
+    """An array under a traced constraint. Its mesh may be of devices that compile nothing here."""
     given = constraint.params["sharding"]
     anywhere = NamedSharding(given.mesh.abstract_mesh, given.spec)
     return constraint.primitive.bind(array, **{**constraint.params, "sharding": anywhere})

@@ -96,7 +96,7 @@ class ProgramBuilder:
             producer = self._values[named].producer
             if producer is None or self._equations[producer].name != "name":
                 self._user_offloads.add(named)
-                return named if producer is not None else source
+                return named if self._keep_checkpoints and producer is not None else source
             (named,) = self._equations[producer].inputs
         return source
 
