@@ -47,7 +47,7 @@ class Comparison:
         return next(gains, None)
 
     def __str__(self) -> str:
-        rows = [("", "recipe", "own", "alone: time", "memory")]
+        rows: list[tuple[str, ...]] = [("", "recipe", "own", "alone: time", "memory")]
         rows += [
             (
                 d.change.name,
