@@ -34,13 +34,14 @@ def main(_: Any) -> None:
     logging.set_verbosity(logging.ERROR)
     made = MaxText("base.yml", SETTINGS, "v5e", "16x16")
     rows: list[dict[str, Any]] = []
+    began_at = commit()
 
     def note(name: str, began: float, priced: Priced, **more: Any) -> None:
         rows.append({"what": name, "cpu_seconds": time.process_time() - began, **row(priced)})
         rows[-1] |= more
         packages = ("jax", "libtpu", "maxtext", "flax")
         told = {
-            "commit": commit(),
+            "commit": began_at,
             "date": datetime.date.today().isoformat(),
             "versions": {name: metadata.version(name) for name in packages},
             "settings": SETTINGS,
