@@ -45,6 +45,7 @@ from kiwi.options import (
     documents_options,
     options_among,
 )
+from kiwi.planners.by_names import plan_by_names, settings_by_names
 from kiwi.planners.planning import check_settings, make_plan, trace_call
 from kiwi.planners.registry import planner_named
 from kiwi.plans.dispatch import REFUSED, Dispatched, check_same_plan, users_mesh
@@ -78,6 +79,7 @@ def plan(
     gap: float = 0.01,
     seed: int = 0,
     verify: str | None = "auto",
+    granularity: str = "operators",
     respect_user_checkpoint: bool = False,
     respect_user_shardings: bool = True,
     while_trips: WhileTrips = DEFAULT_TRIPS,
@@ -139,6 +141,7 @@ def jit(
     gap: float = 0.01,
     seed: int = 0,
     verify: str | None = "auto",
+    granularity: str = "operators",
     respect_user_checkpoint: bool = False,
     respect_user_shardings: bool = True,
     while_trips: WhileTrips = DEFAULT_TRIPS,
@@ -276,6 +279,13 @@ class PlannedFunction:
     def _made(self, call: Call, settings: Settings) -> Plan:
         cache = PlanCache.of_user() if self.options.plan_cache else None
         may_offload = planner_named(settings.planner).may_offload(settings)
+        if settings.granularity == "names":
+            on_host = self._on_host(call)
+            return plan_by_names(
+                lambda residencies: self._trace_of(call, on_host, residencies),
+                settings_by_names(settings),
+                functools.partial(make_plan, cache=cache),
+            )
         if not (self.options.offload_arguments and may_offload):
             return make_plan(self._trace_of(call, self._on_host(call)), settings, cache)
         return plan_with_host_arguments(
@@ -289,22 +299,27 @@ class PlannedFunction:
     """The options of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
 
     @jax_internals.without_mesh()
-    def _trace_of(self, call: Call, on_host: OnHost) -> StepToPlan:
+    def _trace_of(
+        self, call: Call, on_host: OnHost, residencies: Mapping[str, str] | None = None
+    ) -> StepToPlan:
         settings = self._settings_under(call.mesh)
+        if residencies is not None:
+            settings = settings_by_names(settings)
         keep, opened = settings.respect_user_checkpoint, self.options.open_loops
         trips, follows = settings.while_trips, settings.respect_user_shardings
         hardware = settings.mesh.hardware
         target = planned_target(settings.verify, hardware)
         facts = target.facts(hardware)
         known_axes = settings.mesh.shape, settings.mesh.axis_names
-        key = (call.traced_key, on_host, keep, opened, facts.target, str(trips), follows)
+        named = None if residencies is None else tuple(sorted(residencies.items()))
+        key = (call.traced_key, on_host, keep, opened, facts.target, str(trips), follows, named)
         for known in (key, (key, known_axes)):
             if known in self._traced:
                 return self._traced[known]
         kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
         kept |= {"fetches_elements": facts.may_offload(in_scan=True)}
         kept |= {"follows_shardings": follows}
-        kept |= {"platforms": target.compiler.platforms}
+        kept |= {"platforms": target.compiler.platforms, "residencies": residencies}
         found = trace_call(
             call, on_host, facts.fusion, mesh=settings.mesh, **kept | dict(self._trace_options)
         )

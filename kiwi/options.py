@@ -29,6 +29,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh
 
 
+GRANULARITIES = ("operators", "names")
+"""What may have one residency."""
+
+
 @dataclass(frozen=True)
 class Flag:
     """The command line's flag of an option. `parse` turns its text into the option's value."""
@@ -227,6 +231,10 @@ class SearchOptions:
       compiles the plan once, fills `Plan.cross_check` and changes no decision. "auto" falls back to
       that if the hardware's own compiler is not installed. "device" compiles for the attached
       devices. None compiles nothing.
+    - `granularity`: "operators" decides for each operator whether it is recomputed. "names" gives
+      each name of `jax.ad_checkpoint.checkpoint_name` one residency for all layers, as policies of
+      `jax.checkpoint` and recipes of frameworks do (docs/guides/recipes.md). The planner is then
+      "joint", which decides shardings, or "xla", which takes those of the function.
     - `respect_user_checkpoint`: True keeps the recomputation that `jax.checkpoint` in `fun` asks
       for. By default it is planned anew.
     - `respect_user_shardings`: True makes shardings of the function and its arguments bind the plan
@@ -260,6 +268,9 @@ class SearchOptions:
         "--verify",
         "compile check: auto, cpu, cuda, tpu, device or none ({default})",
         parse=lambda text: None if text == "none" else text,
+    )
+    granularity: str = _option(
+        "operators", "--granularity", "what has one residency: operators or names ({default})"
     )
     respect_user_checkpoint: bool = _option(
         False,
@@ -410,6 +421,7 @@ class OptionTypes(TypedDict, total=False):
     gap: float
     seed: int
     verify: str | None
+    granularity: str
     respect_user_checkpoint: bool
     respect_user_shardings: bool
     while_trips: WhileTrips

@@ -105,6 +105,7 @@ class AppliedPlan(PlannedFunction):
         self._strict = strict
         names = "as_traced", "fetches_elements", "platforms"
         self._trace_options = {name: options[name] for name in names}
+        self._trace_options["residencies"] = options["residencies"]
 
     def _on_host(self, call: Call) -> OnHost:
         return on_host_of(self.saved.document)

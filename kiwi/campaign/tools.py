@@ -11,7 +11,7 @@ from kiwi.campaign import shares
 from kiwi.campaign.history import History
 from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.messages import Note, topics
-from kiwi.options import Settings
+from kiwi.options import GRANULARITIES, Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 from kiwi.solver.result import INTERRUPTED, Balances, OnProgress
@@ -162,6 +162,7 @@ def check_search(settings: Settings) -> None:
     planned_target(settings.verify, settings.mesh.hardware)
     check_known(settings.solver, SOLVERS, "solver", UnknownSolverError)
     check_known(settings.effort, EFFORTS, "effort")
+    check_known(settings.granularity, GRANULARITIES, "granularity")
     if not settings.time_limit_seconds > 0:
         raise InvalidArgumentError(
             f"time_limit_seconds={settings.time_limit_seconds} is not positive.",

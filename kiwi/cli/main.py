@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kiwi.cli import commands
+from kiwi.cli.maxtext import add_arguments as _add_maxtext
+from kiwi.cli.maxtext import maxtext
 from kiwi.cli.output import Output
 from kiwi.configurations.search import OBJECTIVES
 from kiwi.deviation.measured import QUANTITIES
@@ -78,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         (commands.diff, "compare two plans", _add_diff),
         (commands.sweep, "plan for several meshes and budgets", _add_sweep),
         (commands.search, "find the best mesh, batch, microbatches and stages", _add_search),
+        (maxtext, "find a better recipe for a MaxText configuration", _add_maxtext),
         (commands.verify, "compile a saved plan and check it", _add_verify),
         (commands.hardware, "list the hardware catalogue", _add_hardware),
         (commands.cluster, "find the mesh whose axes have uniform links", _add_cluster),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jax import lax
+from jax.sharding import NamedSharding
 
 from kiwi.emit.barriers import Barrier, Barriers
 from kiwi.emit.context import Context
@@ -63,6 +64,13 @@ def _order(program: Program) -> Iterator[int]:
     yield from sorted(range(len(program.equations)), key=place)
 
 
+def _constrained(array: Any, constraint: Any) -> Any:
+    """An array under a traced constraint. Its mesh may be of devices that compile nothing here."""
+    given = constraint.params["sharding"]
+    anywhere = NamedSharding(given.mesh.abstract_mesh, given.spec)
+    return constraint.primitive.bind(array, **{**constraint.params, "sharding": anywhere})
+
+
 class _AsWritten(Interpreter):
     def _evaluate(self, step: ScheduledUnit) -> None:
         super()._evaluate(step)
@@ -76,7 +84,7 @@ class _AsWritten(Interpreter):
         for output in unit.outputs:
             constraint = self._program.constraints.get(output)
             if constraint is not None:
-                found[output] = constraint.primitive.bind(found[output], **constraint.params)
+                found[output] = _constrained(found[output], constraint)
         return found
 
     def _stands_apart(self, equation: Equation) -> bool:

@@ -89,14 +89,14 @@ class ProgramBuilder:
 
     def _offloaded(self, host_copy: int) -> int | Literal:
         """The value of which an array in host memory is a copy; notes that it is offloaded. A name
-        given by `checkpoint_name` is no value of its own."""
+        given by `checkpoint_name` is no value of its own: the backward pass reads what it names."""
         source = self._host_copies[host_copy]
         named = source
         while isinstance(named, int) and named != host_copy:
             producer = self._values[named].producer
             if producer is None or self._equations[producer].name != "name":
                 self._user_offloads.add(named)
-                break
+                return named if self._keep_checkpoints and producer is not None else source
             (named,) = self._equations[producer].inputs
         return source
 

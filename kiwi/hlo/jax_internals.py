@@ -19,7 +19,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax._src import compiler, config, core, dispatch, literals, shard_map, source_info_util
+from jax._src import (
+    ad_checkpoint,
+    compiler,
+    config,
+    core,
+    dispatch,
+    literals,
+    shard_map,
+    source_info_util,
+)
 from jax._src import mesh as mesh_contexts
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
@@ -58,6 +67,13 @@ _known_kernels = config.string_or_object_state(
     "kiwi_known_kernels",
     default=None,
     help="The kernels that are recognised where jax traces their functions.",
+    include_in_trace_context=True,
+)
+
+_traced_apart = config.string_or_object_state(
+    "kiwi_traced_apart",
+    default=None,
+    help="What traces were made under; jax uses none made under anything else.",
     include_in_trace_context=True,
 )
 
@@ -229,6 +245,31 @@ def known_kernels_in_traces(kernels: Hashable) -> AbstractContextManager[None]:
 def known_kernels() -> Any:
     """The innermost `known_kernels_in_traces` of this thread; None outside of all."""
     return _known_kernels.value
+
+
+def traced_apart(key: Hashable) -> AbstractContextManager[None]:
+    """Inside this context manager, jax uses no cached trace that was made under another key.
+    Keys of nested ones count together."""
+    return _traced_apart((_traced_apart.value, key))
+
+
+def checkpoint_policies_replaced(
+    policy_of: Callable[[Any, Any], Any],
+) -> AbstractContextManager[None]:
+    """Inside this context manager, each `jax.checkpoint` is traced with another policy.
+
+    - `policy_of`: takes the jaxpr of a checkpointed function and its own policy, and returns the
+      policy that it gets.
+
+    jax caches traces of functions under `jax.jit`: see `traced_apart`.
+    """
+    primitive: Any = ad_checkpoint.remat_p
+    bind = primitive.bind
+
+    def bound(*args: Any, jaxpr: Any, policy: Any, **params: Any) -> Any:
+        return bind(*args, jaxpr=jaxpr, policy=policy_of(jaxpr, policy), **params)
+
+    return _replaced(primitive, "bind", bound)
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:

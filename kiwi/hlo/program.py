@@ -287,6 +287,9 @@ class Program:
     - `keeps_checkpoints`: whether the recomputation of the user's `jax.checkpoint` is kept
       separate. `user_offloads` are then the values that its policy copies to the host's memory for
       the backward pass.
+    - `residencies`: the residencies of names with which the function was traced instead of its own
+      policies (`kiwi.hlo.checkpoint_names`); None if it was traced with its own.
+      `checkpointed_names` are then the names inside of a `jax.checkpoint`.
     """
 
     values: tuple[Value, ...]
@@ -299,6 +302,8 @@ class Program:
     constraints: Mapping[int, Any] = field(default_factory=dict)
     keeps_checkpoints: bool = False
     user_offloads: frozenset[int] = frozenset()
+    residencies: Mapping[str, str] | None = None
+    checkpointed_names: tuple[str, ...] = ()
 
     @functools.cached_property
     def nesting(self) -> tuple[tuple[int, ...], ...]:

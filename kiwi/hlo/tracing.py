@@ -1,6 +1,6 @@
 """From a JAX function to its `Program`: calls inlined, scans opened, equal equations merged."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from jax.extend import core as jex
 
 from kiwi.errors import InvalidFunctionError
 from kiwi.hlo import jax_internals, loops
+from kiwi.hlo.checkpoint_names import residencies_replaced
 from kiwi.hlo.explicit_axes import without_meshes
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.hints import HINT_PRIMITIVE, PlacedHint
@@ -69,6 +70,7 @@ def trace(
     follows_shardings: bool = True,
     context: AbstractContextManager[Any] | None = None,
     platforms: Collection[str] = (),
+    residencies: Mapping[str, str] | None = None,
 ) -> Program:
     """Traces a function of flat arguments to a `Program`.
 
@@ -89,7 +91,24 @@ def trace(
       program is without any.
     - `platforms`: jax's names of the platform that the program is planned for. The matching branch
       of a `jax.lax.platform_dependent` is inlined. Without names all branches stay.
+    - `residencies`: residencies of names that replace the function's own policies of
+      `jax.checkpoint`, see `kiwi.hlo.checkpoint_names`.
     """
+    if residencies is not None:
+        with residencies_replaced(residencies) as names:
+            found = trace(
+                flat_function,
+                arguments,
+                keep_checkpoints=keep_checkpoints,
+                open_loops=open_loops,
+                while_trips=while_trips,
+                as_traced=as_traced,
+                fetches_elements=fetches_elements,
+                follows_shardings=follows_shardings,
+                context=context,
+                platforms=platforms,
+            )
+        return replace(found, residencies=dict(residencies), checkpointed_names=tuple(names))
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
     with context or nullcontext(), jax_internals.assumed_cudnn(), opened, kernels_recognised():
         closed = jax.make_jaxpr(flat_function)(*arguments)

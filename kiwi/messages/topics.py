@@ -118,6 +118,28 @@ NO_SUCH_OPTION_NAME = _error(
     remedy="The name of an option, or of a parameter of the function.",
 )
 
+UNKNOWN_RESIDENCY = _error(
+    "KIWI-A012",
+    "A name has a residency that there is not",
+    cause="A policy by names keeps a value on the device, recomputes it, or offloads it.",
+    remedy='"device", "remat" or "offload".',
+)
+
+NO_CHECKPOINTED_NAMES = _error(
+    "KIWI-A013",
+    "No name is inside of a jax.checkpoint",
+    cause="A policy by names is a policy of jax.checkpoint; values get names by "
+    "jax.ad_checkpoint.checkpoint_name.",
+    remedy='jax.checkpoint around each layer, with names in it; or granularity="operators".',
+)
+
+RECIPE = _error(
+    "KIWI-A014",
+    "A recipe cannot be",
+    cause="A part of the recipe is missing, or contradicts another one.",
+    remedy="The documentation of kiwi.recipes.Recipe says what each part may be.",
+)
+
 
 # Searches of configurations and sweeps.
 
@@ -935,6 +957,14 @@ FROM_SMALLER_BUDGET = _note(
     "The plan was made for a smaller budget",
     cause="A plan for less memory, which was made before, has a faster program.",
     remedy="Nothing has to be done.",
+)
+
+POLICIES_PRICED = _note(
+    "KIWI-O108",
+    "The policy by names is the fastest of those that were priced",
+    cause='granularity="names" prices policies one by one, and leaves out those that bounds '
+    "exclude.",
+    remedy='Nothing has to be done; effort="thorough" prices more of them.',
 )
 
 

@@ -116,6 +116,7 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
         "platforms": _platforms(plan),
         "planner_parameters": dict(plan.planner_parameters),
+        "residencies": None if program.residencies is None else dict(program.residencies),
     }
     if plan.origin is None:
         return own

@@ -6,6 +6,7 @@ from typing import Any
 
 from kiwi.plans.document import document, timings_document
 from kiwi.plans.explain import explain, what_if
+from kiwi.plans.export.checkpoint_names import checkpoint_names
 from kiwi.plans.export.checkpoint_policy import checkpoint_policy
 from kiwi.plans.export.partition_specs import logical_rules, partition_specs
 from kiwi.plans.file import write
@@ -52,6 +53,7 @@ class Plan(PlanRecord):
     partition_specs = partition_specs
     logical_rules = logical_rules
     checkpoint_policy = checkpoint_policy
+    checkpoint_names = checkpoint_names
 
     def __str__(self) -> str:
         return summary(self)

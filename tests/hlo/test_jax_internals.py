@@ -14,6 +14,7 @@ from kiwi.hlo import jax_internals
 PACKAGE = Path(kiwi.__file__).parent
 
 PRIVATE_NAMES = (
+    "jax._src.ad_checkpoint.remat_p",
     "jax._src.core.NamedAxisEffect",
     "jax._src.compiler.get_compile_options",
     "jax._src.config.string_or_object_state",

@@ -87,13 +87,13 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
             "No argument of the plan names its dimensions.",
             topic=topics.NO_LOGICAL_NAMES,
         )
-    rules = _most_bytes(named)
+    rules = tuple(_most_bytes(named).items())
     conflicts = {
         leaf.path: (leaf.planned, _under_rules(leaf.names, rules))
         for leaf in named
         if _entries(leaf.planned, len(leaf.names)) != tuple(_under_rules(leaf.names, rules))
     }
-    return LogicalRules(tuple(rules.items()), conflicts)
+    return LogicalRules(rules, conflicts)
 
 
 @dataclass(frozen=True)
@@ -124,14 +124,29 @@ def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
     }
 
 
-def _under_rules(names: Sequence[str | None], rules: Mapping[str, MeshAxes]) -> PartitionSpec:
+def specs_under_rules(args: Sequence[Any], rules: Sequence[tuple[str, MeshAxes]]) -> Any:
+    """For each leaf of arguments its sharding by rules of logical axes, in the arguments' pytree;
+    None where the leaf does not name its dimensions."""
+    leaves, tree = jax.tree.flatten(tuple(args))
+    names = _names_of_leaves(tree)
+    specs = [
+        _under_rules(dims, rules) if dims is not None and len(dims) == leaf.ndim else None
+        for leaf, dims in zip(leaves, names, strict=True)
+    ]
+    return jax.tree.unflatten(tree, specs)
+
+
+def _under_rules(
+    names: Sequence[str | None], rules: Sequence[tuple[str, MeshAxes]]
+) -> PartitionSpec:
     """The sharding by rules, as Flax applies them: a mesh axis cuts one dimension, and rules count
     in their order."""
     entries: list[MeshAxes] = [None] * len(names)
     used: set[str] = set()
-    for logical, axes in rules.items():
+    for logical, axes in rules:
         wanted = {axes} if isinstance(axes, str) else set(axes or ())
-        if logical in names and wanted and not wanted & used:
+        is_open = logical in names and entries[names.index(logical)] is None
+        if is_open and wanted and not wanted & used:
             entries[names.index(logical)] = axes
             used |= wanted
     return PartitionSpec(*entries)
@@ -142,8 +157,13 @@ def _entries(spec: PartitionSpec, rank: int) -> tuple[MeshAxes, ...]:
 
 
 def _boxed_names(plan: PlanRecord) -> list[Any]:
-    shell = jax.tree.unflatten(plan.traced.call.tree, range(plan.traced.call.tree.num_leaves))
-    names_of_leaves: list[Any] = [None] * plan.traced.call.tree.num_leaves
+    return _names_of_leaves(plan.traced.call.tree)
+
+
+def _names_of_leaves(tree: Any) -> list[Any]:
+    """For each leaf of a structure the names of its dimensions; None where it has none."""
+    shell = jax.tree.unflatten(tree, range(tree.num_leaves))
+    names_of_leaves: list[Any] = [None] * tree.num_leaves
     for node in jax.tree.leaves(shell, is_leaf=_is_box):
         if _is_box(node):
             (position,) = jax.tree.leaves(node)

@@ -1,0 +1,1 @@
+"""MaxText recipes priced, compiled, and beside Kiwi's."""

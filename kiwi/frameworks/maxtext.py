@@ -1,0 +1,305 @@
+"""MaxText: from a configuration to a step and its recipe, and back to a file of overrides.
+
+The step is what MaxText's own `train_compile` compiles: its model, optimizer, shardings and mesh,
+for devices that need not be there. It needs the package `maxtext`; what else it needs, and which
+packages may be missing, is in docs/guides/maxtext.md.
+
+MaxText sets jax's generator of random numbers to "unsafe_rbg", and so does reading a configuration.
+"""
+
+import contextlib
+import functools
+import importlib
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import AxisType
+
+from kiwi.errors import InvalidArgumentError
+from kiwi.frameworks import stand_ins
+from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD
+from kiwi.json_file import write_text
+from kiwi.mesh.shipped import find_table
+from kiwi.mesh.topology import Topology
+from kiwi.messages import topics
+from kiwi.quiet import start_backends
+from kiwi.recipes import Recipe, Step
+from kiwi.version import VERSION
+from kiwi.xla.tpu.compiler import compile_only_devices
+
+STAND_INS = (
+    *("array_record", "cloud_accelerator_diagnostics", "datasets", "google_cloud_mldiagnostics"),
+    *("grain", "huggingface_hub", "jetstream", "ml_goodput_measurement", "pathwaysutils"),
+    *("safetensors", "sentencepiece", "seqio", "tensorboardX", "tensorflow"),
+    *("tensorflow_datasets", "tiktoken", "tokenizers", "transformers", "xprof"),
+)
+"""Packages that MaxText imports for data, logging and checkpoints. Empty modules stand in for
+those that are not installed."""
+
+_QUIET = {"dataset_type": "synthetic", "enable_checkpointing": False, "run_name": "kiwi"}
+"""Settings without effect on the step that need no data and no storage."""
+
+_OF_AXES = {"stage": "pipeline", "model": "tensor"}
+"""The names of mesh axes in MaxText's settings, where they differ."""
+
+_NO_REMAT = "none"
+
+
+@dataclass(frozen=True)
+class MaxText:
+    """A MaxText configuration for a machine.
+
+    - `config`: the path of a YAML file, or the name of one that comes with MaxText ("base.yml").
+    - `overrides`: settings by name, as after the file on MaxText's command line.
+    - `profile`, `topology`, `num_slices`: as in `kiwi.plan`. Without `topology` the step is for the
+      devices that jax has.
+
+    Called with a recipe, it makes that recipe's step, as `kiwi.recipes.price` takes it.
+    """
+
+    config: str
+    overrides: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    profile: str = "v5e"
+    topology: str | None = None
+    num_slices: int = 1
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """What the configuration says; raises `InvalidArgumentError` if MaxText refuses it."""
+        config = self._config({})
+        sizes = dict(zip(config.mesh_axes, self._sizes(config, "ici"), strict=True))
+        slices = dict(zip(config.mesh_axes, self._sizes(config, "dcn"), strict=True))
+        return Recipe(
+            sizes,
+            {axis: count for axis, count in slices.items() if count > 1},
+            tuple((rule[0], _axes(rule[1])) for rule in config.logical_axis_rules),
+            self._residencies(config),
+            int(config.global_batch_size_to_train_on),
+            int(config.gradient_accumulation_steps),
+            dict(_modules().max_utils.parse_libtpu_flags_to_dict(config.compile_xla_flags)),
+        )
+
+    def __call__(self, recipe: Recipe) -> Step:
+        """The step of a recipe, with MaxText's shardings of its state and batch."""
+        modules, config = _modules(), self._config(self.changes(recipe))
+        mesh = self._mesh(config)
+        compiles, sharding = modules.train_compile, modules.sharding
+        args, _, state, _, model = compiles.get_shaped_inputs(mesh, config)
+        params, state = sharding.maybe_update_params_sharding_with_opt(config, state)
+        given = sharding.build_zero1_input_state_mesh_shardings(config, state, params)
+        data = sharding.get_input_data_sharding(config, mesh)
+        function, in_shardings, out_shardings, _, donated = (
+            modules.maxtext_utils.get_functional_train_with_signature(
+                modules.train.train_step, data, given, model, config, params
+            )
+        )
+        options = {
+            "mesh": mesh,
+            "profile": self.profile,
+            "topology": self.topology,
+            "in_shardings": in_shardings,
+            "out_shardings": out_shardings,
+            "donate_argnums": donated,
+        }
+        return Step(function, args, options, mesh=mesh)
+
+    def changes(self, recipe: Recipe) -> dict[str, Any]:
+        """The settings in which a recipe differs from the configuration."""
+        own = self.recipe
+        found: dict[str, Any] = {}
+        if recipe.residencies is not None and recipe.residencies != own.residencies:
+            found |= self._residency_settings(recipe.residencies)
+        elif recipe.residencies is None and self._config({}).remat_policy == _NO_REMAT:
+            found["remat_policy"] = "full"  # A policy needs a jax.checkpoint to be of.
+        if recipe.logical_rules != own.logical_rules:
+            rules = [[axis, _listed(cut)] for axis, cut in recipe.logical_rules]
+            found |= {"override_logical_axis_rules": True, "logical_axis_rules": rules}
+        for kind, mine, theirs in (
+            ("ici", own.mesh, recipe.mesh),
+            ("dcn", own.slices, recipe.slices),
+        ):
+            for axis in recipe.mesh:
+                count = theirs.get(axis, 1)
+                if count != mine.get(axis, 1):
+                    found[f"{kind}_{_OF_AXES.get(axis, axis)}_parallelism"] = count
+        if recipe.microbatches not in (None, own.microbatches):
+            found["gradient_accumulation_steps"] = recipe.microbatches
+        asked = recipe.batch_size, recipe.device_count, recipe.microbatches or 1
+        if asked != (own.batch_size, own.device_count, own.microbatches) and recipe.batch_size:
+            samples = recipe.batch_size / recipe.device_count / (recipe.microbatches or 1)
+            found["per_device_batch_size"] = samples
+        return found
+
+    def write_overrides(self, recipe: Recipe, path: str | Path) -> None:
+        """Writes a configuration file of MaxText for a recipe: this one's file as its base, its
+        overrides, and what the recipe changes.
+
+        **Raises:** `InvalidArgumentError` if the file cannot be written.
+        """
+        yaml: Any = importlib.import_module("yaml")
+        content = {"base_config": str(Path(self._path).resolve())}
+        content |= {name: _plain(value) for name, value in self.overrides.items()}
+        content |= self.changes(recipe)
+        head = f"# Written by Kiwi {VERSION}.\n"
+        write_text(head + yaml.safe_dump(content, sort_keys=False), path)
+
+    def _residency_settings(self, residencies: Mapping[str, str]) -> dict[str, Any]:
+        """The policy `custom` with the residency of each tensor that MaxText's settings know; what
+        has no residency is recomputed."""
+        config = self._config({})
+        known = [name for name in residencies if hasattr(config, name)]
+        lost = [name for name in set(residencies) - set(known) if residencies[name] != "remat"]
+        if lost:
+            raise InvalidArgumentError(
+                f"MaxText has no setting for the residency of {', '.join(sorted(lost))}.",
+                topic=topics.RECIPE,
+            )
+        return {"remat_policy": "custom"} | {name: residencies[name] for name in known}
+
+    def _residencies(self, config: Any) -> dict[str, str] | None:
+        """The residencies of the policies that state them all; None for others, which are read from
+        the traced step."""
+        if config.remat_policy not in ("custom", "qkv_proj_offloaded", "minimal_offloaded"):
+            return None
+        kept, offloaded = _modules().maxtext_utils.get_save_and_offload_names(config)
+        return dict.fromkeys(kept, DEVICE) | dict.fromkeys(offloaded, OFFLOAD)
+
+    @property
+    def _path(self) -> str:
+        modules = _modules()
+        if Path(self.config).exists():
+            return self.config
+        return str(Path(modules.globals.MAXTEXT_CONFIGS_DIR) / self.config)
+
+    def _config(self, changes: Mapping[str, Any]) -> Any:
+        return _initialized(self._path, _Settings({**self.overrides, **self._target, **changes}))
+
+    @property
+    def _target(self) -> dict[str, Any]:
+        if self.topology is None:
+            return {"skip_jax_distributed_system": True}
+        # "Internal" topologies are those that MaxText does not know by a name of its own.
+        return {
+            "internal_compile": True,
+            "internal_compile_num_devices": len(self._devices),
+            "compile_topology": f"{self.profile}:{self.topology}",
+            "compile_topology_num_slices": self.num_slices,
+        }
+
+    @property
+    def _devices(self) -> Sequence[Any]:
+        if self.topology is None:
+            return jax.devices()
+        return _described(self.profile, self.topology, self.num_slices)
+
+    def _sizes(self, config: Any, kind: str) -> Sequence[int]:
+        """The devices along each axis, the one that is left open filled in."""
+        whole = config.num_slices
+        if kind == "ici":
+            whole = config.num_target_devices // max(config.num_slices, 1)
+        given = list(getattr(config, f"{kind}_parallelism"))
+        rest = math.prod(n for n in given if n != -1)
+        return [int(whole // rest) if n == -1 else int(n) for n in given]
+
+    def _mesh(self, config: Any) -> jax.sharding.Mesh:
+        name = "jax_remove_size_one_mesh_axis_from_type"
+        jax.config.update(name, config.remove_size_one_mesh_axis_from_type)
+        devices = _modules().maxtext_utils.create_device_mesh(config, self._devices)
+        is_explicit = getattr(config.shard_mode, "value", config.shard_mode) == "explicit"
+        axis_type = AxisType.Explicit if is_explicit else AxisType.Auto
+        axes = config.mesh_axes
+        return jax.sharding.Mesh(devices, axes, axis_types=(axis_type,) * len(axes))
+
+
+class _Settings(dict[str, Any]):
+    """Settings that can be a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(repr(sorted(self.items())))
+
+
+@functools.lru_cache(maxsize=16)
+def _initialized(path: str, settings: _Settings) -> Any:
+    """MaxText's configuration of a file and settings; raises `InvalidArgumentError`."""
+    given = {**_QUIET, **settings}
+    try:
+        with _flags_kept():
+            return _modules().pyconfig.initialize(["", path], **given)
+    except (ValueError, TypeError, AssertionError, OSError) as error:
+        raise InvalidArgumentError(
+            f"MaxText refuses the configuration: {error}", topic=topics.RECIPE
+        ) from error
+
+
+@contextlib.contextmanager
+def _flags_kept() -> Iterator[None]:
+    """Inside this context manager, flags of XLA may be set, and are not outside of it. MaxText has
+    XLA write its own steps only, which would hide the programs that Kiwi reads."""
+    start_backends()  # XLA reads its flags once.
+    jax.jit(lambda: 0).lower().compile()
+    before = os.environ.get("XLA_FLAGS")
+    try:
+        yield
+    finally:
+        os.environ.pop("XLA_FLAGS", None)
+        if before is not None:
+            os.environ["XLA_FLAGS"] = before
+
+
+@functools.cache
+def _described(profile: str, topology: str, num_slices: int) -> tuple[Any, ...]:
+    """The devices of a topology; nothing can run on them."""
+    hardware = find_table(profile).hardware
+    if hardware.interconnect is None:
+        raise InvalidArgumentError(
+            f"The profile {profile!r} has no topologies.",
+            topic=topics.RECIPE,
+            suggestion="A profile of chips in slices, such as v5e; or no topology, for the devices "
+            "that jax has.",
+        )
+    slices = Topology.parse(topology, num_slices)
+    return tuple(compile_only_devices(hardware.interconnect, slices))
+
+
+@functools.cache
+def _modules() -> Any:
+    """MaxText's modules; raises `InvalidArgumentError` if it is not installed."""
+    stand_ins.install(STAND_INS)
+    names = {
+        "globals": "maxtext.utils.globals",
+        "max_utils": "maxtext.utils.max_utils",
+        "maxtext_utils": "maxtext.utils.maxtext_utils",
+        "pyconfig": "maxtext.configs.pyconfig",
+        "sharding": "maxtext.utils.sharding",
+        "train": "maxtext.trainers.pre_train.train",
+        "train_compile": "maxtext.trainers.pre_train.train_compile",
+    }
+    try:
+        found = {name: importlib.import_module(module) for name, module in names.items()}
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"MaxText cannot be imported: {error}.",
+            topic=topics.RECIPE,
+            suggestion="pip install maxtext; docs/guides/maxtext.md lists what it needs.",
+        ) from error
+    jax.config.update("jax_default_prng_impl", "unsafe_rbg")
+    return type("Modules", (), found)
+
+
+def _axes(cut: Any) -> Any:
+    return tuple(cut) if isinstance(cut, list | tuple) else cut
+
+
+def _listed(cut: Any) -> list[str]:
+    return [] if cut is None else [cut] if isinstance(cut, str) else list(cut)
+
+
+def _plain(value: Any) -> Any:
+    """A setting as YAML has it; text of the command line as YAML reads it."""
+    yaml: Any = importlib.import_module("yaml")
+    return yaml.safe_load(value) if isinstance(value, str) else value

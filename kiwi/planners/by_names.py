@@ -1,0 +1,156 @@
+"""Plans with one residency for each name of `checkpoint_name` (`granularity="names"`).
+
+For each policy the step is traced with it in the place of the function's own policies
+(`kiwi.hlo.checkpoint_names`), so that the planned program is the one that the framework runs under
+that policy. Its shardings are decided by the planner of the settings: "joint" and "alpa" decide
+them, "xla" takes those of the function. Nothing is recomputed beside the policy. The fastest policy
+by the estimate is planned and compiled. If it does not fit as compiled, it is left out and the next
+one follows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from kiwi.errors import (
+    InfeasibleBudgetError,
+    InvalidArgumentError,
+    KiwiError,
+    NoPlanFoundError,
+)
+from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD, REMAT
+from kiwi.messages import Note, topics
+from kiwi.options import Settings
+from kiwi.planners.policies import REFUSED, Policy, PolicySearch, Price
+from kiwi.planners.registry import planner_named
+from kiwi.plans.plan import Plan
+from kiwi.problem.step import StepToPlan
+from kiwi.sizes import format_bytes
+from kiwi.targets.registry import planned_target
+
+Trace = Callable[[Mapping[str, str]], StepToPlan]
+"""Traces the step under residencies of names."""
+Make = Callable[[StepToPlan, Settings], Plan]
+
+PLANNERS = {"joint": "alpa", "alpa": "alpa", "xla": "xla"}
+"""The planners that may be asked for, and the one that plans the step of one policy."""
+
+MOST_POLICIES = {"quick": 48, "normal": 192, "thorough": 768}
+"""How many policies are priced at most, by effort."""
+
+MOST_COMPILED = 4
+"""How many policies are compiled at most, each after the one before did not fit."""
+
+_UNLIMITED = 2**62
+_REFUSALS = (InfeasibleBudgetError, NoPlanFoundError)
+
+
+def settings_by_names(settings: Settings) -> Settings:
+    """The settings of the plan of one policy; raises `InvalidArgumentError` for a planner that
+    recomputes by its own rules."""
+    if settings.planner_name not in PLANNERS:
+        raise InvalidArgumentError(
+            f'granularity="names" and planner={settings.planner_name!r} are given.',
+            topic=topics.ARGUMENT,
+            suggestion=f"One of the planners {', '.join(PLANNERS)}.",
+        )
+    planner = PLANNERS[settings.planner_name]
+    return replace(settings, planner=planner, respect_user_checkpoint=True)
+
+
+def plan_by_names(trace: Trace, settings: Settings, make: Make) -> Plan:
+    """The fastest plan found that has one residency for each name.
+
+    - `settings`: those of one policy. `make`: plans a traced step and compiles it.
+
+    **Raises:** `InvalidArgumentError` if no name is inside of a `jax.checkpoint`;
+    `InfeasibleBudgetError` if no policy fits.
+    """
+    names = trace({}).program.checkpointed_names
+    if not names:
+        raise InvalidArgumentError(
+            'granularity="names", and no name of the step is inside of a jax.checkpoint.',
+            topic=topics.NO_CHECKPOINTED_NAMES,
+        )
+    return _ByNames(names, trace, settings, make).plan()
+
+
+@dataclass(frozen=True, eq=False)
+class _ByNames:
+    names: tuple[str, ...]
+    trace: Trace
+    settings: Settings
+    make: Make
+
+    def plan(self) -> Plan:
+        search = PolicySearch(
+            [self._residencies] * len(self.names),
+            self.free,
+            self.tight,
+            self.settings.memory_budget_bytes,
+            MOST_POLICIES[self.settings.effort],
+        )
+        refusal: KiwiError | None = None
+        for _ in range(MOST_COMPILED):
+            best = search.run()
+            if best is None:
+                break
+            try:
+                found = self.make(self.traced(best), self.settings)
+            except _REFUSALS as error:
+                refusal = error
+                search.refused.add(best)
+            else:
+                return replace(found, notes=(*found.notes, self._note(search)))
+        raise refusal or self._refusal(search)
+
+    @property
+    def _residencies(self) -> tuple[str, ...]:
+        hardware = self.settings.mesh.hardware
+        facts = planned_target(self.settings.verify, hardware).facts(hardware)
+        offloads = facts.offloads and bool(self.settings.host_budget_bytes)
+        return (DEVICE, REMAT, OFFLOAD) if offloads else (DEVICE, REMAT)
+
+    def traced(self, policy: Policy) -> StepToPlan:
+        return self.trace(dict(zip(self.names, policy, strict=True)))
+
+    def free(self, policy: Policy) -> Price:
+        """The price of a policy without a budget."""
+        return self._price(policy, _UNLIMITED)
+
+    def tight(self, policy: Policy) -> Price:
+        """The price of a policy within the budget. The planner "xla" has no other shardings."""
+        if self.settings.planner_name == "xla":
+            return REFUSED
+        return self._price(policy, self.settings.memory_budget_bytes)
+
+    def _price(self, policy: Policy, budget_bytes: int) -> Price:
+        own = {"effort": "quick", "on_progress": None}
+        settings = replace(self.settings, memory_budget_bytes=budget_bytes, **own)
+        planner = planner_named(settings.planner)
+        try:
+            found = planner.make(self.traced(policy), settings, is_checked=False)
+        except _REFUSALS:
+            return REFUSED
+        estimate, host = found.estimate, found.host_limit_bytes
+        fits = estimate.peak_bytes <= self.settings.memory_budget_bytes
+        fits &= host is None or estimate.host_peak_bytes <= host
+        return Price(estimate.step_seconds, estimate.peak_bytes, fits)
+
+    def _note(self, search: PolicySearch) -> Note:
+        said = (
+            f"{len(search.known)} of {search.count} policies of {len(self.names)} names were "
+            "priced" + ("." if search.is_complete else ", the most that the effort allows.")
+        )
+        return Note.of(topics.POLICIES_PRICED, said)
+
+    def _refusal(self, search: PolicySearch) -> KiwiError:
+        budget_bytes = self.settings.memory_budget_bytes
+        prices = (*search.known.values(), *search.tightened.values())
+        least = int(min(price.peak_bytes for price in prices))
+        return InfeasibleBudgetError(
+            f"No policy of the names {', '.join(self.names)} is predicted to need as little as "
+            f"{format_bytes(budget_bytes)} per device. The smallest peak found is "
+            f"{format_bytes(least)}.",
+            suggestion='A larger memory_budget, or granularity="operators".',
+            least_peak_bytes=least,
+        )
