@@ -19,7 +19,7 @@ inside of has a leading dimension for each of these scans; an interpreter inside
 of its own iterations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.explicit_axes import over_auto_axes
 from kiwi.hlo.host_memory import FETCH, HOST_MEMORY, STORE
 from kiwi.hlo.in_place import is_of_library
-from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, STACK, Carry, Loop, LoopKind
+from kiwi.hlo.loops import CARRY, ENTRIES, EXITS, JOIN, SLICE, STACK, Carry, Loop, LoopKind
 from kiwi.hlo.program import Literal
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.matrix_operands import MATMUL
@@ -352,7 +352,25 @@ class Interpreter(Values):
                 found[value] = self._constrain(value, operand, self._layouts[value])
             else:
                 self.env[unit.outputs[0]] = operand
+        for unit in self._sliced_elsewhere(body):
+            with jax.named_scope(scope_name(unit.index)):
+                operand = self._border_operand(unit, self._computed(unit, Barrier()))
+            self.env[unit.outputs[0]] = operand
         return found
+
+    def _sliced_elsewhere(self, body: LoopBody) -> Iterator[Unit]:
+        """The slices of loops that have ended which the steps of another loop read. Their operands
+        are laid out before that loop, once for all its iterations."""
+        units = self._graph.units
+        own = {step.unit for step in body.steps() if not step.is_again}
+        read = {value for step in body.steps() for value in units[step.unit].reads}
+        for value in sorted(read):
+            producer = self._graph.producer.get(value)
+            if producer is None or producer in own or self.holds(value):
+                continue
+            is_inside = self._depth_of(value) == len(self._indices) + 1
+            if is_inside and self._graph.border(units[producer]) == SLICE:
+                yield units[producer]
 
     def _buffers(self, body: LoopBody, values: Sequence[int]) -> list[Any]:
         """Zeros to stack values in, behind the loop's triggers (`Barriers.loops`)."""

@@ -97,6 +97,13 @@ class Values:
         operand = self._border_operand(unit, self._computed(unit, Barrier()))
         return _Array(operand, self._depth_of(value) - 1)
 
+    def holds(self, value: int) -> bool:
+        """Whether this interpreter, or one around it, holds a value."""
+        interpreter: Values | None = self
+        while interpreter is not None and value not in interpreter.env:
+            interpreter = interpreter._parent
+        return interpreter is not None
+
     def _element_of(self, value: int, found: _Array) -> Any:
         """The element that belongs to this interpreter's iterations."""
         array = found.array

@@ -160,7 +160,8 @@ class Kernel:
 
     Computation, and other units in the same kernel:
 
-    - `shared`: the earlier kernel that computes it; None if it has its own.
+    - `shared`: the earlier kernel that computes it; None if it has its own. `in_readers`: whether
+      each kernel that reads it takes it from its operand, so that it is no kernel.
     - `rows`: its reduction in the kernel of its readers; None for nothing.
     - `moved_beside`: the traffic of further kernels.
     - `maps_apart`: maps behind its matmul are a kernel of their own. `adds_apart`: the factors
@@ -180,6 +181,7 @@ class Kernel:
     held_early_without_barriers: tuple[HeldEarly, ...] = ()
     sums_behind: int | None = None
     shared: SharedKernel | None = None
+    in_readers: bool = False
     rows: RowReduction | None = None
     moved_beside: tuple[MovedBeside, ...] = ()
     maps_apart: bool = False

@@ -12,8 +12,9 @@ from kiwi.hlo.program import Value
 from kiwi.mesh import TensorSharding
 from kiwi.mesh.tiles import buffer_elements
 
-MinorDimensions = tuple[int, int]
-"""The two dimensions of a value that form tiles."""
+MinorDimensions = tuple[int, ...]
+"""The two dimensions of a value that form tiles; of one alone, the one along which rows of tiles
+lie."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +52,10 @@ class Storage:
         itemsize, minor = self.itemsize(value.index), self.minor.get(value.index)
         if value.producer is not None:
             return buffer_elements(shape, minor) * itemsize
-        copied_bytes = buffer_elements(shape, minor) * self.copied_itemsize.get(value.index, 0)
-        return buffer_elements(shape) * itemsize + copied_bytes
+        own, copied = buffer_elements(shape), buffer_elements(shape, minor)
+        if minor is not None and len(minor) == 1 and own == copied:
+            return own * itemsize  # Its rows lie so anyway.
+        return own * itemsize + copied * self.copied_itemsize.get(value.index, 0)
 
     def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
         """Bytes of one device's part of a copy of what is moved, in a layout."""

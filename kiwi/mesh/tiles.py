@@ -13,14 +13,18 @@ _LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
 
 
 @functools.lru_cache(maxsize=4096)
-def buffer_elements(shape: tuple[int, ...], minor: tuple[int, int] | None = None) -> int:
+def buffer_elements(shape: tuple[int, ...], minor: tuple[int, ...] | None = None) -> int:
     """As `tiled_elements`, for scalars as well, which have a tile, too."""
     return tiled_elements(shape, minor) if shape else _LANES
 
 
-def tiled_elements(shape: Sequence[int], minor: tuple[int, int] | None = None) -> int:
-    """Elements of a buffer with its tiles filled up. `minor` are the two dimensions cut into tiles;
-    None chooses them."""
+def tiled_elements(shape: Sequence[int], minor: tuple[int, ...] | None = None) -> int:
+    """Elements of a buffer with its tiles filled up. `minor` are the two dimensions cut into tiles,
+    or the one along which their rows lie; None chooses them."""
+    if minor is not None and len(minor) == 1:
+        (lanes,) = minor
+        others = set(permutations(size for d, size in enumerate(shape) if d != lanes and size > 1))
+        return min(elements_in_order([*sizes, shape[lanes]]) for sizes in others)
     if minor is not None:
         major = prod(size for d, size in enumerate(shape) if d not in minor)
         sizes = [max(2, shape[d]) for d in minor]

@@ -34,7 +34,7 @@ import numpy as np
 from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.hlo.garbage_collection import without_collection
 from kiwi.hlo.large_operators import large_ones
-from kiwi.hlo.loops import JOIN
+from kiwi.hlo.loops import CARRY, JOIN
 from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.interval import Interval
@@ -653,7 +653,11 @@ class _Assembly:
         sizes = [s.result_bytes for s in node.strategies]
         per_byte = passes / mesh.hardware.sustained_memory_bytes_per_second
         trips = self._units.graph.program.trips(unit.loop)
-        return trips * per_byte * np.outer(sizes, is_stacked).ravel()
+        # What an iteration starts from is written to the stack by a kernel of its own.
+        is_carry = self._units.border(unit) == CARRY
+        launch = mesh.hardware.kernel_launch_seconds if is_carry else 0.0
+        seconds = per_byte * np.array(sizes) + launch
+        return trips * np.outer(seconds, is_stacked).ravel()
 
     def _row_seconds(self, node: UnitNode) -> np.ndarray:
         """Seconds that reductions of rows wait, and that kernels of their own take, by option of a

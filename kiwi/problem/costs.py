@@ -15,6 +15,9 @@ seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 - If a compiler reduces rows in the kernel of their readers (`Kernel.rows`), the reduction takes a
   launch. If it were free, plans would recompute its few bytes for the backward pass, and the
   barrier for that makes a kernel of it.
+- What each reader takes from the operand (`Kernel.in_readers`) takes nothing: the readers count its
+  bytes.
+- A unit with several library calls launches each of them.
 - A reduction in the kernel of an earlier unit (`Kernel.shared`) takes a launch and its own traffic,
   a map its traffic alone.
 """
@@ -25,6 +28,7 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from math import prod
 
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
 from kiwi.hlo.kernels import kernel_calls
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
@@ -64,6 +68,8 @@ class UnitWork:
     - `is_transfer`: whether it copies between host and device memory.
     - `reduced_for_readers`: the factors that it reduces in its readers' kernel; None if it has a
       kernel of its own.
+    - `in_readers`: whether its readers compute it.
+    - `further_calls`: its library calls without the first.
     - `at_hand[k]`: if the kernel of an earlier unit computes it, whether that unit has the k-th
       read anyway; otherwise None.
     - `reduces`: whether it ends in a reduction.
@@ -89,6 +95,8 @@ class UnitWork:
     stacked: int = 1
     is_transfer: bool = False
     reduced_for_readers: frozenset[int] | None = None
+    in_readers: bool = False
+    further_calls: int = 0
     maps_apart: bool = False
     adds_apart: frozenset[int] = frozenset()
     transposed: tuple[tuple[int, TransposedOperand], ...] = ()
@@ -126,6 +134,8 @@ class UnitWork:
             stacked=values[unit.outputs[0]].shape[0] if border == STACK else 1,
             is_transfer=is_transfer,
             reduced_for_readers=None if kernel.rows is None else kernel.rows.factors,
+            in_readers=kernel.in_readers,
+            further_calls=_further_calls(units, unit, hardware),
             maps_apart=kernel.maps_apart,
             adds_apart=kernel.adds_apart,
             transposed=kernel.transposed_operands,
@@ -148,7 +158,7 @@ class UnitWork:
         - `read_bytes`: local bytes of each read.
         - `result_bytes`: local bytes of the results.
         """
-        if self.border in EXITS | {CARRY, CASE}:
+        if self.in_readers or self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
         if self._is_in_kernel_of_readers(shards):
             return Price(self.trips * self.launch_seconds, Provenance.ANALYTIC)
@@ -175,6 +185,8 @@ class UnitWork:
             seconds = max(*work, moved_bytes / self.bytes_per_second)
             seconds += self.launch_seconds + apart_bytes / self.bytes_per_second
             once = Price(seconds, Provenance.ANALYTIC)
+        if self.recorded is None:
+            kernels += self.further_calls  # Recorded calls contain their launches.
         seconds = once.seconds + kernels * self.launch_seconds
         if self.at_hand is None:
             seconds += _local_seconds(self.beside, shards) + len(self.beside) * self.launch_seconds
@@ -227,6 +239,14 @@ class UnitWork:
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         factors = self.reduced_for_readers
         return factors is not None and all(shards.get(f, 1) == 1 for f in factors)
+
+
+def _further_calls(units: UnitGraph, unit: Unit, hardware: Hardware) -> int:
+    """How many library calls a unit launches after its first one, where each is a kernel."""
+    if hardware.traits.has_function_units:
+        return 0  # Matmuls that are added are one kernel.
+    calls = (units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
+    return max(0, sum(map(bool, calls)) - 1)
 
 
 def _workspace_bytes(equation: Equation, is_region: bool) -> int:

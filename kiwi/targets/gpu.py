@@ -20,6 +20,8 @@ from kiwi.targets.rules.gpu import (
     gpu_gathers_first_dimension,
     gpu_offloading,
     gpu_ragged_products,
+    gpu_slices_in_readers,
+    gpu_small_maps,
     gpu_summed_columns,
     gpu_transposed_operands,
     gpu_transposed_products,
@@ -40,6 +42,8 @@ GPU = Target(
         cublas_epilogues.RULE,
         shared_updates.RULE,
         softmax_rows.RULE,
+        gpu_small_maps.RULE,
+        gpu_slices_in_readers.RULE,
         # What lies where.
         narrow_moves.RULE,
         overwritten_operands.RULE,

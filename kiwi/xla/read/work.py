@@ -34,7 +34,7 @@ RUNS_NOTHING = frozenset(
 )
 """Opcodes of instructions that are no kernels."""
 
-_SCALARS_BYTES = 64
+_SCALARS, _SCALARS_BYTES = 3, 64
 _SECTOR_BYTES = 32
 """The smallest transfer of a device's memory, for GPUs and, as a burst, for TPUs."""
 _FREE = RUNS_NOTHING | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
@@ -85,6 +85,7 @@ class Work:
     - `operations`: elements of elementwise functions and reductions, by the type of their results.
     - `moved_bytes`: bytes read and written.
     - `kernels`: library kernels, whose work XLA does not know.
+    - `elements`: those of its largest result.
     """
 
     matmul_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -92,12 +93,14 @@ class Work:
     operations: Mapping[str, float] = field(default_factory=dict, hash=False)
     moved_bytes: int = 0
     kernels: int = 0
+    elements: int = 0
 
     @property
     def is_scalar(self) -> bool:
         """Whether it is no kernel: nothing, or two or three scalars, which XLA:TPU computes one by
         one and XLA:GPU together with others."""
-        return not self.kernels and self.moved_bytes <= _SCALARS_BYTES
+        is_small = self.moved_bytes <= _SCALARS_BYTES and self.elements <= _SCALARS
+        return not self.kernels and is_small
 
 
 NO_WORK = Work()
@@ -117,7 +120,9 @@ class ModuleWork:
         if instruction.opcode in RUNS_NOTHING or _is_idle(instruction):
             return NO_WORK
         moved_bytes = self._moved_bytes(instruction, computation)
-        return replace(self._computed(instruction, computation), moved_bytes=moved_bytes)
+        elements = max((array.elements for array in instruction.arrays), default=0)
+        computed = self._computed(instruction, computation)
+        return replace(computed, moved_bytes=moved_bytes, elements=elements)
 
     def _computed(self, instruction: Instruction, computation: Computation) -> Work:
         called = instruction.computation("calls")

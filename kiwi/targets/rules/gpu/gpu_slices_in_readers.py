@@ -1,0 +1,80 @@
+"""XLA:GPU takes an iteration's element of a stacked tensor in the kernels that read it.
+
+A matmul or convolution of a library reads no slices: for it a kernel copies the element first. A
+product with a vector is no library call there, but multiplied and summed.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.loops import SLICE
+from kiwi.hlo.units import Unit, UnitGraph
+from kiwi.targets.rule import Rule, of_units
+from kiwi.targets.witness import Example, Witness, array
+
+
+def is_in_readers(units: UnitGraph, unit: Unit) -> bool:
+    """Whether a unit is a slice that no library call and no region reads."""
+    if units.border(unit) != SLICE:
+        return False
+    graph, (value,) = units.graph, unit.outputs
+    return not any(
+        _is_of_library(graph, r) or graph.equations[r].is_region
+        for r in graph.program.readers[value]
+    )
+
+
+def _is_of_library(graph: HloGraph, index: int) -> bool:
+    """Whether an equation is a convolution, or a matmul of matrices."""
+    equation = graph.program.equations[index]
+    if equation.name != "dot_general":
+        return bool(graph.opcodes[index] & LIBRARY_OPCODES)
+    contracted, batch = equation.jaxpr_eqn.params["dimension_numbers"]
+    ranks = [len(variable.aval.shape) for variable in equation.jaxpr_eqn.invars]
+    taken = [len(contracted[side]) + len(batch[side]) for side in (0, 1)]
+    return all(rank > count for rank, count in zip(ranks, taken, strict=True))
+
+
+_LENGTH, _WIDTH = 16, 512
+
+
+def _scanned(x: jax.Array, w: jax.Array, *, multiplies: bool) -> jax.Array:
+    def body(carry: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.sin(carry) + (x @ w if multiplies else jnp.cos(x)), None
+
+    return lax.scan(body, x[0], x)[0]
+
+
+def _summed(x: jax.Array, w: jax.Array) -> jax.Array:
+    return _scanned(x, w, multiplies=False)
+
+
+def _multiplied(x: jax.Array, w: jax.Array) -> jax.Array:
+    return _scanned(x, w, multiplies=True)
+
+
+_ARGUMENTS = array(_LENGTH, _WIDTH, _WIDTH), array(_WIDTH, _WIDTH)
+
+WITNESS = Witness(
+    says="The kernel that computes the cosine takes the slice.",
+    example=Example(_summed, _ARGUMENTS),
+    shows=lambda module: bool(module.with_opcodes("dynamic-slice", "cosine")),
+    control=Example(_multiplied, _ARGUMENTS),
+)
+
+
+RULE = Rule(
+    name="gpu_slices_in_readers",
+    does="The element of a stacked tensor that an iteration reads is taken in the kernels that "
+    "read it, except for a library's.",
+    component="PriorityFusion",
+    observed="jax 0.10.2, H100",
+    evidence=("tests/targets/test_gpu_iterations.py", "benchmarks/field (mamba, transducer)"),
+    witness=WITNESS,
+    apply=of_units(
+        "in_readers", lambda units: {u.index: True for u in units.units if is_in_readers(units, u)}
+    ),
+)

@@ -1,0 +1,163 @@
+"""XLA:TPU multiplies a batch of matrices whose own dimensions form the tiles.
+
+Layout assignment would make a large batch the minor dimension of small matrices, which wastes
+nothing. But the matrix unit reads and writes tiles of each matrix: the result and the maps that are
+fused with the matmul have such tiles, and operands in another order are copied. Matrices of 9 x 9
+elements in float32 take 25 times their bytes so.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import jax
+import jax.numpy as jnp
+
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.program import Equation
+from kiwi.hlo.rule import Dims
+from kiwi.hlo.units import Unit
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.kernel import NO_WORKSPACE, Workspace
+from kiwi.kernels.storage import MinorDimensions
+from kiwi.mesh.tiles import tiled_elements
+from kiwi.targets.rule import Rule
+from kiwi.targets.tiles_through_maps import through_maps
+from kiwi.targets.witness import Example, Witness, array
+
+_MULTIPLIED_BYTES = 2
+"""Of an element of an operand, at most: the matrix unit multiplies bfloat16."""
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """The operands and the result of a batched matmul, and the dimensions of their matrices."""
+
+    operands: tuple[tuple[int | None, MinorDimensions], ...]
+    result: MinorDimensions
+
+
+def _matrices(equation: Equation) -> _Matrices | None:
+    """None for what is no matmul of matrices with a batch."""
+    if equation.name != "dot_general":
+        return None
+    contracted, batch = equation.jaxpr_eqn.params["dimension_numbers"]
+    operands, free = [], []
+    for side, variable in enumerate(equation.jaxpr_eqn.invars):
+        taken = {*contracted[side], *batch[side]}
+        own = [d for d in range(len(variable.aval.shape)) if d not in taken]
+        if not batch[side] or not own or not contracted[side]:
+            return None
+        value = equation.inputs[side]
+        minor = own[-1], contracted[side][-1]
+        operands.append((value if isinstance(value, int) else None, minor))
+        free.append(len(own))
+    last = len(batch[0]) + free[0]
+    return _Matrices(tuple(operands), (last - 1, last + free[1] - 1))
+
+
+def tiles_of_matmuls(graph: HloGraph) -> dict[int, MinorDimensions]:
+    """By value, the dimensions of its tiles, for results of batched matmuls and the maps behind
+    them."""
+    equations = graph.program.equations
+    found = {e.outputs[0]: m.result for e in equations if (m := _matrices(e)) is not None}
+    return through_maps(graph, found)
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """An operand that is copied if its matrices waste tiles; `dims` are its factors."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    dims: Dims
+    minor: MinorDimensions
+
+    def local_bytes(self, shards: Mapping[int, int]) -> int:
+        """Of one device's part; 0 without a copy."""
+        cuts = (prod(shards.get(f, 1) for f in factors) for factors in self.dims)
+        sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
+        elements = tiled_elements(sizes, self.minor)
+        return self.itemsize * elements if elements > tiled_elements(sizes) else 0
+
+
+@dataclass(frozen=True)
+class CopiedMatrices(Workspace):
+    """The operands of a batched matmul, copied to tiles of their matrices."""
+
+    operands: tuple[_Copied, ...]
+
+    def buffers(
+        self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
+    ) -> tuple[int, ...]:
+        """Local bytes of each."""
+        sizes = (operand.local_bytes(shards) for operand in self.operands)
+        return tuple(size for size in sizes if size)
+
+
+def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]) -> CopiedMatrices:
+    program = graph.units.graph.program
+    found: dict[int, _Copied] = {}
+    for position, index in enumerate(unit.equations):
+        matrices = _matrices(program.equations[index])
+        operands = () if matrices is None else matrices.operands
+        for (value, minor), (read, dims) in zip(
+            operands, _dims_of(unit, position, operands), strict=True
+        ):
+            if value is None or dims is None or set(tiles.get(value, ())) == set(minor):
+                continue
+            info = program.values[value]
+            itemsize = min(_MULTIPLIED_BYTES, info.itemsize)
+            found[read] = _Copied(info.shape, itemsize, dims, minor)
+    return CopiedMatrices(operands=tuple(found.values()))
+
+
+def _dims_of(
+    unit: Unit, position: int, operands: Sequence[tuple[int | None, MinorDimensions]]
+) -> Iterator[tuple[int, Dims | None]]:
+    """For each operand of a unit's matmul its value and factors; None for those without."""
+    inside = {value: dims for own in unit.rule.operator_results for value, dims in own}
+    known = {**dict(unit.rule.reads), **inside}
+    for value, _ in operands:
+        yield (-1 if value is None else value), (None if value is None else known.get(value))
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    hlo, storage = graph.units.graph, graph.storage
+    tiles = tiles_of_matmuls(hlo)
+    workspaces = {
+        unit.index: copied
+        for unit in graph.units.units
+        if graph[unit.index].workspace == NO_WORKSPACE
+        and (copied := _copied(graph, unit, tiles)).operands
+    }
+    storage = replace(storage, minor={**tiles, **storage.minor})
+    return replace(graph.stating("workspace", workspaces), storage=storage)
+
+
+_BATCH, _SIDE = 4096, 9
+
+
+def _multiplied(x: jax.Array) -> jax.Array:
+    return jnp.sin(jnp.einsum("bij,bkj->bik", x, x))
+
+
+WITNESS = Witness(
+    says="The product of small matrices has a buffer with whole tiles of each of them.",
+    example=Example(_multiplied, (array(_BATCH, _SIDE, 64),)),
+    shows=lambda module: module.temporaries_of(4 * _BATCH * 16 * 128) == 1,
+    control=Example(_multiplied, (array(_BATCH // 32, 128, 64),)),
+)
+
+
+RULE = Rule(
+    name="tpu_batched_matmuls",
+    does="The matrices of a batched matmul form the tiles of its result, of the maps behind it, "
+    "and of copies of its operands, however small they are.",
+    component="layout assignment of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/targets/test_tpu_rows.py", "benchmarks/field (dlrm)"),
+    witness=WITNESS,
+    apply=_apply,
+    limits="A map in front of the matmul keeps the order of its own operands.",
+)

@@ -1,0 +1,105 @@
+"""XLA:TPU gathers and scatters rows that lie along the 128 lanes of a tile.
+
+Rows of 8 elements, as a device has of an embedding that is cut along its width, take 16 times their
+bytes so: in the table, in what is gathered from it, in what is added to it, and in the sum. Where
+nothing else needs rows, layout assignment would put the table's length along the lanes, and the
+table is copied. A table that is an argument is copied once, for the gather and for the update.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.program import Equation
+from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.storage import MinorDimensions
+from kiwi.targets.rule import Rule
+from kiwi.targets.tiles_through_maps import through_maps
+from kiwi.targets.witness import Example, Witness, array
+
+_SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})
+
+
+def rows_of(graph: HloGraph) -> dict[int, MinorDimensions]:
+    """By value that rows are gathered from, or scattered to, and by the rows themselves: the
+    dimension along which they lie."""
+    pairs = (pair for equation in graph.program.equations for pair in _of_equation(equation))
+    return dict(pairs)
+
+
+def _of_equation(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    if equation.name == "gather":
+        yield from _of_gather(equation)
+    elif equation.name in _SCATTERS:
+        yield from _of_scatter(equation)
+
+
+def _of_gather(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    params = equation.jaxpr_eqn.params
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    table = equation.jaxpr_eqn.invars[0].aval.shape
+    rows = [d for d in range(len(table)) if d not in numbers.collapsed_slice_dims]
+    is_of_rows = rows and all(sizes[d] == table[d] for d in rows)
+    if not is_of_rows or numbers.operand_batching_dims:
+        return
+    if isinstance(equation.inputs[0], int):
+        yield equation.inputs[0], (rows[-1],)
+    yield equation.outputs[0], (numbers.offset_dims[-1],)
+
+
+def _of_scatter(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    numbers = equation.jaxpr_eqn.params["dimension_numbers"]
+    table, _, added = (variable.aval.shape for variable in equation.jaxpr_eqn.invars)
+    rows = [d for d in range(len(table)) if d not in numbers.inserted_window_dims]
+    windows = numbers.update_window_dims
+    is_of_rows = rows and [added[d] for d in windows] == [table[d] for d in rows]
+    if not is_of_rows or numbers.operand_batching_dims:
+        return
+    if isinstance(equation.inputs[2], int):
+        yield equation.inputs[2], (windows[-1],)
+    yield equation.outputs[0], (rows[-1],)
+
+
+def _apply(graph: KernelGraph) -> KernelGraph:
+    hlo, storage = graph.units.graph, graph.storage
+    values, own = hlo.program.values, rows_of(hlo)
+    copied = {v: values[v].itemsize for v in own if values[v].producer is None}
+    storage = replace(
+        storage,
+        minor={**through_maps(hlo, own), **storage.minor},
+        copied_itemsize={**copied, **storage.copied_itemsize},
+    )
+    return replace(graph, storage=storage)
+
+
+_ROWS, _WIDTH, _TAKEN = 16_384, 8, 4096
+
+
+def _taken(table: jax.Array, ids: jax.Array) -> jax.Array:
+    return jnp.sin(table[ids])
+
+
+WITNESS = Witness(
+    says="A copy of the table takes the bytes of rows of 128 elements.",
+    example=Example(_taken, (array(_ROWS, _WIDTH), array(_TAKEN, dtype="int32"))),
+    shows=lambda module: module.temporaries_of(4 * _ROWS * 128) == 1,
+    control=Example(_taken, (array(_ROWS, 128), array(_TAKEN, dtype="int32"))),
+)
+
+
+RULE = Rule(
+    name="tpu_rows_of_gathers",
+    does="Rows that are gathered or scattered lie along the lanes of tiles: short ones are filled "
+    "up to 128 elements, in a copy of the table, too.",
+    component="layout assignment of XLA:TPU",
+    observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
+    evidence=("tests/targets/test_tpu_rows.py", "benchmarks/field (dlrm, gcn)"),
+    witness=WITNESS,
+    apply=_apply,
+    limits="The update of a table keeps the order of rows or not, as layout assignment happens to "
+    "propagate; the table's copy is taken to be held until then. Copies back to an order that "
+    "wastes less are not counted.",
+)
