@@ -72,7 +72,7 @@ RULE = Rule(
     "read it, except for a library's.",
     component="PriorityFusion",
     observed="jax 0.10.2, H100",
-    evidence=("tests/targets/test_gpu_iterations.py", "benchmarks/field (mamba, transducer)"),
+    evidence=("tests/targets/test_gpu_iterations.py", "benchmarks/field"),
     witness=WITNESS,
     apply=of_units(
         "in_readers", lambda units: {u.index: True for u in units.units if is_in_readers(units, u)}

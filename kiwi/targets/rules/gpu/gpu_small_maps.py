@@ -74,7 +74,7 @@ RULE = Rule(
     does="In the body of a loop, what takes at most 256 KiB is computed in each map that reads it.",
     component="PriorityFusion",
     observed="jax 0.10.2, H100",
-    evidence=("tests/targets/test_gpu_iterations.py", "benchmarks/field (transducer)"),
+    evidence=("tests/targets/test_gpu_iterations.py", "benchmarks/field"),
     witness=WITNESS,
     states=fusing(in_readers=(is_small_in_loop,), sums_in_readers=(is_small_in_loop,)),
     limits="Devices' parts are smaller than what is counted. Sums of sines and cosines that a "

@@ -156,7 +156,7 @@ RULE = Rule(
     "and of copies of its operands, however small they are.",
     component="layout assignment of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
-    evidence=("tests/targets/test_tpu_rows.py", "benchmarks/field (dlrm)"),
+    evidence=("tests/targets/test_tpu_rows.py", "benchmarks/field"),
     witness=WITNESS,
     apply=_apply,
     limits="A map in front of the matmul keeps the order of its own operands.",

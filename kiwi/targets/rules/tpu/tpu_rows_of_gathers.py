@@ -96,7 +96,7 @@ RULE = Rule(
     "up to 128 elements, in a copy of the table, too.",
     component="layout assignment of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
-    evidence=("tests/targets/test_tpu_rows.py", "benchmarks/field (dlrm, gcn)"),
+    evidence=("tests/targets/test_tpu_rows.py", "benchmarks/field"),
     witness=WITNESS,
     apply=_apply,
     limits="The update of a table keeps the order of rows or not, as layout assignment happens to "
