@@ -77,8 +77,8 @@ FILES = {
     "text.json": "abc",
     "newer.json": '{"format": "kiwi-plan", "version": 99}',
     "older.json": '{"format": "kiwi-plan", "version": 1}',
-    "altered.json": '{"format": "kiwi-plan", "version": 5, "digest": "x", "plan": {}}',
-    "short.json": '{"format": "kiwi-plan", "version": 5, "dig',
+    "altered.json": '{"format": "kiwi-plan", "version": 6, "digest": "x", "plan": {}}',
+    "short.json": '{"format": "kiwi-plan", "version": 6, "dig',
 }
 
 

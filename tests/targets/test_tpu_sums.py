@@ -21,7 +21,7 @@ def test_the_gradient_of_take_along_axis_has_no_buffer():
     found = planned(jax.grad(loss), array(512, 4096), array(8192, 512), tokens)
     assert "scatter-add" not in {decision.opcode for decision in found.decisions}
     assert found.compiled is not None
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.08)
 
 
 @needs_compiler
@@ -32,7 +32,7 @@ def test_a_transformer_on_one_device_is_predicted():
     state, batch = gpt.abstract_state(config), gpt.abstract_batch(config)
     found = planned(gpt.make_train_step(config), state, batch, donate_argnums=0)
     assert found.compiled is not None
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.08)
 
 
 def test_a_gradient_is_scattered_behind_the_next_product():
@@ -73,4 +73,4 @@ def test_an_all_reduced_gradient_is_held_through_the_next_product():
     pairs = [(held[unit], behind) for unit, behind in reduced.items() if behind is not None]
     assert pairs and all(end > behind for end, behind in pairs)
     assert found.compiled is not None
-    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.05)
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.08)
