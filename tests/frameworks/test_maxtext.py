@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kiwi
-from kiwi.cli import main
+from kiwi.cli.main import main
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks.maxtext import MaxText
 from kiwi.planners import by_names
