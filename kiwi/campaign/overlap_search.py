@@ -378,11 +378,19 @@ def _undominated(programs: Sequence[_Made[P]]) -> list[_Form]:
 
 def _comparable(programs: Sequence[_Made[P]]) -> list[_Form]:
     """The forms that another plan is compiled in: the best one of the first plan, and one more if
-    that was nearly as fast: which one is smaller differs from plan to plan."""
+    that was nearly as fast: which one is smaller differs from plan to plan. A way whose program is
+    the same is left out."""
     best = _smallest_as_fast(programs)
-    others = sorted((each for each in programs if each is not best), key=lambda each: each.seconds)
+    others = [each for each in programs if not _is_same(each, best)]
+    others.sort(key=lambda each: each.seconds)
     near = [each for each in others if each.seconds <= shares.COMPARABLE * best.seconds]
     return [best.form, *(each.form for each in near[:1])]
+
+
+def _is_same(program: _Made[P], other: _Made[P]) -> bool:
+    """Whether two programs cannot be told apart. Their seconds are sums in different orders."""
+    is_as_fast = math.isclose(program.seconds, other.seconds)
+    return is_as_fast and _peak_bytes(program) == _peak_bytes(other)
 
 
 def _off(plan: Plan) -> float:

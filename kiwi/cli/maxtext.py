@@ -4,8 +4,6 @@ import argparse
 import logging
 from typing import Any
 
-from absl import logging as absl_logging
-
 from kiwi.cli.output import Output
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import use_attached_devices, use_cpu_devices
@@ -43,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def maxtext(arguments: argparse.Namespace, output: Output) -> bool:
     """Prices the configuration, finds residencies that are faster, and compares the two."""
+    from absl import logging as absl_logging
+
     from kiwi.frameworks.maxtext import MaxText
     from kiwi.recipes import best, compare, price
 

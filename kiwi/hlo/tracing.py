@@ -94,27 +94,19 @@ def trace(
     - `residencies`: residencies of names that replace the function's own policies of
       `jax.checkpoint`, see `kiwi.hlo.checkpoint_names`.
     """
-    if residencies is not None:
-        with residencies_replaced(residencies) as names:
-            found = trace(
-                flat_function,
-                arguments,
-                keep_checkpoints=keep_checkpoints,
-                open_loops=open_loops,
-                while_trips=while_trips,
-                as_traced=as_traced,
-                fetches_elements=fetches_elements,
-                follows_shardings=follows_shardings,
-                context=context,
-                platforms=platforms,
-            )
-        return replace(found, residencies=dict(residencies), checkpointed_names=tuple(names))
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
-    with context or nullcontext(), jax_internals.assumed_cudnn(), opened, kernels_recognised():
+    replaced = nullcontext() if residencies is None else residencies_replaced(residencies)
+    with (
+        context or nullcontext(),
+        jax_internals.assumed_cudnn(),
+        opened,
+        kernels_recognised(),
+        replaced as names,
+    ):
         closed = jax.make_jaxpr(flat_function)(*arguments)
     _check_captured(closed.consts)
     with jax_internals.without_mesh():
-        return program_of(
+        program = program_of(
             without_meshes(closed, follows=follows_shardings),
             keep_checkpoints=keep_checkpoints,
             open_loops=open_loops,
@@ -123,6 +115,9 @@ def trace(
             fetches_elements=fetches_elements,
             platforms=platforms,
         )
+    if residencies is None:
+        return program
+    return replace(program, residencies=dict(residencies), checkpointed_names=tuple(names or ()))
 
 
 def _check_captured(constants: Sequence[Any]) -> None:

@@ -39,11 +39,12 @@ class ProblemPlanner(Planner):
     ) -> Plan:
         """See `Planner.plan`. The step is planned again with prices corrected by compiled programs.
         The plan with the fastest program is the answer, with all corrections in its prices."""
-        if start is not None:
-            return self._once(step, budget_bytes, tools, start)
-        found, tools = self._with_reached_overlap(step, budget_bytes, tools)
+        if start is None:
+            found, tools = self._with_reached_overlap(step, budget_bytes, tools)
+        else:
+            found = self._once(step, budget_bytes, tools, start)
         best, corrections, others = found, tools.settings.corrections, ()
-        for _ in range(shares.MOST_CORRECTIONS):
+        for _ in range(shares.MOST_CORRECTIONS if start is None else 0):
             taught = learnt(found)
             if not taught:
                 break

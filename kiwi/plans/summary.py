@@ -259,12 +259,14 @@ def table(
     others: str = "more",
 ) -> str:
     """Left-aligned columns under a header: the first `most_rows`, and how many `others` follow."""
-    shown = (header, *rows[:most_rows])
-    widths = [max(len(row[k]) for row in shown) for k in range(len(header))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]
+    lines = aligned((header, *rows[:most_rows]))
     rest = len(rows) - len(lines) + 1
     more = [f"... and {rest} {others}"] if rest > 0 else []
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *more])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row, in left-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (zip(row, widths, strict=True) for row in rows)
+    return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in padded]

@@ -1,8 +1,8 @@
 """Two recipes of one step: what differs, by how much, and which single change gains most."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kiwi.plans.summary import aligned
 from kiwi.recipes.pricing import Priced, price
 from kiwi.recipes.recipe import Change
 from kiwi.sizes import format_bytes, format_seconds
@@ -63,7 +63,7 @@ class Comparison:
         more = self.own.peak_bytes - self.recipe.peak_bytes
         peaks = (format_bytes(p.peak_bytes) for p in self._both)
         rows.append(("peak memory", *peaks, "", _signed(more)))
-        lines = _columns(rows)
+        lines = aligned(rows)
         gain = self.largest_gain
         said = "No single change gains." if gain is None else f"The most by one change: {gain}."
         return "\n".join((*lines, "", said))
@@ -96,9 +96,3 @@ def _figures(ratio: float, peak_bytes: int) -> str:
 
 def _signed(size_bytes: int) -> str:
     return f"{'-' if size_bytes < 0 else '+'}{format_bytes(abs(size_bytes))}"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = (zip(row, widths, strict=True) for row in rows)
-    return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in padded]

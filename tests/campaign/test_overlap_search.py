@@ -107,6 +107,27 @@ def test_a_form_that_is_larger_and_slower_is_compiled_no_more(base: Plan):
     assert plan is not None and plan.execution.gradients_in_time and left == 0
 
 
+def test_of_two_ways_with_the_same_program_one_is_compiled_for_further_plans(base: Plan):
+    assert base.compiled is not None and base.compiled.time is not None
+    waits = (AxisSeconds(("d",), 1.0, 1.0),)
+    time = replace(base.compiled.time, step_seconds=1.0, communication=waits)
+    program, made = replace(base.compiled, peak_bytes=OVER, time=time), list[int]()
+
+    def compiled_in(way: int) -> Callable[[Any], CompiledProgram]:
+        def compiled(step: Any) -> CompiledProgram:
+            made.append(way)
+            return program
+
+        return compiled
+
+    plans = iter([Proposal(base, BUDGET)])
+    search: OverlapSearch[Proposal] = OverlapSearch(
+        BUDGET, [begins(compiled_in(0)), begins(compiled_in(1))]
+    )
+    assert search.run(Proposal(base, BUDGET), lambda limit, most: next(plans, None)) is None
+    assert made.count(0) == 1 < made.count(1)
+
+
 def test_copies_stay_beside_their_readers_at_last(base: Plan):
     plan, left = found_of(base, [(OVER, 1.0), (OVER, 1.5), (WITHIN, 1.2)])
     assert plan is not None and not plan.execution.copies_ahead and left == 0
