@@ -32,7 +32,7 @@ def reached_overlap(plan: PlanRecord, known: float) -> float | None:
     compiled, estimate = plan.compiled, plan.estimate
     if compiled is None or compiled.time is None:
         return None
-    hidden = estimate.without_overlap.step_seconds - estimate.step_seconds
+    hidden = estimate.hidden_seconds - estimate.without_overlap.hidden_seconds
     late = compiled.time.step_seconds - estimate.step_seconds
     if hidden <= 0 or late <= (shares.LATE_PROGRAM - 1) * estimate.step_seconds:
         return None
