@@ -6,6 +6,7 @@ out as cheaply as it can be without recomputation, and the same evaluator prices
 *compiled peak* is that of the plain program, `jax.jit` with the same argument shardings.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,22 @@ class Baseline:
     train_step: Callable[[Any, Any], Any]
     specs: Specs
 
+    def planned(self, **options: Any) -> kiwi.PlannedFunction:
+        """The step under a plan with these options. All that one baseline returns share their
+        traces."""
+        return self._planned.with_options(**options)
+
+    @functools.cached_property
+    def _planned(self) -> kiwi.PlannedFunction:
+        return kiwi.jit(
+            self.train_step,
+            memory_budget=UNLIMITED,
+            planner="xla",
+            donate_argnums=0,
+            in_shardings=(self.specs.state, self.specs.batch),
+            respect_user_checkpoint=True,
+        )
+
 
 def estimate_baseline(
     baseline: Baseline,
@@ -45,7 +62,7 @@ def estimate_baseline(
 ) -> Estimate:
     """Prices a baseline as `jax.jit` runs it, from the shardings that XLA propagates. Nothing is
     compiled."""
-    planned = _planned(baseline, mesh_shape, profile, None, axis_names)
+    planned = baseline.planned(mesh_shape=mesh_shape, axis_names=axis_names, profile=profile)
     step = planned.traced(state, batch)
     plan = planner_named("xla").make(step, planned.settings, is_checked=False)
     assert plan.as_written is not None
@@ -62,28 +79,8 @@ def planned_baseline(
     verify: str | None = None,
 ) -> kiwi.Plan:
     """A baseline run by Kiwi: the same shardings and recomputation, in the order of a plan."""
-    return _planned(baseline, mesh_shape, profile, verify).plan(state, batch)
-
-
-def _planned(
-    baseline: Baseline,
-    mesh_shape: tuple[int, ...],
-    profile: str,
-    verify: str | None,
-    axis_names: Sequence[str] | None = None,
-) -> kiwi.PlannedFunction:
-    return kiwi.jit(
-        baseline.train_step,
-        mesh_shape=mesh_shape,
-        axis_names=axis_names,
-        profile=profile,
-        memory_budget=UNLIMITED,
-        planner="xla",
-        donate_argnums=0,
-        in_shardings=(baseline.specs.state, baseline.specs.batch),
-        respect_user_checkpoint=True,
-        verify=verify,
-    )
+    planned = baseline.planned(mesh_shape=mesh_shape, profile=profile, verify=verify)
+    return planned.plan(state, batch)
 
 
 def compile_baseline(

@@ -41,6 +41,29 @@ def test_shardings_propagate_as_in_xla():
     assert specs_of_results(lambda x: x.T * 2, [P("x", "y")], (8, 16)) == [P("y", "x")]
 
 
+def test_xla_is_asked_once_for_all_hardware_and_budgets(monkeypatch: pytest.MonkeyPatch):
+    asked: list[DeviceMesh] = []
+
+    def counted(graph: Any, mesh: DeviceMesh, *given: Any) -> Any:
+        asked.append(mesh)
+        return propagated_shardings(graph, mesh, *given)
+
+    monkeypatch.setattr("kiwi.planners.xla.propagated_shardings", counted)
+    config = mlp.SIZES["tiny"]
+    arguments = mlp.abstract_state(config), mlp.abstract_batch(config)
+    specs = [mlp.data_parallel_specs(arguments[0], axes) for axes in (("x", "y"), "x")]
+    rows = [
+        [
+            estimate_baseline(baseline, *arguments, mesh_shape=(2, 4), profile=profile)
+            for profile in ("v100-sxm2", "h100-sxm")
+        ]
+        for baseline in (Baseline("hand", mlp.make_train_step(config), each) for each in specs)
+    ]
+    assert len(asked) == 2
+    for slow, fast in rows:
+        assert slow.step_seconds > fast.step_seconds
+
+
 def test_constraints_copies_and_loops_of_the_program_are_there():
     spec = NamedSharding(MESH.abstract_mesh(), P("x", None))
 
