@@ -58,21 +58,21 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi plan`."""
     with output.progress() as show, measured() as watch:
         planned, user = _planned(arguments, show, watch)
-        found = planned.plan(*user.args, **user.kwargs)
-    output.written("Plan saved to", arguments.out, found.save)
-    output.written("Report written to", arguments.report, found.write_report)
-    output.result(document(found), str(found))
-    ratio = found.time_ratio
+        made = planned.plan(*user.args, **user.kwargs)
+    output.written("Plan saved to", arguments.out, made.save)
+    output.written("Report written to", arguments.report, made.write_report)
+    output.result(document(made), str(made))
+    ratio = made.time_ratio
     if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
-        output.note(_deviating(found, ratio).line)
-    return found.fits
+        output.note(_deviating(made, ratio).line)
+    return made.fits
 
 
-def _deviating(found: Plan, ratio: float) -> Note:
+def _deviating(made: Plan, ratio: float) -> Note:
     return Note.of(
         topics.TIME_DEVIATES,
         f"the compiled step takes {ratio:.2f} times the planned one: "
-        f"{worst_text(found.deviations) or 'no kernel by itself'}.",
+        f"{worst_text(made.deviations) or 'no kernel by itself'}.",
         ratio=ratio,
     )
 
@@ -103,17 +103,17 @@ def deviation(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as show, measured() as watch:
         planned, user = _planned(arguments, show, watch)
         try:
-            found = planned.plan(*user.args, **user.kwargs)
+            made = planned.plan(*user.args, **user.kwargs)
         except BudgetNotMetError as error:
-            found = error.plan  # Its memory and its collectives can still be compared.
+            made = error.plan  # Its memory and its collectives can still be compared.
         show(description="compiling for its schedule")
-        told = deviation_of(found)
+        told = deviation_of(made)
     if not arguments.reduce:
         output.result(dataclasses.asdict(told), str(told))
         return True
     output.note(str(told))
     witness = reduce_deviation(
-        found,
+        made,
         told,
         planned.options,
         quantity=arguments.of,
@@ -183,9 +183,9 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
     if arguments.function is not None:
         with output.progress() as show:
             show(description="solving again with the operator pinned")
-            found = _applied(saved, arguments)
+            applied = _applied(saved, arguments)
             limits = {"forced": arguments.forced, "time_limit_seconds": arguments.time_limit}
-            forced = found.explain(units[0], **limits).forced
+            forced = applied.explain(units[0], **limits).forced
     text = explanation_text(saved.document, units[0], forced)
     if len(units) > 1:
         rest = ", ".join(map(str, units[1:9])) + (", ..." if len(units) > 9 else "")
@@ -210,13 +210,13 @@ def _applied(saved: kiwi.saved.SavedPlan, arguments: argparse.Namespace) -> Plan
 def diff(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi diff`."""
     plans = [kiwi.saved.load_plan(path) for path in (arguments.first, arguments.second)]
-    found = kiwi.saved.diff(*plans)
+    differences = kiwi.saved.diff(*plans)
     if arguments.report:
         data = comparison(plans[0].document, plans[1].document, (arguments.first, arguments.second))
         write_page(arguments.report, render_comparison(data))
         output.note(f"Report written to {arguments.report}")
-    output.result(dataclasses.asdict(found), str(found))
-    return found.same
+    output.result(dataclasses.asdict(differences), str(differences))
+    return differences.same
 
 
 def verify(arguments: argparse.Namespace, output: Output) -> bool:
@@ -225,23 +225,23 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
     target, _ = resolved(arguments.target, saved.mesh.hardware)
     with output.progress() as show:
         show(description=f"compiling for {target}")
-        found = _applied(saved, arguments)
+        applied = _applied(saved, arguments)
         name, check = str(target), None
         if not is_own_compiler(target, saved.mesh.hardware):
-            step, budget_bytes = found.step_for(named(name)), found.memory_budget_bytes
-            check = cross_checked(found.execution, step, name, budget_bytes)
-        compiled = check.program if check else compile_for(name, found.step)
-    checked = dataclasses.replace(found, compiled=None if check else compiled)
+            step, budget_bytes = applied.step_for(named(name)), applied.memory_budget_bytes
+            check = cross_checked(applied.execution, step, name, budget_bytes)
+        compiled = check.program if check else compile_for(name, applied.step)
+    checked = dataclasses.replace(applied, compiled=None if check else compiled)
     recorded = _recorded(saved, compiled.target)
     data = {
         "target": compiled.target,
         "peak_bytes": compiled.peak_bytes,
         "recorded_peak_bytes": recorded,
-        "expected_peak_bytes": check.expected_peak_bytes if check else found.estimate.peak_bytes,
-        "estimated_peak_bytes": found.estimate.peak_bytes,
+        "expected_peak_bytes": check.expected_peak_bytes if check else applied.estimate.peak_bytes,
+        "estimated_peak_bytes": applied.estimate.peak_bytes,
         "step_seconds": compiled.step_seconds,
-        "estimated_step_seconds": found.estimate.step_seconds,
-        "memory_budget_bytes": found.memory_budget_bytes,
+        "estimated_step_seconds": applied.estimate.step_seconds,
+        "memory_budget_bytes": applied.memory_budget_bytes,
         "fits": checked.fits,
     }
     output.result(data, _verified_text(checked, compiled, check, recorded))
@@ -287,7 +287,7 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
     total = len(meshes) * len(budgets)
     with output.progress(total) as show:
         show(description=f"planning {total} combinations in {arguments.jobs} processes")
-        found = run_sweep(
+        swept = run_sweep(
             arguments.function,
             meshes,
             budgets,
@@ -296,29 +296,29 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
             on_point=lambda _: show(advance=1),
             **options,
         )
-    _write_sweep(found, arguments, output)
+    _write_sweep(swept, arguments, output)
     header = ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took")
-    output.result(sweep_json(found), table(header, _sweep_rows(found)))
-    output.note(f"{total} combinations in {found.seconds:.0f} s; * is on the Pareto front")
-    return found.best is not None
+    output.result(sweep_json(swept), table(header, _sweep_rows(swept)))
+    output.note(f"{total} combinations in {swept.seconds:.0f} s; * is on the Pareto front")
+    return swept.best is not None
 
 
-def _write_sweep(found: Sweep, arguments: argparse.Namespace, output: Output) -> None:
+def _write_sweep(swept: Sweep, arguments: argparse.Namespace, output: Output) -> None:
     if arguments.out:
-        write_text(json.dumps(sweep_json(found), indent=1), arguments.out)
+        write_text(json.dumps(sweep_json(swept), indent=1), arguments.out)
         output.note(f"Sweep saved to {arguments.out}")
     if arguments.report:
-        best = found.best
+        best = swept.best
         if best is None or best.document is None:
             output.note("No report: nothing fits.")
             return
-        write_report(arguments.report, report_data(best.document, sweep=sweep_json(found)))
+        write_report(arguments.report, report_data(best.document, sweep=sweep_json(swept)))
         output.note(f"Report written to {arguments.report}")
 
 
-def _sweep_rows(found: Sweep) -> list[tuple[str, ...]]:
+def _sweep_rows(swept: Sweep) -> list[tuple[str, ...]]:
     rows = []
-    for point in found.points:
+    for point in swept.points:
         mesh = "x".join(map(str, point.mesh_shape))
         budget = format_bytes(point.memory_budget_bytes)
         if point.step_seconds is None or point.peak_bytes is None:
@@ -331,7 +331,7 @@ def _sweep_rows(found: Sweep) -> list[tuple[str, ...]]:
             "-" if compiled is None else format_bytes(compiled),
             "-" if point.gap is None else f"{point.gap:.1%}",
         )
-        mark = "*" if point in found.pareto else ""
+        mark = "*" if point in swept.pareto else ""
         rows.append((mesh, budget, *figures, mark, f"{point.seconds:.1f} s"))
     return rows
 
@@ -394,16 +394,16 @@ def _nodes_text(entry: Hardware) -> list[str]:
     if wiring is None:
         return [f"devices per node: {entry.devices_per_node or 'last mesh axis'}"]
     which = "one is a multiple" if wiring.dimensions == 2 else "all are multiples"
-    found = [
+    lines = [
         f"slices of {wiring.dimensions} dimensions, at most {entry.devices_per_node} devices",
         f"dimensions are rings where {which} of {wiring.ring_multiple}, else lines",
     ]
     inside = wiring.chip_bandwidth_bytes_per_second
     if inside is not None:
-        found.append(
+        lines.append(
             f"devices per chip: {wiring.devices_per_chip}, {inside / 1e9:.4g} GB/s one way"
         )
-    return found
+    return lines
 
 
 def search(arguments: argparse.Namespace, output: Output) -> bool:
@@ -414,7 +414,7 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
     use_cpu_devices(max(arguments.devices))
     with output.progress() as show:
         show(description=f"searching in {arguments.jobs} processes")
-        found = run_search(
+        result = run_search(
             arguments.function,
             devices=arguments.devices,
             meshes=meshes,
@@ -428,23 +428,25 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
             plans_all=arguments.plans_all,
             jobs=arguments.jobs,
             resume=arguments.resume,
-            on_found=lambda c, found: show(description=f"{found.stage.value} of {c}"),
+            on_found=lambda c, outcome: show(description=f"{outcome.stage.value} of {c}"),
             **options,
         )
-    output.result(found.json(), str(found))
-    output.note(f"Best: {found.best_row.configuration}; {found.seconds:.0f} s")
+    output.result(result.json(), str(result))
+    output.note(f"Best: {result.best_row.configuration}; {result.seconds:.0f} s")
     if arguments.table:
-        write_text(json.dumps(found.json(), indent=1), arguments.table)
-    output.written("Plan saved to", arguments.out, found.best.save)
-    output.written("Report written to", arguments.report, found.write_report)
+        write_text(json.dumps(result.json(), indent=1), arguments.table)
+    output.written("Plan saved to", arguments.out, result.best.save)
+    output.written("Report written to", arguments.report, result.write_report)
     return True
 
 
 def cluster(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi cluster`."""
-    found = _measured_cluster(output) if arguments.file is None else Cluster.load(arguments.file)
-    output.written("Measurements saved to", arguments.out, found.save)
-    assignment = best_assignment(found, arguments.mesh)
+    measured_cluster = (
+        _measured_cluster(output) if arguments.file is None else Cluster.load(arguments.file)
+    )
+    output.written("Measurements saved to", arguments.out, measured_cluster.save)
+    assignment = best_assignment(measured_cluster, arguments.mesh)
     data = {
         "mesh_shape": list(assignment.shape),
         "device_order": list(assignment.order),
@@ -452,7 +454,7 @@ def cluster(arguments: argparse.Namespace, output: Output) -> bool:
         # JSON has no infinity, which is the bandwidth along an axis of one device.
         "axes": [dataclasses.asdict(a) if a.size > 1 else {"size": 1} for a in assignment.axes],
     }
-    output.result(data, _cluster_text(found, assignment))
+    output.result(data, _cluster_text(measured_cluster, assignment))
     return True
 
 
@@ -464,10 +466,10 @@ def _measured_cluster(output: Output) -> Cluster:
         return measure_cluster(on_pair=lambda: show(advance=1))
 
 
-def _cluster_text(found: Cluster, assignment: Assignment) -> str:
+def _cluster_text(cluster: Cluster, assignment: Assignment) -> str:
     shape = " x ".join(map(str, assignment.shape))
     kind = "uniform links" if assignment.is_uniform else "links that differ along an axis"
-    lines = [f"{found.size} devices as a mesh of {shape}: {kind}"]
+    lines = [f"{cluster.size} devices as a mesh of {shape}: {kind}"]
     for number, axis in enumerate(assignment.axes):
         if axis.size > 1:
             slowest = axis.link.bandwidth_bytes_per_second / 1e9
@@ -476,7 +478,7 @@ def _cluster_text(found: Cluster, assignment: Assignment) -> str:
                 f"(fastest {axis.fastest_bytes_per_second / 1e9:.4g}), "
                 f"{format_seconds(axis.link.latency_seconds)}"
             )
-    names = ", ".join(str(found.devices[index]) for index in assignment.order)
+    names = ", ".join(str(cluster.devices[index]) for index in assignment.order)
     order = ",".join(map(str, assignment.order))
     return "\n".join([*lines, f"device order: {order}", f"devices: {names}"])
 

@@ -68,10 +68,10 @@ def maxtext(arguments: argparse.Namespace, output: Output) -> bool:
         show(description="pricing other residencies")
         own = best(made, made.recipe, **given, **budget)
         show(description="comparing")
-        found = compare(own, theirs)
+        comparison = compare(own, theirs)
     write: Any = lambda path: made.write_overrides(own.named, path)  # noqa: E731
     output.written("Configuration saved to", arguments.out, write)
-    output.result(_data(found), str(found))
+    output.result(_data(comparison), str(comparison))
     return True
 
 
@@ -84,10 +84,10 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _data(found: Any) -> dict[str, Any]:
+def _data(comparison: Any) -> dict[str, Any]:
     return {
-        "recipe": _priced(found.recipe),
-        "own": _priced(found.own),
+        "recipe": _priced(comparison.recipe),
+        "own": _priced(comparison.own),
         "differences": [
             {
                 "name": d.change.name,
@@ -97,7 +97,7 @@ def _data(found: Any) -> dict[str, Any]:
                 "peak_bytes": d.peak_bytes,
                 "fits": d.priced.fits,
             }
-            for d in found.differences
+            for d in comparison.differences
         ],
     }
 

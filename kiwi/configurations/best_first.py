@@ -66,12 +66,12 @@ class BestFirst:
             score, number, done = waiting[0]
             if done == len(self._stages):
                 return number
-            found = self._found_by((self._stages[done], number), waiting)
+            finished = self._found_by((self._stages[done], number), waiting)
             heapq.heappop(waiting)
-            self.counted[number].append(found)
-            if found.outcome.step_seconds is not None:
-                heapq.heappush(waiting, (self._rank(number, found.outcome), number, done + 1))
-            elif self._may_fit(found.outcome):
+            self.counted[number].append(finished)
+            if finished.outcome.step_seconds is not None:
+                heapq.heappush(waiting, (self._rank(number, finished.outcome), number, done + 1))
+            elif self._may_fit(finished.outcome):
                 heapq.heappush(waiting, (score, number, done + 1))
         return None
 

@@ -41,8 +41,8 @@ class Configuration:
         mesh = "x".join(map(str, self.mesh_shape))
         rest = (("batch", self.batch_size), ("microbatches", self.microbatches))
         named = [*rest, ("stages", self.stages)]
-        found = [f"{name} {value}" for name, value in named if value is not None]
-        return ", ".join([f"{self.profile} {mesh}", *found])
+        varied = [f"{name} {value}" for name, value in named if value is not None]
+        return ", ".join([f"{self.profile} {mesh}", *varied])
 
 
 class Stage(enum.Enum):

@@ -122,13 +122,13 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file, without an incomplete last one; none if there is no file."""
     if not path.exists():
         return []
-    found = []
+    lines = []
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
-            found.append(json.loads(text))
+            lines.append(json.loads(text))
         except json.JSONDecodeError:
             continue
-    return found
+    return lines
 
 
 def _header(request: Request) -> dict[str, Any]:

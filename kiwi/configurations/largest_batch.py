@@ -123,12 +123,12 @@ class _Trials:
         batch = next((each for each in between if self._fits(each)), batch)
         batch = self._last_that_fits(batch, multiple_of)
         if batch not in self._plans:
-            found = self._refusals[multiple_of]
+            refusal = self._refusals[multiple_of]
             raise InfeasibleError(
-                f"Not even a batch of {multiple_of} fits. {found.what}",
+                f"Not even a batch of {multiple_of} fits. {refusal.what}",
                 topic=topics.NO_BATCH_FITS,
-                cause=found.cause,
-                suggestion=found.suggestion,
+                cause=refusal.cause,
+                suggestion=refusal.suggestion,
             )
         tried = sorted({*self._plans, *self._first_tries, *self._refusals})
         after = batch + multiple_of
@@ -169,11 +169,11 @@ class _Trials:
     def _fits(self, batch: int, *, thoroughly: bool = False) -> bool:
         known = {*self._plans, *self._refusals, *(() if thoroughly else self._first_tries)}
         if batch not in known:
-            found = self._planned(batch, thoroughly)
-            if isinstance(found, Plan):
-                self._plans[batch] = found
+            planned = self._planned(batch, thoroughly)
+            if isinstance(planned, Plan):
+                self._plans[batch] = planned
             else:
-                (self._refusals if thoroughly else self._first_tries)[batch] = found
+                (self._refusals if thoroughly else self._first_tries)[batch] = planned
         return batch in self._plans
 
     def _planned(self, batch: int, thoroughly: bool) -> Plan | KiwiError:

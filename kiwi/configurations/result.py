@@ -47,15 +47,15 @@ class SearchResult:
     @property
     def best_row(self) -> Row:
         """The row of the best configuration; raises as `best`."""
-        found = [row for row in self.rows if row.state is State.BEST and row.score is not None]
-        if not found:
+        candidates = [row for row in self.rows if row.state is State.BEST and row.score is not None]
+        if not candidates:
             whys = dict.fromkeys(row.why for row in self.rows if row.why)
             raise InfeasibleError(
                 f"None of {len(self.rows)} configurations has a plan.",
                 topic=topics.NO_CONFIGURATION,
                 cause=" ".join(list(whys)[:3]),
             )
-        return min(found, key=lambda row: row.score or 0.0)
+        return min(candidates, key=lambda row: row.score or 0.0)
 
     @property
     def frontier(self) -> tuple[Row, ...]:

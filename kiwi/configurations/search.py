@@ -100,20 +100,20 @@ def search(
     request = Request(StepMaker(make_step), named, given)
     values = batch_sizes, microbatches, stages
     space = Space.of(devices, meshes, *values, most_axes=most_axes)
-    found = space.configurations(request.maker, named, Options(**given))
+    configurations = space.configurations(request.maker, named, Options(**given))
     score = _score_of(objective, prices, named)
-    journal = Journal(resume, request, {each: k for k, each in enumerate(found)})
+    journal = Journal(resume, request, {each: k for k, each in enumerate(configurations)})
 
     def note(task: Task, new: Found) -> None:
         journal.note(task, new)
         if on_found is not None:
-            on_found(found[task[1]], new.outcome)
+            on_found(configurations[task[1]], new.outcome)
 
-    most_devices = max(each.device_count for each in found)
+    most_devices = max(each.device_count for each in configurations)
     with executor_of(executor, jobs, request, most_devices) as pool:
         best_first = BestFirst(
-            lambda stage, k, plan: pool.submit(run_task, request, stage, found[k], plan),
-            lambda k, seconds: score(found[k], seconds),
+            lambda stage, k, plan: pool.submit(run_task, request, stage, configurations[k], plan),
+            lambda k, seconds: score(configurations[k], seconds),
             _stages(request),
             most_tasks=jobs,
             known=journal.known,
@@ -121,13 +121,15 @@ def search(
             plans_all=plans_all,
         )
         try:
-            best = [best_first.best(numbers) for numbers in _groups(found)]
+            best = [best_first.best(numbers) for numbers in _groups(configurations)]
         finally:
             best_first.stop()
-    counted = [best_first.counted[k] for k in range(len(found))]
-    rows = rows_of(found, counted, best, score, journal.files)
+    counted = [best_first.counted[k] for k in range(len(configurations))]
+    rows = rows_of(configurations, counted, best, score, journal.files)
     seconds = time.monotonic() - started
-    plan_of = functools.partial(_plan_of, request.maker, dict(zip(found, counted, strict=True)))
+    plan_of = functools.partial(
+        _plan_of, request.maker, dict(zip(configurations, counted, strict=True))
+    )
     return SearchResult(rows, objective, seconds, plan_of)
 
 
@@ -184,12 +186,12 @@ def rows_of(
 ) -> tuple[Row, ...]:
     """One row for each configuration. `best`: the numbers of the best ones."""
     chosen = set(best)
-    found = [
+    rows = [
         _row(each, counted[number], number in chosen, score, files.get(number))
         for number, each in enumerate(configurations)
     ]
-    winners = {group_of(r.configuration): r for r in found if r.state is State.BEST}
-    return tuple(_with_reason(row, winners.get(group_of(row.configuration))) for row in found)
+    winners = {group_of(r.configuration): r for r in rows if r.state is State.BEST}
+    return tuple(_with_reason(row, winners.get(group_of(row.configuration))) for row in rows)
 
 
 def group_of(configuration: Configuration) -> tuple[str, int]:

@@ -47,8 +47,8 @@ class Space:
             raise InvalidArgumentError(
                 "There are no devices to search.", topic=topics.NO_DEVICES, suggestion=HOW_MANY
             )
-        found = tuple(None if v is None else tuple(sorted(set(v))) for v in values)
-        for name, each in zip(("devices", *PARAMETERS), (counts, *found), strict=True):
+        wanted = tuple(None if v is None else tuple(sorted(set(v))) for v in values)
+        for name, each in zip(("devices", *PARAMETERS), (counts, *wanted), strict=True):
             wrong = [v for v in each or () if isinstance(v, bool) or int(v) != v or v < 1]
             if wrong or (each is not None and not each and name != "devices"):
                 raise InvalidArgumentError(
@@ -60,7 +60,7 @@ class Space:
                 f"most_axes={most_axes} is not 1, 2 or 3.", topic=topics.OUT_OF_RANGE
             )
         counts = counts or tuple(sorted({prod(s) for s in shapes or ()}))
-        return Space(counts, shapes, found, most_axes)
+        return Space(counts, shapes, wanted, most_axes)
 
     def configurations(
         self, maker: StepMaker, profiles: Mapping[str, Profile], options: Options
@@ -80,7 +80,7 @@ class Space:
 
     def _values(self, maker: StepMaker) -> list[tuple[int | None, ...]]:
         needs = dict(maker.parameters())
-        found: list[tuple[int | None, ...]] = []
+        choices: list[tuple[int | None, ...]] = []
         for name, values in zip(PARAMETERS, self.values, strict=True):
             option = "batch_sizes" if name == "batch_size" else name
             if values is not None and name not in needs:
@@ -97,8 +97,8 @@ class Space:
                     if name == "batch_size"
                     else f"{option}=(1, 2, 4)",
                 )
-            found.append((None,) if values is None else values)
-        return found
+            choices.append((None,) if values is None else values)
+        return choices
 
     def _meshes(self, options: Options) -> Iterator[Shape]:
         for count in self.devices:
@@ -110,13 +110,13 @@ class Space:
 
 def named_profiles(profiles: Sequence[Profile]) -> dict[str, Profile]:
     """Profiles by their names; raises `InvalidArgumentError` if two have the same."""
-    found = {_name(profile): profile for profile in profiles}
-    if len(found) < len(profiles):
+    by_name = {_name(profile): profile for profile in profiles}
+    if len(by_name) < len(profiles):
         raise InvalidArgumentError(
             f"Of profiles {', '.join(map(_name, profiles))} two have the same name.",
             topic=topics.SAME_PROFILE_NAME,
         )
-    return found
+    return by_name
 
 
 def _name(profile: Profile) -> str:
@@ -135,11 +135,11 @@ def distinct_meshes(
     **Raises:** `InvalidMeshError` if the profile has no such number of devices.
     """
     table = options.table()
-    found: dict[Hashable, tuple[int, ...]] = {}
+    shapes: dict[Hashable, tuple[int, ...]] = {}
     for shape in sorted(shapes_of(devices, most_axes), key=lambda shape: (len(shape), shape)):
         mesh = replace(options, mesh_shape=shape).device_mesh(table)
-        found.setdefault(_signature(mesh), shape)
-    return tuple(found.values())
+        shapes.setdefault(_signature(mesh), shape)
+    return tuple(shapes.values())
 
 
 def _signature(mesh: DeviceMesh) -> Hashable:

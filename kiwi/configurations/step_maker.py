@@ -58,18 +58,18 @@ class StepMaker:
         given = {name: getattr(configuration, name) for name in PARAMETERS}
         given = {name: value for name, value in given.items() if value is not None}
         try:
-            found = self.function(**given)
+            made = self.function(**given)
         except (ValueError, TypeError, ZeroDivisionError) as error:
             said = f"{type(error).__name__}: {error}"
             raise InvalidArgumentError(
                 f"make_step has no such step: {said}", topic=topics.STEP_REFUSED
             ) from error
-        if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
+        if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
             raise InvalidArgumentError(
-                f"make_step returned {type(found).__name__}, not a function and its arguments.",
+                f"make_step returned {type(made).__name__}, not a function and its arguments.",
                 topic=topics.NOT_A_STEP,
             )
-        return loading.with_arguments(*found)
+        return loading.with_arguments(*made)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:

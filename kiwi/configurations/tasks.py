@@ -83,13 +83,13 @@ def run_task(
         )
         budget_bytes = task.planned.settings.memory_budget_bytes
         with loading.faults_explained():
-            found = _TASKS[stage](task, plan)
+            result = _TASKS[stage](task, plan)
     except KiwiError as error:
         bound = getattr(error, "least_peak_bound_bytes", None)
         is_proven = bound is not None and budget_bytes is not None and bound > budget_bytes
-        found = Found(Outcome(stage, 0.0, error=error.what, is_proven=is_proven))
+        result = Found(Outcome(stage, 0.0, error=error.what, is_proven=is_proven))
     seconds = time.monotonic() - started
-    return replace(found, outcome=replace(found.outcome, seconds=seconds))
+    return replace(result, outcome=replace(result.outcome, seconds=seconds))
 
 
 def _bound(task: StepToSearch, _: bytes | None) -> Found:

@@ -67,8 +67,8 @@ class Node:
     def apply(self, read: Callable[[int], Any]) -> list[Any]:
         """All results; `read` gives the array or tracer of a value."""
         operands = [i.value if isinstance(i, Literal) else read(i) for i in self.inputs]
-        found = self.primitive.bind(*operands, **self.params)
-        return list(found) if self.primitive.multiple_results else [found]
+        results = self.primitive.bind(*operands, **self.params)
+        return list(results) if self.primitive.multiple_results else [results]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +101,8 @@ class Piece:
         known: dict[int, Any] = dict(zip(self.arguments, arrays, strict=True))
         for number, node in enumerate(self.nodes):
             with jax.named_scope(piece_scope(number)), node.in_scope:
-                found = node.apply(known.__getitem__)
-            pairs = zip(node.outputs, found, strict=True)
+                results = node.apply(known.__getitem__)
+            pairs = zip(node.outputs, results, strict=True)
             known.update((value, array) for value, array in pairs if value is not None)
         return [known[value] for value in self.results]
 
@@ -115,19 +115,17 @@ class Piece:
     def neighbours(self, seeds: Collection[int], distance: int) -> frozenset[int]:
         """The numbers of the nodes within so many values of some nodes, forth or back. Nodes that
         expand scalars cost nothing, and may be one value further."""
-        found = frozenset(seeds)
+        near = frozenset(seeds)
         for _ in range(distance):
-            values = self._touched(found)
-            found |= {
-                n for n, node in enumerate(self.nodes) if values & {*node.reads, *node.writes}
-            }
-        values = {value for number in found for value in self.nodes[number].reads}
+            values = self._touched(near)
+            near |= {n for n, node in enumerate(self.nodes) if values & {*node.reads, *node.writes}}
+        values = {value for number in near for value in self.nodes[number].reads}
         cheap = {
             n
             for n, node in enumerate(self.nodes)
             if node.name in _EXPANDING and values.intersection(node.writes)
         }
-        return found | cheap
+        return near | cheap
 
     def _touched(self, numbers: Collection[int]) -> set[int]:
         nodes = [self.nodes[number] for number in numbers]
@@ -144,7 +142,7 @@ def piece_scope(number: int) -> str:
 
 def whole_piece(program: Program) -> Piece:
     """All equations of a program whose loops are not opened; captured constants are arguments."""
-    found = []
+    nodes = []
     types: dict[int, jax.ShapeDtypeStruct] = {}
     for equation, phase in zip(program.equations, phases(program), strict=True):
         eqn = equation.jaxpr_eqn
@@ -155,10 +153,10 @@ def whole_piece(program: Program) -> Piece:
             if isinstance(value, int):
                 aval = variable.aval
                 types[value] = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-        found.append(
+        nodes.append(
             Node(eqn.primitive, eqn.params, inputs, outputs, SCOPES[phase], equation.source_line)
         )
-    return Piece(tuple(found), types)
+    return Piece(tuple(nodes), types)
 
 
 def _typed(given: int | Literal, variable: Any) -> int | Literal:

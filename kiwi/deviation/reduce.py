@@ -70,8 +70,8 @@ class Witness:
 
     @property
     def _as_printed(self) -> str:
-        found = self.printed_measured
-        return "no plan" if found is None else _sides(self.quantity, found)
+        measured = self.printed_measured
+        return "no plan" if measured is None else _sides(self.quantity, measured)
 
     @property
     def json(self) -> dict[str, Any]:

@@ -117,9 +117,9 @@ class Reduction:
     ) -> Reduced:
         numbers = self._dropped(piece, seeds, mesh_shape)
         piece = self._divided(piece.part(numbers), mesh_shape)
-        found = self._measured(piece, mesh_shape)
-        assert found is not None
-        return Reduced(piece, mesh_shape, found, self.tests)
+        measured = self._measured(piece, mesh_shape)
+        assert measured is not None
+        return Reduced(piece, mesh_shape, measured, self.tests)
 
     def _dropped(
         self, piece: Piece, seeds: frozenset[int], mesh_shape: tuple[int, ...]
@@ -155,10 +155,10 @@ class Reduction:
         """Whether a piece deviates as the step does; not any more once all tests are used."""
         if self.tests >= self.most_tests or not piece.nodes or not piece.arguments:
             return False
-        found = self._measured(piece, mesh_shape)
-        error = 0.0 if found is None else found.error(self.quantity)
+        measured = self._measured(piece, mesh_shape)
+        error = 0.0 if measured is None else measured.error(self.quantity)
         is_same = error * self.error > 0 and abs(error) >= SHARE * abs(self.error)
-        figure = "no plan" if found is None else f"{error:+.2f}"
+        figure = "no plan" if measured is None else f"{error:+.2f}"
         mesh = "x".join(map(str, mesh_shape))
         self.report(
             f"{self.tests}: {what}, {len(piece.nodes)} equations on {mesh}: {figure}"
@@ -211,28 +211,28 @@ def suspects_of(
     other = [k for k in kernels if k.excess * error < 0 and k.units]
     places = [p for p in (_places(whole, kernel) for kernel in same[:_MOST_SUSPECTS]) if p]
     behind = [p for p in (_places(whole, kernel) for kernel in other[:1]) if p]
-    found: list[tuple[int, ...]] = []
+    suspects: list[tuple[int, ...]] = []
     for first in places:
         seed = first[len(first) // 2]
         others = [p for p in (*places, *behind) if p is not first]
         near = [min(p, key=lambda number: abs(number - seed)) for p in others]
         together = (seed, *(n for n in near if abs(n - seed) <= _NEARBY))
-        found += [tuple(dict.fromkeys(together)), (seed,)]
-    return list(dict.fromkeys(found))
+        suspects += [tuple(dict.fromkeys(together)), (seed,)]
+    return list(dict.fromkeys(suspects))
 
 
 def _places(whole: Piece, kernel: KernelDeviation) -> list[int]:
     """The nodes of a kernel's units: of its source line, and of its shape, phase and opcode as far
     as there are such."""
-    found = [k for k, node in enumerate(whole.nodes) if node.source_line == kernel.source_line]
+    places = [k for k, node in enumerate(whole.nodes) if node.source_line == kernel.source_line]
     wanted: tuple[Callable[[int], bool], ...] = (
         lambda k: _place(whole, k)[1] == kernel.shape,
         lambda k: kernel.name.endswith(f"({_PHASES[whole.nodes[k].scope]})"),
         lambda k: kernel.name.startswith(whole.nodes[k].name[:_ALIKE]),
     )
     for is_wanted in wanted:
-        found = [k for k in found if is_wanted(k)] or found
-    return found
+        places = [k for k in places if is_wanted(k)] or places
+    return places
 
 
 _ALIKE = 3

@@ -28,23 +28,23 @@ def shrunk(piece: Piece, size: int, divisor: int) -> Piece | None:
     if size % divisor or size // divisor < 1:
         return None
     for changes in _consistent(piece, {size: size // divisor}):
-        found = _with_sizes(piece, changes)
-        if found is not None:
-            return found
+        smaller = _with_sizes(piece, changes)
+        if smaller is not None:
+            return smaller
     return None
 
 
 def _consistent(piece: Piece, changes: dict[int, int]) -> Iterator[_Sizes]:
     """The change alone, then with what every `reshape` needs beside."""
     yield changes
-    found = dict(changes)
+    consistent = dict(changes)
     for _ in sizes_of(piece):
-        missing = next(_missing(piece, found), None)
+        missing = next(_missing(piece, consistent), None)
         if missing is None:
             break
-        found |= missing
-    if found != changes:
-        yield found
+        consistent |= missing
+    if consistent != changes:
+        yield consistent
 
 
 def _missing(piece: Piece, changes: _Sizes) -> Iterator[dict[int, int]]:
@@ -73,14 +73,14 @@ def _with_sizes(piece: Piece, changes: _Sizes) -> Piece | None:
     }
     if any(_has_region_of(node, changes) for node in piece.nodes):
         return None  # Sizes inside of a traced loop are written into its body.
-    found = Piece(tuple(_node_with_sizes(node, changes) for node in piece.nodes), types)
+    resized = Piece(tuple(_node_with_sizes(node, changes) for node in piece.nodes), types)
     try:
-        traced = _result_types(found)
+        traced = _result_types(resized)
     except (TypeError, ValueError, IndexError, AssertionError):
         return None
     if any(types[value].shape != shape for value, shape in traced.items()):
         return None
-    return found
+    return resized
 
 
 def _node_with_sizes(node: Node, changes: _Sizes) -> Node:
@@ -124,5 +124,5 @@ def _result_types(piece: Piece) -> dict[int, tuple[int, ...]]:
             known.update((value, array) for value, array in pairs if value is not None)
         return [known[value] for value in values]
 
-    found = jax.eval_shape(every_value, *piece.argument_types)
-    return {value: tuple(type_.shape) for value, type_ in zip(values, found, strict=True)}
+    types = jax.eval_shape(every_value, *piece.argument_types)
+    return {value: tuple(type_.shape) for value, type_ in zip(values, types, strict=True)}
