@@ -82,15 +82,15 @@ def _match(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
     """The positions of the paths that a pattern matches; raises `InvalidArgumentError` if it
     matches none."""
-    found = [k for k, path in enumerate(paths) if matches(pattern, path)]
-    if not found:
+    leaves = [k for k, path in enumerate(paths) if matches(pattern, path)]
+    if not leaves:
         shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
         raise InvalidArgumentError(
             f"The pattern {pattern!r} of {what} matches no argument.",
             topic=topics.PATTERN,
             cause=f"The arguments are {shown}.",
         )
-    return found
+    return leaves
 
 
 def _entry(part: str) -> Any:

@@ -82,10 +82,12 @@ def host_results(
     """Positions of a program's results in host memory."""
     program = units.graph.program
     values = {program.arguments[k] for k in arguments}
-    found = {p for p, a in replaced_arguments(call, out_tree, units).items() if a in values}
+    positions = {p for p, a in replaced_arguments(call, out_tree, units).items() if a in values}
     given = dict(enumerate(result_shardings(call.options, out_tree)))
-    found |= {p for p, sharding in given.items() if _lies_in(HOST_MEMORY, sharding)}
-    return frozenset(found - {p for p, sharding in given.items() if _lies_in("device", sharding)})
+    positions |= {p for p, sharding in given.items() if _lies_in(HOST_MEMORY, sharding)}
+    return frozenset(
+        positions - {p for p, sharding in given.items() if _lies_in("device", sharding)}
+    )
 
 
 def moving(

@@ -24,15 +24,15 @@ LEAST_LEAVES = 2
 def replaced_arguments(call: Call, out_tree: Any, units: UnitGraph) -> dict[int, int]:
     """Position of a result → value index of the argument that it replaces."""
     program = units.graph.program
-    found = {}
+    replaced = {}
     for position, result in enumerate(program.results):
         if isinstance(result, int) and result in units.aliased_results:
-            found[position] = units.aliased_results[result]
+            replaced[position] = units.aliased_results[result]
     for results, leaves in _matching_parts(call, out_tree, units):
         for position, leaf in zip(results, leaves, strict=True):
-            if isinstance(program.results[position], int) and position not in found:
-                found[position] = program.arguments[leaf]
-    return found
+            if isinstance(program.results[position], int) and position not in replaced:
+                replaced[position] = program.arguments[leaf]
+    return replaced
 
 
 def _matching_parts(call: Call, tree: Any, units: UnitGraph) -> list[tuple[list[int], list[int]]]:

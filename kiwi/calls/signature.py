@@ -282,12 +282,12 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
 def _explicit_sharding(leaf: Any) -> NamedSharding | None:
     """The sharding in the type of an argument, if its mesh has Explicit axes."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        found = leaf.sharding
+        sharding = leaf.sharding
     else:
-        found = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
-    if not isinstance(found, NamedSharding) or not has_explicit_axes(found.mesh):
+        sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
+    if not isinstance(sharding, NamedSharding) or not has_explicit_axes(sharding.mesh):
         return None
-    return NamedSharding(found.mesh, found.spec)
+    return NamedSharding(sharding.mesh, sharding.spec)
 
 
 def _asked_sharding(leaf: Any, typed: NamedSharding | None) -> NamedSharding | None:

@@ -140,11 +140,11 @@ def _lengths(lives):
             starts[lives.last[b] + 1] += 1
     for t in range(times):
         starts[t + 1] += starts[t]
-    found = np.empty(len(lives.size), np.int64)
+    lengths = np.empty(len(lives.size), np.int64)
     for b in range(len(lives.size)):
         begin, last = lives.begin[b], lives.last[b]
-        found[b] = starts[last] + allocated[last] - starts[begin]
-    return found
+        lengths[b] = starts[last] + allocated[last] - starts[begin]
+    return lengths
 
 
 @inner(nogil=True)

@@ -121,13 +121,13 @@ class LiveRanges:
     def operands_held(self, unit: int) -> tuple[int, int]:
         """How long a unit holds its operands: while it runs, or, if loops take elements of them,
         until the last of these loops ends."""
-        found = self.units.units[unit]
-        if self.units.border(found) != SLICE or found.loop is None:
+        reader = self.units.units[unit]
+        if self.units.border(reader) != SLICE or reader.loop is None:
             return (self.first_run[unit], self.first_run[unit] + 1)
         uses = (self.first_run[use.time] for use in self.units.uses[unit])
-        outer = self.units.graph.program.loops[found.loop].parent
+        outer = self.units.graph.program.loops[reader.loop].parent
         last = max(uses, default=self.first_run[unit])
-        return self.spans[found.loop][0], self.until(outer, last) + 1
+        return self.spans[reader.loop][0], self.until(outer, last) + 1
 
     def of_unit(
         self,
@@ -223,7 +223,7 @@ class LiveRanges:
     def _handed_on(self) -> frozenset[int]:
         """Cases 9 and 11: the units that write their result in the place of the iteration's start
         value, or of the conditional's result."""
-        units, found = self.units, []
+        units, producers = self.units, []
         for loop in units.graph.program.loops:
             for carry in loop.carries:
                 if not isinstance(carry.next, int):
@@ -235,8 +235,8 @@ class LiveRanges:
                 reads = [u.time for u in units.uses[start] if u.time < behind]
                 is_alone = units.units[producer].outputs == (carry.next,)
                 if is_alone and max(reads, default=-1) <= producer:
-                    found.append(producer)
-        return frozenset(found)
+                    producers.append(producer)
+        return frozenset(producers)
 
 
 def runs_of(
@@ -270,7 +270,7 @@ def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset
     latest of all readers, and among these over the neighbour's. `overwritable`: the compiler's rule
     for one unit.
     """
-    found = set()
+    pairs = set()
     for unit in units.units:
         victims = [
             producer.index
@@ -278,8 +278,8 @@ def overwritten_pairs(units: UnitGraph, overwritable: Overwritable) -> frozenset
             if producer.index == unit.index - 1 or is_of_library(units.graph, producer)
         ]
         if victims:
-            found.add((min(victims, key=lambda p: (units.uses[p][-1].time, -p)), unit.index))
-    return frozenset(found)
+            pairs.add((min(victims, key=lambda p: (units.uses[p][-1].time, -p)), unit.index))
+    return frozenset(pairs)
 
 
 @functools.lru_cache(maxsize=4)

@@ -70,16 +70,16 @@ def loops_of_steps(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ..
     first: dict[int, int] = {}
     for position, unit in enumerate(steps):
         first.setdefault(unit, position)
-    found: list[tuple[int, ...]] = []
+    loops: list[tuple[int, ...]] = []
     here: tuple[int, ...] = ()
     for position in range(len(steps) - 1, -1, -1):
         unit = units.units[steps[position]]
         if first[unit.index] == position:
             here = around(unit.loop)
-            found.append(here)
+            loops.append(here)
         else:
-            found.append(here[: len(around(unit.loop))])
-    return found[::-1]
+            loops.append(here[: len(around(unit.loop))])
+    return loops[::-1]
 
 
 def _items(

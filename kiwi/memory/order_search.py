@@ -240,12 +240,12 @@ def _buffers_of(steps: Steps) -> _Buffers:
 def _written_over(buffers: Sequence[MovingBuffer]) -> np.ndarray:
     """For each buffer the one that is written over it and takes its place; -1 if there is none."""
     result = {b.first: k for k, b in enumerate(buffers) if b.readers and b.first >= 0}
-    found = []
+    overwritten = []
     for buffer in buffers:
         other = result.get(buffer.overwritten_by, -1)
         is_equal = other >= 0 and buffers[other].bytes == buffer.bytes
-        found.append(other if is_equal else -1)
-    return np.array(found, dtype=np.int64)
+        overwritten.append(other if is_equal else -1)
+    return np.array(overwritten, dtype=np.int64)
 
 
 @kernel(nogil=True)

@@ -96,16 +96,16 @@ def residencies(
     may = [recompute and may_be_recomputed(units, unit) for unit in units.units]
     own = [_first_late(units, unit) for unit in units.units]
     times = [_times(units, index, may, own) for index in range(len(may))]
-    found = tuple(_unit_residency(units, unit, times) for unit in units.units)
+    every = tuple(_unit_residency(units, unit, times) for unit in units.units)
     if recompute:
-        found = with_offered(found, [each.options for each in rematerialised_bodies(units)])
+        every = with_offered(every, [each.options for each in rematerialised_bodies(units)])
     if least_offloaded_bytes is None:
-        return found
+        return every
     return tuple(
-        replace(each, options=(*each.options, *_offloaded(units, unit, own, found)))
+        replace(each, options=(*each.options, *_offloaded(units, unit, own, every)))
         if may_be_offloaded(units, unit, least_offloaded_bytes(unit))
         else each
-        for unit, each in zip(units.units, found, strict=True)
+        for unit, each in zip(units.units, every, strict=True)
     )
 
 
@@ -237,9 +237,9 @@ def _times(
     if not may_recompute[unit]:
         return ()
     latest = own[unit]
-    found: dict[int, None] = {} if latest is None else {latest: None}
+    reached: dict[int, None] = {} if latest is None else {latest: None}
     seen, wave = {unit}, [unit]
-    while wave and len(found) < MAX_TIMES:
+    while wave and len(reached) < MAX_TIMES:
         wave = [
             r
             for r in dict.fromkeys(u.reader for index in wave for u in units.uses[index])
@@ -248,8 +248,8 @@ def _times(
         seen.update(wave)
         times = (own[r] for r in wave)
         entries = (units.entry(units.units[unit].loop, t) for t in times if t is not None)
-        found.update((t, None) for t in entries if latest is None or t < latest)
-    return tuple(list(found)[:MAX_TIMES])
+        reached.update((t, None) for t in entries if latest is None or t < latest)
+    return tuple(list(reached)[:MAX_TIMES])
 
 
 def _unit_residency(
@@ -284,16 +284,16 @@ def may_run_again(units: UnitGraph, unit: Unit) -> bool:
 
 def _times_of_rule(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
     """H(u) of the units that run again by a rule. Readers come after their operands."""
-    found: dict[int, int] = {}
+    time_of: dict[int, int] = {}
     for unit in reversed(units.units):
         if unit.index not in recomputed:
             continue
         uses = units.uses[unit.index]
         times = [u.time for u in uses if u.is_late]
-        times += [found[u.reader] for u in uses if u.reader in found]
+        times += [time_of[u.reader] for u in uses if u.reader in time_of]
         if times:
-            found[unit.index] = min(units.entry(unit.loop, time) for time in times)
-    return found
+            time_of[unit.index] = min(units.entry(unit.loop, time) for time in times)
+    return time_of
 
 
 def _residency_by_rule(units: UnitGraph, unit: Unit, again: dict[int, int]) -> UnitResidency:

@@ -181,8 +181,8 @@ def best_assignment(cluster: Cluster, shape: Sequence[int] | None = None) -> Ass
     the shape has another number of devices than the cluster."""
     if shape is not None:
         return _assign(cluster, _check_shape(cluster, shape))
-    found = [_assign(cluster, candidate) for candidate in shapes_of(cluster.size)]
-    return min(found, key=_preference)
+    assignments = [_assign(cluster, candidate) for candidate in shapes_of(cluster.size)]
+    return min(assignments, key=_preference)
 
 
 def _check_shape(cluster: Cluster, shape: Sequence[int]) -> tuple[int, ...]:
@@ -292,10 +292,10 @@ def _improved(scores: _Scores, order: np.ndarray) -> np.ndarray:
         exchanged = np.tile(order, (len(pairs) + 1, 1))
         exchanged[1 + rows, pairs[:, 0]] = order[pairs[:, 1]]
         exchanged[1 + rows, pairs[:, 1]] = order[pairs[:, 0]]
-        found = scores.best(exchanged)
-        if found == 0:
+        best = scores.best(exchanged)
+        if best == 0:
             return order
-        order = exchanged[found]
+        order = exchanged[best]
 
 
 def _axis_links(

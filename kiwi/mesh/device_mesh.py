@@ -105,8 +105,8 @@ class DeviceMesh:
             return cls(shape, tuple(axis_names), _axis_links(shape, entry), entry)
         chips = _topology(shape, entry, wiring, *given)
         placement = best_placement(shape, dimensions_of(chips, wiring, entry))
-        found = cls(shape, tuple(axis_names), (entry.intra_link,) * len(shape), entry, None, chips)
-        return found.placed(placement.device_order(found.dimensions), placement)
+        mesh = cls(shape, tuple(axis_names), (entry.intra_link,) * len(shape), entry, None, chips)
+        return mesh.placed(placement.device_order(mesh.dimensions), placement)
 
     @classmethod
     def from_jax(
@@ -122,19 +122,19 @@ class DeviceMesh:
 
         names = tuple(mesh.axis_names)
         shape = tuple(mesh.shape[name] for name in names)
-        found = cls.create(shape, hardware, names, topology, num_slices)
-        wiring = found.hardware.interconnect
+        made = cls.create(shape, hardware, names, topology, num_slices)
+        wiring = made.hardware.interconnect
         if wiring is None or isinstance(mesh, AbstractMesh):
-            return found
+            return made
         given = list(mesh.devices.flat)
         if topology is None and have_coordinates(given):
             chips = Topology.around(given, wiring)
-            if chips.device_count(wiring) == found.size:
-                found = replace(found, topology=chips)
-        assert found.topology is not None
-        ranks = {device: rank for rank, device in enumerate(found.topology.ordered(given))}
+            if chips.device_count(wiring) == made.size:
+                made = replace(made, topology=chips)
+        assert made.topology is not None
+        ranks = {device: rank for rank, device in enumerate(made.topology.ordered(given))}
         order = tuple(ranks[device] for device in given)
-        return found.placed(order, placement_of(order, shape, found.dimensions))
+        return made.placed(order, placement_of(order, shape, made.dimensions))
 
     def placed(self, order: tuple[int, ...], placement: Placement | None) -> "DeviceMesh":
         """The mesh with the devices of a topology in an order, and the placement that follows from
@@ -242,15 +242,15 @@ def axes_of_mesh(
     if prod(other.axis_sizes) != mesh.size or not _is_in_order_of(mesh, other):
         return None
     left = list(mesh.nontrivial_axes)
-    found: dict[Hashable, tuple[int, ...]] = {}
+    axes: dict[Hashable, tuple[int, ...]] = {}
     for name, size in zip(other.axis_names, other.axis_sizes, strict=True):
         taken: list[int] = []
         while prod(mesh.shape[axis] for axis in taken) < size and left:
             taken.append(left.pop(0))
         if prod(mesh.shape[axis] for axis in taken) != size:
             return None
-        found[name] = tuple(taken)
-    return found
+        axes[name] = tuple(taken)
+    return axes
 
 
 def _is_in_order_of(mesh: DeviceMesh, other: "Mesh | AbstractMesh") -> bool:
@@ -292,20 +292,20 @@ def _topology(
         largest = hardware.devices_per_node or count
         fits = (n for n in range(1, count + 1) if count % n == 0 and count // n <= largest)
         return Topology.of_devices(count, wiring, next(fits) if slices is None else slices)
-    found = Topology.parse(text, 1 if slices is None else slices)
-    if found.device_count(wiring) != count:
-        several, rest = divmod(count, found.device_count(wiring))
+    topology = Topology.parse(text, 1 if slices is None else slices)
+    if topology.device_count(wiring) != count:
+        several, rest = divmod(count, topology.device_count(wiring))
         given = f"topology={text!r}" + (f", num_slices={slices}" if slices else "")
         fits = several > 1 and not rest
         raise InvalidMeshError(
             f"A mesh of shape {shape} has {count} devices, {given} has "
-            f"{found.device_count(wiring)}.",
+            f"{topology.device_count(wiring)}.",
             topic=topics.TOPOLOGY_SIZE,
-            suggestion=f"num_slices={several * found.slices}."
+            suggestion=f"num_slices={several * topology.slices}."
             if fits
             else "A mesh_shape of as many devices, or no topology.",
         )
-    return found
+    return topology
 
 
 def _axis_links(shape: tuple[int, ...], hardware: Hardware) -> tuple[Link, ...]:

@@ -68,8 +68,8 @@ def enumerate_shardings(shape: Sequence[int], mesh: DeviceMesh) -> list[TensorSh
 
 def canonical_shardings(pattern: DivisiblePattern) -> list[TensorSharding]:
     """The shardings of `enumerate_shardings`, from the pattern of the shape."""
-    found = sorted(_choices(pattern), key=lambda dims: (sum(map(len, dims)), dims))
-    return [TensorSharding(dims) for dims in found]
+    choices = sorted(_choices(pattern), key=lambda dims: (sum(map(len, dims)), dims))
+    return [TensorSharding(dims) for dims in choices]
 
 
 def _choices(pattern: DivisiblePattern) -> Iterator[tuple[tuple[int, ...], ...]]:

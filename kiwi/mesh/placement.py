@@ -73,12 +73,12 @@ class Placement:
 
     def parts(self, axes: Iterable[int]) -> tuple[DimensionPart, ...]:
         """The parts of several axes together; those that continue each other are one."""
-        found = sorted(
+        pieces = sorted(
             (part for axis in axes for part in self.axes[axis]),
             key=lambda part: (part.dimension, part.stride),
         )
         joined: list[DimensionPart] = []
-        for part in found:
+        for part in pieces:
             last = joined[-1] if joined else None
             if last and (last.dimension, last.stride * last.size) == (part.dimension, part.stride):
                 joined[-1] = replace(last, size=last.size * part.size)
@@ -136,12 +136,14 @@ def placement_of(
     covered = [prod(p.size for p in parts if p.dimension == d) for d in range(len(extents))]
     if covered != extents:
         return None
-    found = Placement(tuple(axes))
-    same = np.reshape(found.device_order(dimensions), [prod(p.size for p in axis) for axis in axes])
+    placement = Placement(tuple(axes))
+    same = np.reshape(
+        placement.device_order(dimensions), [prod(p.size for p in axis) for axis in axes]
+    )
     is_same = grid.shape == same.shape and all(
         np.array_equal(_groups(grid, axis), _groups(same, axis)) for axis in range(grid.ndim)
     )
-    return found if is_same else None
+    return placement if is_same else None
 
 
 def _parts_at(places: Sequence[np.ndarray]) -> tuple[DimensionPart, ...]:

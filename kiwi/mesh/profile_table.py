@@ -149,15 +149,15 @@ class ProfileTable:
         return self._price(samples, _sizes(shapes), roofline_seconds)
 
     def _price(self, samples: Sequence[Sample], point: tuple[int, ...], roofline: float) -> Price:
-        found = price_from(samples, point, roofline)
-        return replace(found, provenance=self._provenance(found.provenance))
+        price = price_from(samples, point, roofline)
+        return replace(price, provenance=self._provenance(price.provenance))
 
-    def _provenance(self, found: Provenance) -> Provenance:
+    def _provenance(self, provenance: Provenance) -> Provenance:
         """The provenance of a look-up: the given one in a measured table, *compiler* in a
         compiler's."""
         is_of_a_compiler = self.environment is not None and bool(self.environment.compiler)
-        known = found is not Provenance.ANALYTIC and is_of_a_compiler
-        return Provenance.COMPILER if known else found
+        known = provenance is not Provenance.ANALYTIC and is_of_a_compiler
+        return Provenance.COMPILER if known else provenance
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
         """Whether an operator was measured in any shapes."""
@@ -245,25 +245,25 @@ class ProfileTable:
     def _samples(self) -> dict[tuple[object, ...], list[Sample]]:
         """The measurements by the keys of the look-ups above. Of the collectives over a number of
         devices, the slowest of each size counts."""
-        found: dict[tuple[object, ...], list[Sample]] = {}
+        by_key: dict[tuple[object, ...], list[Sample]] = {}
         for e in self.operators:
             sizes = _sizes(e.shapes)
             roofline_seconds = self.roofline(e.dtype, e.flops, e.bytes)
             key = _operator_key(e.opcode, e.variant, e.dtype, e.shapes)
-            found.setdefault(key, []).append(Sample(sizes, e.seconds, roofline_seconds))
+            by_key.setdefault(key, []).append(Sample(sizes, e.seconds, roofline_seconds))
             if e.variant == ELEMENTWISE:  # extrapolated by the number of elements
                 sample = Sample(sizes, e.seconds, float(sizes[0]))
-                found.setdefault((e.opcode, e.dtype), []).append(sample)
+                by_key.setdefault((e.opcode, e.dtype), []).append(sample)
         slowest: dict[tuple[object, ...], Sample] = {}
         for e in self.collectives:
             ring_seconds = self._ring_seconds(e.kind, e.devices, e.bytes)
             sample, key = Sample((e.bytes,), e.seconds, ring_seconds), (e.kind, e.devices, e.bytes)
-            found.setdefault((e.kind, e.axes), []).append(sample)
+            by_key.setdefault((e.kind, e.axes), []).append(sample)
             if key not in slowest or e.seconds > slowest[key].seconds:
                 slowest[key] = sample
         for (kind, devices, _), sample in slowest.items():
-            found.setdefault((kind, devices), []).append(sample)
-        return found
+            by_key.setdefault((kind, devices), []).append(sample)
+        return by_key
 
 
 def _operator_key(

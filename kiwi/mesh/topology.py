@@ -91,9 +91,9 @@ class Topology:
     @classmethod
     def around(cls, devices: Iterable[Any], wiring: Interconnect) -> "Topology":
         """The smallest grid that holds jax's TPUs, by their coordinates."""
-        found = list(devices)
-        spans = [max(line) - min(line) + 1 for line in zip(*(d.coords for d in found), strict=True)]
-        return cls(tuple(spans[: wiring.dimensions]), len({_place(d)[0] for d in found}))
+        chips = list(devices)
+        spans = [max(line) - min(line) + 1 for line in zip(*(d.coords for d in chips), strict=True)]
+        return cls(tuple(spans[: wiring.dimensions]), len({_place(d)[0] for d in chips}))
 
     def device_count(self, wiring: Interconnect) -> int:
         """How many devices jax counts."""
@@ -104,8 +104,8 @@ class Topology:
 
         Other devices than TPUs, which have no coordinates, stay as they are.
         """
-        found = list(devices)
-        return sorted(found, key=_place) if have_coordinates(found) else found
+        chips = list(devices)
+        return sorted(chips, key=_place) if have_coordinates(chips) else chips
 
 
 def have_coordinates(devices: Iterable[Any]) -> bool:

@@ -184,9 +184,9 @@ def best_placement(shape: tuple[int, ...], dimensions: tuple[Dimension, ...]) ->
         for table in _tables(rest, extents)
     ]
     fewest = min(map(_shared, tables))
-    found = chain.from_iterable(_placements(t) for t in tables if _shared(t) == fewest)
+    placements = chain.from_iterable(_placements(t) for t in tables if _shared(t) == fewest)
     # Rounded, since sums in another order differ in the last digits.
-    return min(found, key=lambda p: (round(_seconds(p, dimensions), 12), _position(p)))
+    return min(placements, key=lambda p: (round(_seconds(p, dimensions), 12), _position(p)))
 
 
 def _divided(count: int, sizes: Sequence[int]) -> Iterator[int]:

@@ -1522,8 +1522,8 @@ OVERLAP_REFUSED = _warning(
 
 def all_topics() -> tuple[Topic, ...]:
     """All topics, by code."""
-    found = [topic for topic in globals().values() if isinstance(topic, Topic)]
-    return tuple(sorted(found, key=lambda topic: topic.code))
+    topics = [topic for topic in globals().values() if isinstance(topic, Topic)]
+    return tuple(sorted(topics, key=lambda topic: topic.code))
 
 
 def topic_of(code: str) -> Topic | None:

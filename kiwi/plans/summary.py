@@ -230,10 +230,10 @@ def _offloaded(plan: PlanRecord) -> str:
     return f"{head}\n{_listed(offloaded)}"
 
 
-def _listed(found: Sequence[Decision]) -> str:
+def _listed(decisions: Sequence[Decision]) -> str:
     """The largest groups of operators, by source line."""
     groups: dict[tuple[str, str], list[Decision]] = {}
-    for decision in found:
+    for decision in decisions:
         groups.setdefault((decision.opcode, decision.source_line), []).append(decision)
     rows = [
         (

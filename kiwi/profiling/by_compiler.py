@@ -169,14 +169,14 @@ class CompilerBench:
         known = [Timing(self._scale(point) * s, 0.0) for s in stated if s is not None]
         if len(known) < len(stated):
             return ValueError("the compiler does not state what it takes")
-        found = point.combined(*known)
+        timing = point.combined(*known)
         if point.kind in (Kind.ELEMENTWISE, Kind.COLLECTIVE):
-            return found
+            return timing
         entry = point.entry
         flops = getattr(entry, "flops", 0.0) if point.kind is Kind.MATMUL else 0.0
         peak = self.hardware.peak_flops_per_second(entry.dtype)
         least = max(flops / peak, entry.bytes / self.hardware.memory_bandwidth_bytes_per_second)
-        return Timing(self.hardware.kernel_launch_seconds + max(found.seconds, least), 0.0)
+        return Timing(self.hardware.kernel_launch_seconds + max(timing.seconds, least), 0.0)
 
     def _scale(self, point: Point) -> float:
         if point.kind is Kind.COLLECTIVE:
@@ -185,8 +185,8 @@ class CompilerBench:
 
     def _stated(self, functions: Sequence[TimedFunction], mesh: DeviceMesh) -> list[float | None]:
         """Seconds as the compiler states them."""
-        found = self._compiler.stated_seconds(_program(functions, mesh))
-        return [found.get(number) for number in range(len(functions))]
+        seconds = self._compiler.stated_seconds(_program(functions, mesh))
+        return [seconds.get(number) for number in range(len(functions))]
 
 
 def _program(functions: Sequence[TimedFunction], mesh: DeviceMesh) -> Step:

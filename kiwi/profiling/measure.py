@@ -54,7 +54,7 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
         jax.block_until_ready(run())
         once = time.perf_counter() - started
     calls = max(1, min(100, int(1e-3 / max(once, 1e-9))))
-    found = []
+    seconds = []
     for _ in range(repetitions):
         started = time.perf_counter()
         for _ in range(calls):
@@ -62,9 +62,9 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
             if in_turn:
                 jax.block_until_ready(result)
         jax.block_until_ready(result)
-        found.append((time.perf_counter() - started) / calls)
-    middle = median(found)
-    low, _, high = quantiles(found, n=4) if len(found) > 1 else (middle,) * 3
+        seconds.append((time.perf_counter() - started) / calls)
+    middle = median(seconds)
+    low, _, high = quantiles(seconds, n=4) if len(seconds) > 1 else (middle,) * 3
     return Timing(middle, (high - low) / 2 / middle)
 
 

@@ -42,7 +42,7 @@ _LEAST_PART = 1e-4
 
 def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
     """Every library call in every local shape of its strategies, each once."""
-    found: dict[tuple[object, ...], Point | None] = {}
+    points: dict[tuple[object, ...], Point | None] = {}
     for unit in units.units:
         for position, call in enumerate(library_calls(units, unit, mesh.hardware)):
             if call is None:
@@ -50,9 +50,9 @@ def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
             equation = units.graph.program.equations[unit.equations[position]].jaxpr_eqn
             for shards in shards_of_strategies(unit, mesh):
                 key = (*call.known, call.local_shapes(shards))
-                if key not in found:
-                    found[key] = _operator(call, equation, shards)
-    return [point for point in found.values() if point is not None]
+                if key not in points:
+                    points[key] = _operator(call, equation, shards)
+    return [point for point in points.values() if point is not None]
 
 
 def elementwise_points(units: UnitGraph) -> Iterator[Point]:
@@ -83,7 +83,7 @@ def _repeatable(equation: Any) -> Callable[[Any], Any]:
 def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Point | None:
     """The operator of an equation; None if its parameters name sizes that differ from device to
     device."""
-    shapes, found = call.local_shapes(shards), call.result.local_shape(shards)
+    shapes, result_shape = call.local_shapes(shards), call.result.local_shape(shards)
     dtypes = tuple(v.aval.dtype for v in equation.invars)
 
     def run(*operands: Any) -> Any:
@@ -93,14 +93,14 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
         results = equation.primitive.bind(*operands, **equation.params)
         return results[0] if equation.primitive.multiple_results else results
 
-    if not _yields(run, shapes, dtypes, found):
+    if not _yields(run, shapes, dtypes, result_shape):
         return None
     figures = (shapes, call.local_flops(shards), call.local_bytes(shards))
     entry = OperatorEntry(*call.known, *figures, *UNMEASURED)
     operands, body = _operands(shapes, dtypes), run
     if call.hlo == {"transpose"}:
         # Alone it is a copy, which is tiled; a kernel that computes reads with strides.
-        operands.append(jax.ShapeDtypeStruct(found, dtypes[0]))
+        operands.append(jax.ShapeDtypeStruct(result_shape, dtypes[0]))
         body = lambda x, y: run(x) * run(x) + y * y  # noqa: E731
     text = " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
     name = f"{entry.opcode} {entry.dtype} {text}"

@@ -232,15 +232,15 @@ class _Draft:
         except (RuntimeError, MemoryError, TypeError, ValueError) as error:
             self.add(point, error)
 
-    def add(self, point: Point, found: Timing | Exception) -> None:
+    def add(self, point: Point, timing: Timing | Exception) -> None:
         """A point's time, or why there is none."""
-        if isinstance(found, Exception):
-            first_line = (str(found).splitlines() or [type(found).__name__])[0]
+        if isinstance(timing, Exception):
+            first_line = (str(timing).splitlines() or [type(timing).__name__])[0]
             note = f"{point.name}: {first_line[:160]}"
             if note not in self.table.skipped:
                 self.table = replace(self.table, skipped=(*self.table.skipped, note))
             return
-        timed = replace(point.entry, seconds=found.seconds, spread=found.spread)
+        timed = replace(point.entry, seconds=timing.seconds, spread=timing.spread)
         self.table = self.table.with_entry(timed)
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self.save()

@@ -32,14 +32,14 @@ def checkpoint_names(plan: PlanRecord) -> dict[str, str]:
     program = plan.execution.units.graph.program
     if program.residencies is not None:
         return {n: program.residencies.get(n, REMAT) for n in program.checkpointed_names}
-    found: dict[str, set[str]] = defaultdict(set)
+    residencies: dict[str, set[str]] = defaultdict(set)
     kept, offloaded = kept_for_backward(plan.execution), _offloaded(plan)
     for equation in program.equations:
         if equation.name == NAME and _is_forward(plan.execution, equation):
             values = set(_same_values(plan.execution, equation))
             residency = OFFLOAD if values & offloaded else DEVICE if values & kept else REMAT
-            found[equation.jaxpr_eqn.params["name"]].add(residency)
-    return {name: r.pop() if len(r) == 1 else MIXED for name, r in found.items()}
+            residencies[equation.jaxpr_eqn.params["name"]].add(residency)
+    return {name: r.pop() if len(r) == 1 else MIXED for name, r in residencies.items()}
 
 
 def _offloaded(plan: PlanRecord) -> frozenset[int]:
