@@ -21,6 +21,7 @@ from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD, REMAT
 from kiwi.messages import Note, topics
 from kiwi.options import Settings
 from kiwi.planners.policies import REFUSED, Policy, PolicySearch, Price
+from kiwi.planners.policy_model import ModelSearch
 from kiwi.planners.registry import planner_named
 from kiwi.plans.plan import Plan
 from kiwi.problem.step import StepToPlan
@@ -82,13 +83,7 @@ class _ByNames:
     make: Make
 
     def plan(self) -> Plan:
-        search = PolicySearch(
-            [self._residencies] * len(self.names),
-            self.free,
-            self.tight,
-            self.settings.memory_budget_bytes,
-            MOST_POLICIES[self.settings.effort],
-        )
+        search = self._search()
         refusal: KiwiError | None = None
         for _ in range(MOST_COMPILED):
             best = search.run()
@@ -102,6 +97,16 @@ class _ByNames:
             else:
                 return replace(found, notes=(*found.notes, self._note(search)))
         raise refusal or self._refusal(search)
+
+    def _search(self) -> PolicySearch | ModelSearch:
+        """The search. With the planner "xla" a policy has no other shardings within a budget, and
+        so one price."""
+        choices = [self._residencies] * len(self.names)
+        budget_bytes = self.settings.memory_budget_bytes
+        most = MOST_POLICIES[self.settings.effort]
+        if self.settings.planner_name == "xla":
+            return ModelSearch(choices, self.free, budget_bytes, most)
+        return PolicySearch(choices, self.free, self.tight, budget_bytes, most)
 
     @property
     def _residencies(self) -> tuple[str, ...]:
@@ -118,9 +123,7 @@ class _ByNames:
         return self._price(policy, _UNLIMITED)
 
     def tight(self, policy: Policy) -> Price:
-        """The price of a policy within the budget. The planner "xla" has no other shardings."""
-        if self.settings.planner_name == "xla":
-            return REFUSED
+        """The price of a policy within the budget."""
         return self._price(policy, self.settings.memory_budget_bytes)
 
     def _price(self, policy: Policy, budget_bytes: int) -> Price:
@@ -136,16 +139,17 @@ class _ByNames:
         fits &= host is None or estimate.host_peak_bytes <= host
         return Price(estimate.step_seconds, estimate.peak_bytes, fits)
 
-    def _note(self, search: PolicySearch) -> Note:
+    def _note(self, search: PolicySearch | ModelSearch) -> Note:
         said = (
             f"{len(search.known)} of {search.count} policies of {len(self.names)} names were "
             "priced" + ("." if search.is_complete else ", the most that the effort allows.")
         )
         return Note.of(topics.POLICIES_PRICED, said)
 
-    def _refusal(self, search: PolicySearch) -> KiwiError:
+    def _refusal(self, search: PolicySearch | ModelSearch) -> KiwiError:
         budget_bytes = self.settings.memory_budget_bytes
-        prices = (*search.known.values(), *search.tightened.values())
+        tightened = search.tightened if isinstance(search, PolicySearch) else {}
+        prices = (*search.known.values(), *tightened.values())
         least = int(min(price.peak_bytes for price in prices))
         return InfeasibleBudgetError(
             f"No policy of the names {', '.join(self.names)} is predicted to need as little as "
