@@ -12,7 +12,6 @@ import kiwi
 from kiwi.cli.main import main
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks.maxtext import MaxText
-from kiwi.planners import by_names
 from kiwi.recipes import best, compare, price
 
 if importlib.util.find_spec("maxtext") is None:
@@ -166,20 +165,12 @@ def test_twenty_losses_with_and_without_kiwi(accumulation):
     np.testing.assert_allclose(own, plain, rtol=2e-5)
 
 
-@pytest.fixture
-def few_policies(monkeypatch):
-    """Each policy takes seconds: MaxText is traced and XLA propagates its shardings."""
-    monkeypatch.setitem(by_names.MOST_POLICIES, "quick", 4)
-
-
-@pytest.mark.usefixtures("few_policies")
 def test_the_best_recipe_is_no_slower(priced):
     own = best(small(), priced.recipe, memory_budget=priced.peak_bytes)
     assert own.seconds <= priced.seconds and own.peak_bytes <= priced.peak_bytes
     assert "peak memory" in str(compare(own, priced))
 
 
-@pytest.mark.usefixtures("few_policies")
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "overrides.yml"
     settings = [f"{name}={value}" for name, value in SMALL.items()]
