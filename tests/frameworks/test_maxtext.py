@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import kiwi
+from benchmarks.recipes.train_compile import memory_of, peak_bytes
 from kiwi.cli.main import main
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks.maxtext import MaxText
 from kiwi.recipes import best, compare, price
+from kiwi.xla.tpu.compiler import TPU
 
 if importlib.util.find_spec("maxtext") is None:
     pytest.skip("MaxText is not installed (docs/guides/maxtext.md)", allow_module_level=True)
@@ -179,3 +181,15 @@ def test_the_command(tmp_path, capsys):
     assert "peak memory" in capsys.readouterr().out
     again = MaxText(str(path), {}, "v5e", "2x4")
     assert price(again, again.recipe).seconds > 0
+
+
+def test_overrides_compile_in_maxtexts_own_train_compile(tmp_path):
+    """With the options of Kiwi's program: it has the memory that Kiwi compiled."""
+    made = small(base_num_decoder_layers=4, per_device_batch_size=8, dtype="bfloat16")
+    residencies = {"query_proj": "device", "mlpwi_0": "device", "decoder_layer_input": "device"}
+    priced = price(made, replace(made.recipe, residencies=residencies), verify="tpu")
+    made.write_overrides(priced.recipe, path := tmp_path / "overrides.yml")
+    compiled = priced.plan.compiled
+    options = (TPU, *TPU.overlapping)[compiled.overlap].check_options
+    found = peak_bytes(memory_of(path, "v5e-8", options=options))
+    assert found == pytest.approx(compiled.peak_bytes, rel=0.05)
