@@ -61,7 +61,7 @@ def test_with_strong_interactions_it_is_nearly_always_exact():
 def test_names_that_change_nothing_stay_recomputed():
     price, budget_bytes = priced(2, unread=(1, 4))
     _, found = searched(price, budget_bytes)
-    assert found[1] == found[4] == "remat" and excess(price, found) == 0
+    assert found is not None and found[1] == found[4] == "remat" and excess(price, found) == 0
 
 
 def test_few_policies_are_all_priced():
@@ -75,6 +75,7 @@ def test_few_policies_are_all_priced():
 def test_a_refused_policy_is_followed_by_the_next():
     price, budget_bytes = priced(5)
     search, first = searched(price, budget_bytes)
+    assert first is not None
     search.refused.add(first)
     second = search.run()
     assert second != first and price(second).fits
