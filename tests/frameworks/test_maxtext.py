@@ -190,6 +190,7 @@ def test_overrides_compile_in_maxtexts_own_train_compile(tmp_path):
     priced = price(made, replace(made.recipe, residencies=residencies), verify="tpu")
     made.write_overrides(priced.recipe, path := tmp_path / "overrides.yml")
     compiled = priced.plan.compiled
+    assert compiled is not None
     options = (TPU, *TPU.overlapping)[compiled.overlap].check_options
     found = peak_bytes(memory_of(path, "v5e-8", options=options))
     assert found == pytest.approx(compiled.peak_bytes, rel=0.05)
