@@ -1,65 +1,113 @@
-"""MaxText's llama2-7b on 256 v5e: its recipe priced and compiled, and Kiwi's residencies beside it.
+"""MaxText's recipes on 256 v5e, priced and compiled, beside Kiwi's residencies.
 
-    python -m benchmarks.recipes
+    python -m benchmarks.recipes [case …]
 
 It needs the package maxtext (docs/guides/maxtext.md). The results go to a file after each row.
 """
 
 import datetime
 import json
-import time
+import resource
+import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from absl import app, logging
+from absl import logging
 
 from benchmarks.provenance import commit
+from benchmarks.recipes.train_compile import memory_of, peak_bytes
+from kiwi.errors import KiwiError
 from kiwi.frameworks.maxtext import MaxText
-from kiwi.recipes import Priced, best, compare, price
+from kiwi.loading import use_cpu_devices
+from kiwi.recipes import Priced, best, price
+from kiwi.xla.tpu.compiler import TPU
 
 RESULTS = Path(__file__).parent / "results.json"
 
-SETTINGS = {
-    "model_name": "llama2-7b",
-    "per_device_batch_size": 4,
-    "max_target_length": 2048,
-    "attention": "dot_product",
-    "remat_policy": "save_qkv_proj",
+LLAMA_2 = {"model_name": "llama2-7b", "per_device_batch_size": 4, "max_target_length": 2048}
+LLAMA_3 = {"model_name": "llama3.1-8b", "per_device_batch_size": 2, "max_target_length": 8192}
+CASES: dict[str, dict[str, Any]] = {
+    "llama2-7b dot_product": LLAMA_2 | {"attention": "dot_product"},
+    "llama2-7b flash": LLAMA_2 | {"attention": "flash"},
+    "llama2-7b flash, 4 microbatches": LLAMA_2
+    | {"attention": "flash", "per_device_batch_size": 1, "gradient_accumulation_steps": 4},
+    "llama3.1-8b flash": LLAMA_3 | {"attention": "flash"},
 }
 
+POLICIES = ("full", "save_qkv_proj", "save_out_proj", "save_dot_except_mlp", "minimal")
+"""MaxText's policies. The recipe of a case is the one that is fastest as compiled."""
 
-def main(_: Any) -> None:
-    """Writes one row for the recipe, one for Kiwi's at its memory, one for Kiwi's at all memory."""
+TOPOLOGY, MAXTEXTS_NAME = "16x16", "v5e-256"
+
+
+def main(asked: list[str]) -> None:
+    """Writes the rows of each case."""
+    use_cpu_devices(256)
     logging.set_verbosity(logging.ERROR)
-    made = MaxText("base.yml", SETTINGS, "v5e", "16x16")
-    rows: list[dict[str, Any]] = []
-    began_at = commit()
+    cases = json.loads(RESULTS.read_text()).get("cases", {}) if RESULTS.exists() else {}
+    for name in asked or CASES:
+        rows = cases[name] = []
+        for row in rows_of(CASES[name]):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            RESULTS.write_text(json.dumps(told() | {"cases": cases}, indent=1) + "\n")
 
-    def note(name: str, began: float, priced: Priced, **more: Any) -> None:
-        rows.append({"what": name, "cpu_seconds": time.process_time() - began, **row(priced)})
-        rows[-1] |= more
-        packages = ("jax", "libtpu", "maxtext", "flax")
-        told = {
-            "commit": began_at,
-            "date": datetime.date.today().isoformat(),
-            "versions": {name: metadata.version(name) for name in packages},
-            "settings": SETTINGS,
-            "rows": rows,
-        }
-        RESULTS.write_text(json.dumps(told, indent=1) + "\n")
-        print(json.dumps(rows[-1]), flush=True)
 
-    began = time.process_time()
-    theirs = price(made, made.recipe, verify="tpu")
-    note("recipe", began, theirs)
-    for name, budget in (("at its memory", theirs.peak_bytes), ("at all memory", None)):
-        began = time.process_time()
-        given = {"memory_budget": budget} if budget else {}
-        own = best(made, made.recipe, effort="quick", **given)
-        checked = price(made, own.recipe, verify="tpu")
-        said = str(compare(own, theirs)) if budget is None else ""
-        note(name, began, checked, notes=[str(n) for n in own.plan.notes[-1:]], comparison=said)
+def told() -> dict[str, Any]:
+    """What made the results."""
+    packages = ("jax", "libtpu", "maxtext", "flax")
+    return {
+        "commit": commit(),
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: metadata.version(name) for name in packages},
+    }
+
+
+def rows_of(settings: dict[str, Any]) -> Any:
+    """One row for each policy of MaxText, one for Kiwi's at the memory of the fastest of them, one
+    for Kiwi's at all memory."""
+    found: list[tuple[float, MaxText, Priced]] = []
+    for policy in POLICIES:
+        made = MaxText("base.yml", settings | {"remat_policy": policy}, "v5e", TOPOLOGY)
+        began = cpu_seconds()
+        priced = price(made, made.recipe, verify="tpu")
+        yield {"what": policy, "cpu_seconds": cpu_seconds() - began} | row(priced)
+        if priced.plan.compiled is not None:
+            found.append((priced.plan.compiled.step_seconds or 0.0, made, priced))
+    _, made, theirs = min(found, key=lambda each: each[0])
+    for name, budget in (("own, at its memory", theirs.peak_bytes), ("own, at all memory", None)):
+        began = cpu_seconds()
+        try:
+            own = best(made, made.recipe, **({"memory_budget": budget} if budget else CHECKED))
+            own = price(made, own.named, verify="tpu")
+        except KiwiError as error:
+            yield {"what": name, "refused": str(error)}
+            continue
+        took = {"what": name, "cpu_seconds": cpu_seconds() - began}
+        yield (
+            took | {"beside": made.overrides["remat_policy"]} | row(own) | compiled_there(made, own)
+        )
+
+
+CHECKED = {"verify": "tpu"}
+"""With all memory, the answer has to fit as compiled."""
+
+
+def compiled_there(made: MaxText, own: Priced) -> dict[str, Any]:
+    """The peak of the overrides as MaxText's `train_compile` compiles them, with its own options
+    and with those of Kiwi's program."""
+    compiled = own.plan.compiled
+    ways = {"its_options": {}}
+    if compiled is not None:
+        compilers = (TPU, *TPU.overlapping)
+        ways["kiwis_options"] = dict(compilers[compiled.overlap].check_options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "overrides.yml"
+        made.write_overrides(own.named, path)
+        found = {way: memory_of(path, MAXTEXTS_NAME, options=o) for way, o in ways.items()}
+    return {f"train_compile_bytes_{way}": peak_bytes(sizes) for way, sizes in found.items()}
 
 
 def row(priced: Priced) -> dict[str, Any]:
@@ -68,11 +116,19 @@ def row(priced: Priced) -> dict[str, Any]:
     return {
         "seconds": priced.seconds,
         "peak_bytes": priced.peak_bytes,
+        "fits": priced.fits,
         "compiled_seconds": compiled and compiled.step_seconds,
         "compiled_peak_bytes": compiled and compiled.peak_bytes,
         "residencies": dict(priced.named.residencies or {}),
+        "notes": [str(note) for note in priced.plan.notes if "policies" in str(note)],
     }
 
 
+def cpu_seconds() -> float:
+    """Processor seconds of this process and of those that have ended."""
+    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(used.ru_utime + used.ru_stime for used in both)
+
+
 if __name__ == "__main__":
-    app.run(main)
+    main(sys.argv[1:])

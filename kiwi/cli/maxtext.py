@@ -7,6 +7,8 @@ from typing import Any
 from kiwi.cli.output import Output
 from kiwi.errors import InvalidArgumentError
 from kiwi.loading import use_attached_devices, use_cpu_devices
+from kiwi.mesh.shipped import find_table
+from kiwi.mesh.topology import Topology
 from kiwi.messages import topics
 
 _PRICED = ("memory_budget", "host_memory_budget", "effort", "verify")
@@ -50,7 +52,8 @@ def maxtext(arguments: argparse.Namespace, output: Output) -> bool:
     if arguments.topology is None:
         use_attached_devices()
     else:
-        use_cpu_devices(1)
+        # As many as the mesh has: XLA then propagates shardings in this process.
+        use_cpu_devices(_device_count(arguments))
     absl_logging.set_verbosity(absl_logging.ERROR)
     logging.getLogger("maxtext").setLevel(logging.ERROR)
     made = MaxText(
@@ -73,6 +76,13 @@ def maxtext(arguments: argparse.Namespace, output: Output) -> bool:
     output.written("Configuration saved to", arguments.out, write)
     output.result(_data(comparison), str(comparison))
     return True
+
+
+def _device_count(arguments: argparse.Namespace) -> int:
+    """The devices of the slices that the arguments name."""
+    wiring = find_table(arguments.profile).hardware.interconnect
+    topology = Topology.parse(arguments.topology, arguments.num_slices)
+    return 1 if wiring is None else topology.device_count(wiring)
 
 
 def _setting(text: str) -> tuple[str, str]:

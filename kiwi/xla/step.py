@@ -130,13 +130,18 @@ class ExportedStep:
         is_any = any(color for end in stated for _, color in end)
         return jax_internals.memories_stated(*stated) if is_any else nullcontext()
 
-    def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-        """As `Step.compile`."""
-        jax_mesh = self.mesh.jax_mesh(devices)
+    def compile(
+        self,
+        devices: Sequence[Any],
+        compiler_options: Mapping[str, Any],
+        beside: Callable[[], Any] | None = None,
+    ) -> Any:
+        """As `Step.compile`. The result of `beside` is one more result of the program."""
+        jax_mesh, more = self.mesh.jax_mesh(devices), [] if beside is None else [beside]
         jitted = jax.jit(
-            self.exported.call,
+            lambda *arguments: [*self.exported.call(*arguments), *(make() for make in more)],
             in_shardings=tuple(self.exported.in_shardings_jax(jax_mesh)),
-            out_shardings=list(self.exported.out_shardings_jax(jax_mesh)),
+            out_shardings=[*self.exported.out_shardings_jax(jax_mesh), *(None for _ in more)],
             donate_argnums=self.donated,
             keep_unused=True,
             compiler_options=dict(compiler_options),

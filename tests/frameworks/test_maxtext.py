@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import kiwi
+from benchmarks.recipes.train_compile import memory_of, peak_bytes
 from kiwi.cli.main import main
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks.maxtext import MaxText
-from kiwi.planners import by_names
 from kiwi.recipes import best, compare, price
+from kiwi.xla.tpu.compiler import TPU
 
 if importlib.util.find_spec("maxtext") is None:
     pytest.skip("MaxText is not installed (docs/guides/maxtext.md)", allow_module_level=True)
@@ -166,20 +167,12 @@ def test_twenty_losses_with_and_without_kiwi(accumulation):
     np.testing.assert_allclose(own, plain, rtol=2e-5)
 
 
-@pytest.fixture
-def few_policies(monkeypatch):
-    """Each policy takes seconds: MaxText is traced and XLA propagates its shardings."""
-    monkeypatch.setitem(by_names.MOST_POLICIES, "quick", 4)
-
-
-@pytest.mark.usefixtures("few_policies")
 def test_the_best_recipe_is_no_slower(priced):
     own = best(small(), priced.recipe, memory_budget=priced.peak_bytes)
     assert own.seconds <= priced.seconds and own.peak_bytes <= priced.peak_bytes
     assert "peak memory" in str(compare(own, priced))
 
 
-@pytest.mark.usefixtures("few_policies")
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "overrides.yml"
     settings = [f"{name}={value}" for name, value in SMALL.items()]
@@ -188,3 +181,16 @@ def test_the_command(tmp_path, capsys):
     assert "peak memory" in capsys.readouterr().out
     again = MaxText(str(path), {}, "v5e", "2x4")
     assert price(again, again.recipe).seconds > 0
+
+
+def test_overrides_compile_in_maxtexts_own_train_compile(tmp_path):
+    """With the options of Kiwi's program: it has the memory that Kiwi compiled."""
+    made = small(base_num_decoder_layers=4, per_device_batch_size=8, dtype="bfloat16")
+    residencies = {"query_proj": "device", "mlpwi_0": "device", "decoder_layer_input": "device"}
+    priced = price(made, replace(made.recipe, residencies=residencies), verify="tpu")
+    made.write_overrides(priced.recipe, path := tmp_path / "overrides.yml")
+    compiled = priced.plan.compiled
+    assert compiled is not None
+    options = (TPU, *TPU.overlapping)[compiled.overlap].check_options
+    found = peak_bytes(memory_of(path, "v5e-8", options=options))
+    assert found == pytest.approx(compiled.peak_bytes, rel=0.05)

@@ -1,6 +1,9 @@
 """XLA's text of a step after Shardy has laid out what the caller leaves open.
 
-In this process where it has enough CPU devices, else in a process of its own.
+In this process where it has enough CPU devices, else in a process of its own. The compilation ends
+behind Shardy: the step gets one more result, by a function with a partitioning of its own
+(`jax.experimental.custom_partitioning`), which XLA's next pass asks for and which raises an error.
+What follows, code for virtual devices above all, would take ten times as long.
 """
 
 import tempfile
@@ -8,6 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.custom_partitioning import custom_partitioning
 
 from kiwi.errors import CompileCheckError
 from kiwi.messages import topics
@@ -18,6 +25,8 @@ from kiwi.xla.step import ExportedStep, Step
 _SHARDY = "shardy-xla"
 """XLA's pass that propagates shardings."""
 
+_ENDED = "The shardings are propagated; XLA need not go on."
+
 
 def propagated_text_on_cpu(step: Step) -> str:
     """XLA's text of a step after Shardy has laid out what `in_specs` and `out_specs` leave open;
@@ -26,26 +35,64 @@ def propagated_text_on_cpu(step: Step) -> str:
     if len(devices) < step.mesh.size:
         return begun_elsewhere(propagated_there, step, "cpu")()
     with tempfile.TemporaryDirectory(prefix="shardy-") as folder:
-        unique = replace(step, function=_named(step.function, Path(folder).name))
-        unique.compile(devices, _options(folder))
-        return _read(folder)
+        function, specs = _ending(step.function), [*step.out_specs, None]
+        ending = replace(step, function=function, out_specs=specs)
+        return _text(lambda: ending.compile(devices, _options(folder)), folder)
 
 
 def propagated_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> str:
     """The answer of the process: the text."""
-    step.compile(virtual_devices(step.mesh.size), _options(folder))
-    return _read(folder)
+    devices = virtual_devices(step.mesh.size)
+    return _text(lambda: step.compile(devices, _options(folder), _end), folder)
 
 
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """The function under a name of its own, so that no compilation cache answers for it: a cached
-    program comes without the text. The name is none of `kiwi.xla.read.name_scopes`."""
+def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the result that ends its compilation. No compilation cache has it."""
 
-    def renamed(*arguments: Any) -> Any:
-        return function(*arguments)
+    def ending(*arguments: Any) -> Any:
+        return [*function(*arguments), _end()]
 
-    renamed.__name__ = name.replace("-", "_")
-    return renamed
+    return ending
+
+
+def _end() -> jax.Array:
+    """A value of no use, at whose partitioning XLA ends."""
+    return _ends_compilation(jnp.zeros((1,)))
+
+
+@custom_partitioning
+def _ends_compilation(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _refuse(*_: Any) -> Any:
+    raise RuntimeError(_ENDED)
+
+
+_ends_compilation.def_partition(partition=_refuse, sharding_rule="i -> i")
+
+
+def _text(compiling: Callable[[], object], folder: str) -> str:
+    """The text after Shardy that a compilation writes to a folder; raises `CompileCheckError` if
+    the compilation fails before."""
+    try:
+        compiling()
+    except jax.errors.JaxRuntimeError as error:
+        # XLA's message may cut off the one of `_refuse`, so the text is asked for.
+        if not (found := _written(folder)):
+            raise CompileCheckError(
+                f"XLA does not propagate shardings: {error}", topic=topics.NO_SHARDY
+            ) from error
+        return found
+    if not (found := _written(folder)):
+        raise CompileCheckError("XLA did not write what Shardy propagates.", topic=topics.NO_SHARDY)
+    return found
+
+
+def _written(folder: str) -> str:
+    """The text after Shardy in a folder; empty if XLA has written none."""
+    found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
+    return found[-1].read_text() if found else ""
 
 
 def _options(folder: str) -> dict[str, Any]:
@@ -56,15 +103,3 @@ def _options(folder: str) -> dict[str, Any]:
         "xla_dump_hlo_as_text": True,
         "xla_dump_hlo_pass_re": _SHARDY,
     }
-
-
-def _read(folder: str) -> str:
-    """The text after Shardy, from the folder that XLA wrote it to; raises `CompileCheckError` if
-    there is none."""
-    found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
-    if not found:
-        raise CompileCheckError(
-            "XLA did not write what Shardy propagates.",
-            topic=topics.NO_SHARDY,
-        )
-    return found[-1].read_text()

@@ -42,18 +42,24 @@ def _matrices(equation: Equation) -> _Matrices | None:
     if equation.name != "dot_general":
         return None
     contracted, batch = equation.jaxpr_eqn.params["dimension_numbers"]
-    operands, free = [], []
+    operands, minors, rank = [], [], len(batch[0])
     for side, variable in enumerate(equation.jaxpr_eqn.invars):
-        taken = {*contracted[side], *batch[side]}
-        own = [d for d in range(len(variable.aval.shape)) if d not in taken]
+        shape, taken = variable.aval.shape, {*contracted[side], *batch[side]}
+        own = [d for d in range(len(shape)) if d not in taken]
         if not batch[side] or not own or not contracted[side]:
             return None
         value = equation.inputs[side]
-        minor = own[-1], contracted[side][-1]
-        operands.append((value if isinstance(value, int) else None, minor))
-        free.append(len(own))
-    last = len(batch[0]) + free[0]
-    return _Matrices(tuple(operands), (last - 1, last + free[1] - 1))
+        minor = _last(own, shape)
+        tile = minor, _last(contracted[side], shape)
+        operands.append((value if isinstance(value, int) else None, tile))
+        minors.append(rank + own.index(minor))
+        rank += len(own)
+    return _Matrices(tuple(operands), (minors[0], minors[1]))
+
+
+def _last(dims: Sequence[int], shape: Sequence[int]) -> int:
+    """The last dimension that XLA keeps: matrices have none of size one."""
+    return next((d for d in reversed(dims) if shape[d] > 1), dims[-1])
 
 
 def tiles_of_matmuls(graph: HloGraph) -> dict[int, MinorDimensions]:
