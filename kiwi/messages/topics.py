@@ -1446,9 +1446,10 @@ CANNOT_LOWER = _error(
 CANNOT_SEND = _error(
     "KIWI-V012",
     "A step cannot be sent to the compiler's process",
-    cause="It calls something that jax.export cannot serialise, e.g. a callback.",
-    remedy='jax.config.update("jax_num_cpu_devices", ...) with as many devices as the mesh has, '
-    "or verify=None.",
+    cause="It calls something that jax.export cannot serialise, such as a callback with results, "
+    "or a kernel that the target refuses.",
+    remedy='verify="cpu" and jax.config.update("jax_num_cpu_devices", ...) with as many devices as '
+    "the mesh has, or verify=None.",
 )
 
 NO_DUMP = _error(
