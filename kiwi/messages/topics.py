@@ -1000,6 +1000,13 @@ PROCESSES_DIFFER = _error(
     " in all; or a larger time_limit_seconds or gap.",
 )
 
+UNPRICED_OPERATORS = _error(
+    "KIWI-P007",
+    "The operators of a plan have no prices of their own",
+    cause="The plan is a schedule of one device by a planner that prices no layouts.",
+    remedy='explain(plan, "search"), or a plan by planner="joint".',
+)
+
 NO_PROBLEM = _error(
     "KIWI-P005",
     "The problem that a plan solves cannot be formulated again",
