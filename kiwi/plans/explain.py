@@ -75,7 +75,8 @@ def explain(
     """
     if operator == SEARCH:
         return SearchExplanation(plan.history)
-    if any(decision.costs is None for decision in plan.decisions):
+    # A plan from a file has no decisions then.
+    if not plan.decisions or any(decision.costs is None for decision in plan.decisions):
         raise InvalidArgumentError(
             f"The operators of a plan by {plan.planner} have no prices of their own.",
             topic=topics.UNPRICED_OPERATORS,
