@@ -107,7 +107,14 @@ class Chains:
         found = program.readers[program.equations[index].outputs[0]]
         if not self._fusion.reads_through_layouts:
             return found
-        through = (self.readers(k) if self.graph.opcodes[k] <= REARRANGES else (k,) for k in found)
+        # A callback has no opcode, and no result.
+        passes = (
+            program.equations[k].outputs and self.graph.opcodes[k] <= REARRANGES for k in found
+        )
+        through = (
+            self.readers(k) if is_passed else (k,)
+            for k, is_passed in zip(found, passes, strict=True)
+        )
         return tuple(sorted({k for each in through for k in each}))
 
     def has_slice(self, index: int) -> bool:

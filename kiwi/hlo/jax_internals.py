@@ -29,6 +29,7 @@ from jax._src import (
     shard_map,
     source_info_util,
 )
+from jax._src import callback as python_callbacks
 from jax._src import mesh as mesh_contexts
 from jax._src.cudnn import fused_attention_stablehlo
 from jax._src.custom_partitioning_sharding_rule import (
@@ -306,6 +307,21 @@ def assumed_gpu() -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     of_jax_0_10 = {"gpu_version": None, "arch_name": "9.0", "compute_capability": 90}
     return _assumed(module, "get_gpu_info", module.GpuInfo(**of_jax_0_10))
+
+
+def callbacks_without_results_left_out() -> AbstractContextManager[None]:
+    """Inside this context manager, callbacks that yield nothing, such as `jax.debug.print`, are not
+    lowered. jax lowers callbacks for the platform of this process alone."""
+    lowered = python_callbacks.emit_python_callback
+
+    def emitted(
+        context: Any, callback: Any, token: Any, operands: Any, given: Any, results: Any, **how: Any
+    ) -> Any:
+        if not results:
+            return (), token, None
+        return lowered(context, callback, token, operands, given, results, **how)
+
+    return _replaced(python_callbacks, "emit_python_callback", emitted)
 
 
 def shard_maps_left_out(

@@ -85,14 +85,6 @@ def share_of_gathers(units: UnitGraph, reader: Unit, value: int) -> float:
     return _share(units, [value], _read_early_bytes(units)[reader.loop])
 
 
-def share_of_sums(units: UnitGraph, unit: Unit) -> float:
-    """The share of a unit's results in all late results of large units in its loop, or outside of
-    loops; 1 if its results are not late."""
-    if not reduces_late(units, unit):
-        return 1.0
-    return _share(units, unit.outputs, _yielded_late_bytes(units)[unit.loop])
-
-
 def _share(units: UnitGraph, values: Iterable[int], in_all_bytes: int) -> float:
     size_bytes = sum(units.graph.program.values[value].size_bytes for value in values)
     return min(1.0, size_bytes / in_all_bytes) if in_all_bytes else 1.0
@@ -103,12 +95,6 @@ def _read_early_bytes(units: UnitGraph) -> Counter[int | None]:
     is_early = early_values(units)
     read = {(u.loop, v) for u in large_ones(units) for v in u.reads if is_early[v]}
     return _bytes_by_loop(units, read)
-
-
-@functools.lru_cache(maxsize=4)
-def _yielded_late_bytes(units: UnitGraph) -> Counter[int | None]:
-    late = (u for u in large_ones(units) if reduces_late(units, u))
-    return _bytes_by_loop(units, ((u.loop, v) for u in late for v in u.outputs))
 
 
 def large_ones(units: UnitGraph) -> Iterable[Unit]:

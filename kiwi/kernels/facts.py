@@ -47,6 +47,8 @@ class TargetFacts:
     - `sums_beside_one_kernel`: partial sums move only beside the kernel behind which they are
       reduce-scattered. Without such a kernel the device waits for them.
     - `combined_sums_bytes`: sums up to this size are combined with others, and waited for.
+    - `adds_sums_first`: partial sums that are only added to each other are added on each device
+      first, and exchanged as one (`kiwi.kernels.joined_sums`).
     - `pipelines_matmuls`: a matmul runs while its operands are gathered and its result is
       scattered.
 
@@ -80,6 +82,7 @@ class TargetFacts:
     copies_gathered_results: bool = False
     sums_beside_one_kernel: bool = False
     combined_sums_bytes: int = 0
+    adds_sums_first: bool = False
     pipelines_matmuls: bool = False
     makes_constants_early: bool = True
     hoists_copies: bool = False

@@ -1000,6 +1000,13 @@ PROCESSES_DIFFER = _error(
     " in all; or a larger time_limit_seconds or gap.",
 )
 
+UNPRICED_OPERATORS = _error(
+    "KIWI-P007",
+    "The operators of a plan have no prices of their own",
+    cause="The plan is a schedule of one device by a planner that prices no layouts.",
+    remedy='explain(plan, "search"), or a plan by planner="joint".',
+)
+
 NO_PROBLEM = _error(
     "KIWI-P005",
     "The problem that a plan solves cannot be formulated again",
@@ -1446,9 +1453,10 @@ CANNOT_LOWER = _error(
 CANNOT_SEND = _error(
     "KIWI-V012",
     "A step cannot be sent to the compiler's process",
-    cause="It calls something that jax.export cannot serialise, e.g. a callback.",
-    remedy='jax.config.update("jax_num_cpu_devices", ...) with as many devices as the mesh has, '
-    "or verify=None.",
+    cause="It calls something that jax.export cannot serialise, such as a callback with results, "
+    "or a kernel that the target refuses.",
+    remedy='verify="cpu" and jax.config.update("jax_num_cpu_devices", ...) with as many devices as '
+    "the mesh has, or verify=None.",
 )
 
 NO_DUMP = _error(

@@ -3,7 +3,7 @@
 A function with bare `PartitionSpec`s needs a mesh in the context (`jax.set_mesh`). On the command
 line there often is none. Such a function is traced again under the plan's mesh: with Auto axes, as
 `with_sharding_constraint` needs them, or else with Explicit ones, as `out_sharding` and `reshard`
-need them.
+need them. Arguments that are cut along Explicit axes bring their own mesh.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,8 +55,17 @@ def under_some_mesh(
 
 
 def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
-    """The call under the plan's mesh, its axes Auto or Explicit, if the caller has set none."""
-    if call.context.mesh is not None or mesh is None:
+    """The call under a mesh, if the caller has set none: that of its arguments with Explicit axes,
+    whose types jax accepts under no other one, or else the plan's, its axes Auto or Explicit."""
+    if call.context.mesh is not None:
+        return
+    of_arguments = next((s.mesh for s in call.typed if s is not None), None)
+    if of_arguments is not None:
+        is_abstract = isinstance(of_arguments, AbstractMesh)
+        under = of_arguments if is_abstract else of_arguments.abstract_mesh
+        yield replace(call, context=MeshContext.under(under))
+        return
+    if mesh is None:
         return
     for kind in (AxisType.Auto, AxisType.Explicit):
         types = (kind,) * len(mesh.shape)

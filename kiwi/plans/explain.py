@@ -70,10 +70,17 @@ def explain(
     - `forced`: for how many alternatives the problem is solved again, each with the effort "quick",
       and for at most `time_limit_seconds`.
 
-    **Raises:** `InvalidArgumentError` if there is no such operator.
+    **Raises:** `InvalidArgumentError` if there is no such operator, or if the plan's operators have
+    no prices, as those of a schedule of one device.
     """
     if operator == SEARCH:
         return SearchExplanation(plan.history)
+    # A plan from a file has no decisions then.
+    if not plan.decisions or any(decision.costs is None for decision in plan.decisions):
+        raise InvalidArgumentError(
+            f"The operators of a plan by {plan.planner} have no prices of their own.",
+            topic=topics.UNPRICED_OPERATORS,
+        )
     unit = find_operator(plan, operator)
     decision = plan.decisions[unit]
     if not forced or plan.origin is None:
@@ -108,7 +115,12 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
             topic=topics.NO_SUCH_OPERATOR,
             suggestion="plan.decisions lists all of them.",
         )
-    return max(matching, key=lambda k: plan.decisions[k].priced.total_seconds)
+
+    def seconds(unit: int) -> float:
+        costs = plan.decisions[unit].costs
+        return 0.0 if costs is None else costs.total_seconds
+
+    return max(matching, key=seconds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,11 +11,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
-from kiwi.hlo.large_operators import share_of_sums
 from kiwi.hlo.program import Value
 from kiwi.hlo.rule import Dims
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
+from kiwi.kernels.joined_sums import added_first, share_of_sums
 from kiwi.kernels.kernel import Workspace, WorkspaceOfResult
 from kiwi.mesh import DeviceMesh
 from kiwi.problem.costs import UnitWork
@@ -56,7 +56,8 @@ class KernelKind:
     - `work`: its computation and traffic on a device of the mesh, with all other facts of the
       kernel that decide how long it runs.
     - `operand_trips`, `result_trips`: how often operands, and each result, are resharded in a step.
-    - `share_of_sums`: as of `kiwi.hlo.large_operators`.
+    - `share_of_sums`, `added_first`: as of `kiwi.kernels.joined_sums`. The latter is 1 for a target
+      that adds nothing up before devices exchange it.
     """
 
     factor_sizes: tuple[int, ...]
@@ -75,12 +76,13 @@ class KernelKind:
     operand_trips: float
     result_trips: tuple[float, ...]
     share_of_sums: float
+    added_first: int
 
     @classmethod
     def of(cls, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> "KernelKind":
         """The kind of a unit's kernel."""
         units, kernel, rule = kernels.units, kernels[unit.index], unit.rule
-        values = units.graph.program.values
+        values, adds_first = units.graph.program.values, kernels.facts.adds_sums_first
 
         def tensor(value: int) -> TensorKind:
             info = values[value]
@@ -102,7 +104,8 @@ class KernelKind:
             work=UnitWork.of(kernels, unit, mesh),
             operand_trips=units.operand_trips(unit),
             result_trips=tuple(units.result_trips(value) for value in unit.outputs),
-            share_of_sums=share_of_sums(units, unit),
+            share_of_sums=share_of_sums(units, unit, adds_first=adds_first),
+            added_first=added_first(units, unit) if adds_first else 1,
         )
 
 

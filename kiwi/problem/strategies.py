@@ -295,19 +295,24 @@ class _Enumeration:
     def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
         """The collectives that sum up, in all iterations."""
         result, pairs = self._values[0], zip(self._values, found.results, strict=True)
-        summed = summed_value(self._units, self._unit)
-        itemsize = self._facts.moved_itemsize(summed)
+        summand = summed_value(self._units, self._unit)
+        itemsize = self._facts.moved_itemsize(summand)
         # Partial sums are as large as they are when collectives move them.
         partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
         shape = found.results[0].local_shape(result.shape, self._mesh.shape)
-        part = replace(summed, shape=shape, itemsize=itemsize)
+        part = replace(summand, shape=shape, itemsize=itemsize)
         scatters = self._facts.scatters_sums(self._mesh, dims, part)
         share = self._kind.share_of_sums
         reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)
-        return tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
+        summed = tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
+        if not summed:
+            return ()
+        # Only the last of them is next to the addition.
+        *before, last = summed
+        return (*before, replace(last, seconds=last.seconds / self._kind.added_first))
 
     def _shifts(self, found: _Computation) -> tuple[Collective, ...]:
         """The transfers between neighbouring pieces of a kernel's shifted dimension, in all

@@ -23,6 +23,7 @@ from kiwi.targets.rules.gpu import (
     gpu_slices_in_readers,
     gpu_small_maps,
     gpu_summed_columns,
+    gpu_sums_added_first,
     gpu_transposed_operands,
     gpu_transposed_products,
     gpu_zeros_of_relu,
@@ -60,6 +61,7 @@ GPU = Target(
         gpu_convolution_sums.RULE,
         gpu_gathers_first_dimension.RULE,
         gpu_combined_collectives.RULE,
+        gpu_sums_added_first.RULE,
         bound_by_bytes.RULE,
         # Programs.
         gpu_transposed_products.RULE,

@@ -1,8 +1,8 @@
 """A function that is ready to be compiled, here or in a process of its own."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -93,19 +93,29 @@ class Step:
 
     @timed("emit")
     def exported(self, platform: str) -> bytes:
-        """The step as a serialised `jax.export.Exported` for a platform of jax; raises
-        `CompileCheckError` if it calls something that cannot be serialised."""
+        """The step as a serialised `jax.export.Exported` for a platform of jax, without callbacks
+        that yield nothing; raises `CompileCheckError` if it calls something that cannot be
+        serialised."""
         jitted = self.jit(self.mesh.abstract_mesh())
+        lowering = (
+            jax_internals.custom_partitioning_without_devices,
+            jax_internals.assumed_gpu,
+            jax_internals.callbacks_without_results_left_out,
+        )
         try:
             exporting = export.export(jitted, platforms=[platform], disabled_checks=_KERNEL_CALLS)
-            with jax_internals.custom_partitioning_without_devices(), jax_internals.assumed_gpu():
-                return bytes(exporting(*self.arguments).serialize())
+            with ExitStack() as stack:
+                for entered in lowering:
+                    stack.enter_context(entered())
+                exported = exporting(*self.arguments)
+            # The effects of callbacks that are left out; jax cannot serialise all of them.
+            return bytes(replace(exported, unordered_effects=()).serialize())
         except (ValueError, NotImplementedError, TypeError) as error:
             raise CompileCheckError(
                 f"The planned function cannot be sent to a process of its own: {error}",
                 topic=topics.CANNOT_SEND,
-                suggestion=f"Start this process with {self.mesh.size} virtual CPU devices "
-                '(jax.config.update("jax_num_cpu_devices", ...)), or pass verify=None.',
+                suggestion=f'verify="cpu" with {self.mesh.size} virtual CPU devices '
+                '(jax.config.update("jax_num_cpu_devices", ...)), or verify=None.',
             ) from error
 
 

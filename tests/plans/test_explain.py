@@ -188,3 +188,13 @@ def test_a_document_can_be_explained_without_its_function(plan):
     assert "dot_general" in text and "If forced" not in text
     identity = next(iter(found["operators"]))
     assert find_in_document(found, identity) == [0] and find_in_document(found, "7") == [7]
+
+
+def test_operators_of_a_schedule_of_one_device_are_not_explained(tmp_path):
+    scheduled = make_plan(mesh_shape=(1,), in_shardings=None, planner="keep-all")
+    scheduled.save(tmp_path / "plan.json")
+    loaded = kiwi.load_plan(tmp_path / "plan.json").apply(STEP).plan(STATE, BATCH)
+    for plan in (scheduled, loaded):
+        for operator in (0, "dot_general"):
+            with pytest.raises(errors.InvalidArgumentError, match="by keep-all have no prices"):
+                plan.explain(operator)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
+import kiwi
 from kiwi.emit.execution import build_execution
 from kiwi.emit.interpreter import emit
+from kiwi.errors import CompileCheckError
 from kiwi.problem.solved import Solved
 from tests.emit.test_emission import random_solution
 from tests.helpers.planning import array, flat, problem_of, units_of
@@ -104,3 +106,30 @@ def test_effects_keep_their_order():
     jax.jit(emit(execution))(*[np.ones(s, np.float32) for s in ((16, 16), (16, 16), (8, 16))])
     jax.effects_barrier()
     assert seen == ["first layer", "loss", "second layer"]
+
+
+@pytest.mark.parametrize(("profile", "platform"), [("h100-sxm", "cuda"), ("v5e", "tpu")])
+def test_steps_that_print_are_planned_for_and_sent_to_other_platforms(profile, platform):
+    def loss(ws, x):
+        def layer(x, w):
+            h = jnp.tanh(x @ w)
+            jax.debug.print("mean {}", h.mean())
+            return h, None
+
+        found, _ = jax.lax.scan(jax.checkpoint(layer), x, ws)
+        jax.debug.callback(lambda _: None, found.max())
+        return jnp.mean(found**2)
+
+    args = array(2, WIDTH, WIDTH), array(16, WIDTH)
+    options = {"mesh_shape": (8,), "verify": None, "effort": "quick"}
+    plan = kiwi.plan(jax.value_and_grad(loss), *args, profile=profile, **options)
+    assert plan.step.exported(platform)
+
+
+def test_callbacks_with_results_are_sent_nowhere():
+    plan = kiwi.plan(
+        step_of("pure", []), array(WIDTH, WIDTH), array(8, WIDTH), mesh_shape=(8,), verify=None
+    )
+    with pytest.raises(CompileCheckError, match="sent to a process") as refused:
+        plan.step.exported("cuda")
+    assert 'verify="cpu"' in str(refused.value)

@@ -396,3 +396,19 @@ def test_a_refusal_names_manual_computations_over_other_meshes():
     options["memory_budget"] = "80MiB"
     with pytest.raises(InfeasibleBudgetError, match=r"shard_map at .*a=4, b=2[\s\S]*mesh=the mesh"):
         kiwi.plan(mapped_over(theirs, P("a")), x, **options)
+
+
+def test_arguments_along_explicit_axes_bring_their_mesh():
+    mesh = mesh_of("explicit")
+
+    def layer(x, w):
+        return jnp.einsum("bd,df->bf", x, w, out_sharding=P("data", None)), None
+
+    def step(ws, x):
+        y, _ = jax.lax.scan(layer, x, ws)
+        return jnp.mean(y)
+
+    ws = jax.device_put(jnp.ones((2, 16, 16)) / 16, NamedSharding(mesh, P(None, "data")))
+    x = jax.device_put(jnp.ones((32, 16)), NamedSharding(mesh, P("data")))
+    for given in ({"mesh": mesh}, {"mesh_shape": (2, 4)}):
+        assert np.isclose(kiwi.jit(step, **given, **OPTIONS)(ws, x), 1.0)

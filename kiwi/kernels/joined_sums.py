@@ -1,0 +1,124 @@
+"""Partial sums that the compiler joins before devices exchange them.
+
+*Combined*: sums that no matmul of their iteration waits for are exchanged together, and share the
+latency. An accumulated gradient is such a sum: the next iteration reads it, but only to add to it.
+
+*Added up first*: if results are only added to each other, such as the gradients of a parameter that
+a step uses several times, each device adds its summands, and one sum is exchanged for all of them
+(XLA's `AllReduceReassociate`).
+"""
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from kiwi.hlo.large_operators import large_ones, large_units, multiplies
+from kiwi.hlo.units import Unit, UnitGraph
+
+_ADDS = frozenset({"add", "add_any"})
+
+
+def share_of_sums(units: UnitGraph, unit: Unit, *, adds_first: bool) -> float:
+    """The share of a unit's results in all that devices exchange for large units in its loop, or
+    outside of loops, and that no matmul of the iteration reads; 1 if one reads its results.
+    `adds_first`: whether sums are added up before (`added_first`)."""
+    read_late = _read_late(units)
+    if not all(read_late[value] for value in unit.outputs):
+        return 1.0
+    all_bytes = _late_bytes(units, adds_first)[unit.loop]
+    own_bytes = sum(units.graph.program.values[value].size_bytes for value in unit.outputs)
+    return min(1.0, own_bytes / all_bytes) if all_bytes else 1.0
+
+
+def added_first(units: UnitGraph, unit: Unit) -> int:
+    """The number of units whose partial sums are added to each other and to nothing else, and then
+    exchanged as one; 1 if a unit's sums are exchanged alone."""
+    return max(1, _summands(units)[_total(units, unit)]) if _sums_up(unit) else 1
+
+
+@functools.lru_cache(maxsize=4)
+def _read_late(units: UnitGraph) -> Mapping[int, bool]:
+    """By value, whether no matmul of its iteration depends on it.
+
+    First all values that iterations hand on are taken to be so. Those whose carry turns out to be
+    multiplied in the next iteration are not, nor then what they are made of.
+    """
+    program = units.graph.program
+    multiplied = frozenset[int]()
+    while True:
+        found = _read_late_but(units, multiplied)
+        further = {
+            carry.next
+            for loop in program.loops
+            for carry in loop.carries
+            if isinstance(carry.next, int) and not found.get(carry.current, True)
+        }
+        if further <= multiplied:
+            return found
+        multiplied |= further
+
+
+def _read_late_but(units: UnitGraph, multiplied: frozenset[int]) -> dict[int, bool]:
+    """By value, whether no matmul depends on it; not for values of `multiplied`."""
+    found: dict[int, bool] = {}
+    for unit in reversed(units.units):
+        for value in unit.outputs:
+            readers = [units.units[r] for r in units.readers.get(value, ())]
+            is_late = value not in multiplied
+            is_late = is_late and not any(value in _multiplied(units)[r.index] for r in readers)
+            found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def _multiplied(units: UnitGraph) -> tuple[frozenset[int], ...]:
+    """By unit, what its matmuls depend on. What is only added to their results is not among it."""
+    return tuple(
+        _operands(units, unit) if is_large else frozenset()
+        for unit, is_large in zip(units.units, large_units(units), strict=True)
+    )
+
+
+def _operands(units: UnitGraph, unit: Unit) -> frozenset[int]:
+    equations, needed = units.graph.program.equations, set[int]()
+    for index in reversed(unit.equations):
+        if multiplies(units.graph, index) or not needed.isdisjoint(equations[index].outputs):
+            needed.update(equations[index].reads)
+    return frozenset(needed)
+
+
+@functools.lru_cache(maxsize=4)
+def _late_bytes(units: UnitGraph, adds_first: bool) -> Mapping[int | None, float]:
+    read_late, found = _read_late(units), defaultdict[int | None, float](float)
+    for unit in large_ones(units):
+        if all(read_late[value] for value in unit.outputs):
+            values = (units.graph.program.values[value] for value in unit.outputs)
+            summands = added_first(units, unit) if adds_first else 1
+            found[unit.loop] += sum(value.size_bytes for value in values) / summands
+    return found
+
+
+def _sums_up(unit: Unit) -> bool:
+    return len(unit.outputs) == 1 and bool(unit.rule.reduction)
+
+
+@functools.lru_cache(maxsize=4)
+def _summands(units: UnitGraph) -> Counter[int]:
+    """By value, the number of units that sum up and whose results are added to it."""
+    return Counter(_total(units, unit) for unit in units.units if _sums_up(unit))
+
+
+def _total(units: UnitGraph, unit: Unit) -> int:
+    """The last value that a unit's result is added to: each sum before it is read by one addition
+    of two tensors of its shape, and by nothing else."""
+    program, value = units.graph.program, unit.outputs[0]
+    while value not in program.kept_values:
+        readers = [program.equations[k] for k in program.readers[value]]
+        shape = program.values[value].shape
+        if len(readers) != 1 or readers[0].name not in _ADDS:
+            break
+        operands, (result,) = readers[0].reads, readers[0].outputs
+        if len(operands) != 2 or any(program.values[v].shape != shape for v in operands):
+            break
+        value = result
+    return value
