@@ -147,7 +147,7 @@ class ProblemSearch:
         self._is_repeatable = True
         self._answer: SolveResult | None = None
         self._found: tuple[int, ...] | None = None
-        self._missed = 0
+        self._missed, self._is_first_faster = 0, False
         self._made_by = 0
         self.is_checked = tools.compile is not None
         self.most_rounds = shares.PROBLEM_ROUNDS if self.is_checked else shares.PREDICTED_ROUNDS
@@ -175,6 +175,7 @@ class ProblemSearch:
                 return self._layers.solve(problem, part, start)
 
         best = fastest_keeping(self._problem, corrected, own, starts, solved, allowed)
+        self._is_first_faster |= best.compared > 0 and best.solution == own
         self._spent, self._found = self._spent.and_also(best.took), own
         self._answer = result
         if best.solution != self._found:
@@ -226,7 +227,10 @@ class ProblemSearch:
         return replace(result, solution=result.solution[: len(result.solution) - extra])
 
     def _other_starts(self) -> tuple[tuple[int, ...], ...]:
-        return self._obvious_starts if self._missed < shares.MOST_MISSED else ()
+        """The starts for other shardings of the arguments. What these gain are copies that are
+        kept, for which later rounds have less memory: where they were slower, they stay so."""
+        is_hopeless = self._is_first_faster or self._missed >= shares.MOST_MISSED
+        return () if is_hopeless else self._obvious_starts
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The next limit, lower by the heap's waste. Memory beyond that becomes part of the
