@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -10,8 +11,11 @@ import pytest
 
 import kiwi
 from kiwi.campaign import overlap_search
+from kiwi.campaign.attempts import NEEDED_BARRIERS
+from kiwi.campaign.closed_loop import ClosedLoop
 from kiwi.campaign.overlap_search import OverlapSearch
-from kiwi.campaign.proposer import Proposal
+from kiwi.campaign.proposer import Orders, Proposal
+from kiwi.campaign.tools import Tools
 from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.compiled_program import CompiledProgram
@@ -217,3 +221,22 @@ def test_a_way_that_failed_to_compile_is_tried_with_the_next_plan(base: Plan):
     found = search.run(Proposal(base, BUDGET), propose)
     assert found is not None and found.plan.compiled is not None
     assert found.plan.compiled.step_seconds == 1.0 and not list(programs)
+
+
+def test_a_plan_that_was_compiled_before_is_not_compiled_again(base: Plan):
+    assert base.compiled is not None and base.origin is not None
+    program, count = base.compiled, list[int]()
+
+    def compiled(step: Any) -> CompiledProgram:
+        count.append(1)
+        return program
+
+    tools = Tools(base.origin.settings, begins(compiled))
+    proposer: Any = SimpleNamespace(orders=Orders(range(1), of_all=1))
+    loop: ClosedLoop[Proposal] = ClosedLoop(base.origin.planner, proposer, BUDGET, tools)
+    for plan in (base, replace(base, execution=replace(base.execution))):
+        assert loop._compiled(Proposal(plan, BUDGET), NEEDED_BARRIERS).plan.compiled is program
+    assert len(count) == 1
+    other = replace(base, execution=replace(base.execution, tied_steps=frozenset({0})))
+    loop._compiled(Proposal(other, BUDGET), NEEDED_BARRIERS)
+    assert len(count) == 2
