@@ -47,9 +47,9 @@ and after that if a balance is given."""
 ROUGH_SHARE, ROUGH_ROUNDS = 0.1, 2
 """The share of work and time, and the rounds, of all these problems but one."""
 
-FULL_ROUNDS = 8
-"""The rounds at a balance. More of them, and the probes behind them, find solutions that are
-cheaper at its weights, but rarely by the true cost: they took two thirds of the work."""
+FULL_ROUNDS = 20
+"""The rounds at a balance. More of them find solutions that are cheaper at its weights, but rarely
+by the true cost."""
 
 MOST_EXCHANGED, MOST_EXCHANGED_NODES = 100, 100_000
 """The largest number of parts that are exchanged after each problem, absolute and times
