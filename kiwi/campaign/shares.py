@@ -237,7 +237,7 @@ this part of it: that saves up to about so much. Beyond, a plan of less memory c
 `FAR_OVER`. No second form is compiled for further plans whose program is larger than the best one's
 by more than this part."""
 
-FAR_OVER = 0.12
+FAR_OVER = 0.2
 """The first plan is also compiled with gradients in time if its program is over the budget by more
 than this part of it. A plan of that much less memory is slower than one whose matmuls wait, and its
 program holds what begins early as well."""
