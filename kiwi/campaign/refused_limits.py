@@ -3,7 +3,7 @@
 The rounds of a search, and the search above the budget that follows it, lower their limits until
 one is refused, and rise again. A search without a plan is the dearest of all: it ends with a search
 for the least peak. So no limit at or below one that was refused is searched again, nor one below
-the least peak that was found then.
+the least peak that was found then if a plan is known.
 """
 
 import math
@@ -46,7 +46,9 @@ class RefusedLimits:
         if result is None or limit_bytes is None or problem.host_limit_bytes is not None:
             return None
         proven_bytes = result.least_peak_bound_bytes or 0
-        least_bytes = min(result.least_peak_bytes or 0, self._planned_bytes)
+        least_bytes = 0.0  # Without a plan nothing tells how good the least peak is.
+        if self._planned_bytes < math.inf:
+            least_bytes = min(result.least_peak_bytes or 0, self._planned_bytes)
         is_refused = limit_bytes <= self._limit_bytes or limit_bytes < max(
             proven_bytes, least_bytes
         )

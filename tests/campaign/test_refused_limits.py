@@ -35,11 +35,12 @@ def test_no_lower_limit_than_a_refused_one_is_searched():
     assert limits.known(problem(51)) is None
 
 
-def test_no_limit_below_the_least_peak_is_searched():
+def test_no_limit_below_the_least_peak_is_searched_once_there_is_a_plan():
     limits = RefusedLimits()
-    limits.take(problem(50), refused(least_bytes=60))
-    assert limits.least_peak_bytes == 60
-    assert limits.known(problem(59)) is not None and limits.known(problem(60)) is None
+    limits.take(problem(50), refused(least_bytes=58))
+    assert limits.least_peak_bytes == 58 and limits.known(problem(57)) is None
+    limits.take(problem(60), conclude(problem(60), (0,), 0.0, solver="auto"))
+    assert limits.known(problem(57)) is not None and limits.known(problem(58)) is None
 
 
 def test_a_plan_shows_that_the_least_peak_was_not_found():
