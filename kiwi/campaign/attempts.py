@@ -273,9 +273,9 @@ OTHER_WAY = Attempt(
 GRADIENTS_IN_TIME = Attempt(
     "gradients in time",
     Kind.PROGRAM,
-    "The first program is a little over the budget, or that of a plan of less memory is.",
+    "The first program is a little over the budget or far, or that of a plan of less memory is.",
     "The same plan with matmuls that wait for gradients.",
-    ("NEARLY", "AS_FAST", "GRADIENTS_HIDDEN"),
+    ("NEARLY", "FAR_OVER", "AS_FAST", "SMALLER_FORM", "LESS_OVER", "GRADIENTS_HIDDEN"),
     "kiwi.campaign.overlap_search",
 )
 

@@ -23,7 +23,7 @@ the nearest one for which a program is known to fit.
 
 import functools
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Generic
 
@@ -59,12 +59,14 @@ from kiwi.campaign.overlap_search import (
 from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.proposer import P, Proposal, Proposer, Refusal
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, INTERRUPTED_PLAN, Tools
+from kiwi.emit.execution import Execution
 from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
 from kiwi.plans.estimate import Estimate
 from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 from kiwi.timings import begin_round
+from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Arrangement
 
 
@@ -75,7 +77,8 @@ class ClosedLoop(Generic[P]):
     the fastest whose collectives overlap; `_nearest` the smallest beyond the budget, `_postponed`
     the last one beyond it, whose other programs are not compiled yet; `_ties_all` whether plans
     have a barrier at every step: where no compiler shows that fewer will do, or none fits with
-    fewer; `_first` what was proposed under the first limit; `_search` the search for overlap, once
+    fewer; `_compiled_before` the plans that wait for their collectives and whose programs are
+    known; `_first` what was proposed under the first limit; `_search` the search for overlap, once
     there was one.
     """
 
@@ -92,6 +95,7 @@ class ClosedLoop(Generic[P]):
         self._nearest: Plan | None = None
         self._postponed: P | None = None
         self._first: P | Refusal | None = None
+        self._compiled_before: list[Plan] = []
         self._ties_all = tools.compile is None
 
     def run(self) -> Plan:
@@ -355,21 +359,32 @@ class ClosedLoop(Generic[P]):
         return replace(proposal, plan=replace(plan, made_by=(number,)))
 
     def _compiled(self, proposal: P, attempt: Attempt) -> P:
-        """The proposal with its compiled program, on record."""
-        begin = self._tools.compile
+        """The proposal with its compiled program, on record. A lower limit may lead to a plan that
+        was compiled before: its program is known."""
+        known = next((p for p in self._compiled_before if _is_same_program(p, proposal.plan)), None)
         begin_round()
-        compiled = None if begin is None else begin(proposal.plan.step)()
-        checked = replace(proposal.plan, compiled=compiled)
+        checked = replace(proposal.plan, compiled=self._program(proposal.plan, known))
         self._rounds.append(_round(replace(proposal, plan=checked)))
-        checked = self._tools.history.program(
-            attempt, checked, proposal.limit_bytes, checked.peak_bytes
-        )
+        if known is not None:
+            checked = replace(checked, made_by=known.made_by)
+        else:
+            checked = self._tools.history.program(
+                attempt, checked, proposal.limit_bytes, checked.peak_bytes
+            )
+            self._compiled_before.append(checked)
         if checked.fits:
             if _seconds(checked) < self._best_seconds:
                 self._best = replace(proposal, plan=checked)
         elif self._nearest is None or checked.peak_bytes < self._nearest.peak_bytes:
             self._nearest = checked
         return replace(proposal, plan=checked)
+
+    def _program(self, plan: Plan, known: Plan | None) -> CompiledProgram | None:
+        """The program of a plan: that of an equal one, or as compiled now."""
+        begin = self._tools.compile
+        if known is not None or begin is None:
+            return None if known is None else known.compiled
+        return begin(plan.step)()
 
     def _with_rounds(self, plan: Plan) -> Plan:
         plan = replace(plan, rounds=tuple(self._rounds))
@@ -393,6 +408,12 @@ def _with_needed_barriers(proposal: P) -> P:
     """The proposal with the barriers that it needs: one at every step where its compiler needs
     that."""
     return replace(proposal, plan=with_needed_barriers(proposal.plan) or proposal.plan)
+
+
+def _is_same_program(one: Plan, other: Plan) -> bool:
+    """Whether two plans are emitted as the same program."""
+    names = (field.name for field in fields(Execution))
+    return all(getattr(one.execution, n) == getattr(other.execution, n) for n in names)
 
 
 def _attempt(plan: Plan) -> Attempt:

@@ -29,12 +29,16 @@ Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
 
 @dataclass(frozen=True, eq=False)
 class Keeping:
-    """A solution and the copies that it keeps, with the work of finding these."""
+    """A solution and the copies that it keeps, with the work of finding these.
+
+    - `compared`: how many other shardings of the arguments were searched.
+    """
 
     solution: tuple[int, ...]
     kept: KeptCopies
     seconds: float
     took: Allowance
+    compared: int = 0
 
 
 @timed("copies")
@@ -58,7 +62,8 @@ def fastest_keeping(
     for start in itertools.islice(others, shares.MOST_OTHER_ARGUMENT_SHARDINGS):
         limited = _with_axes_of(planning, corrected.problem, start)
         result = solve(limited, share, (*start, *[0] * (len(limited.nodes) - len(start))))
-        best = replace(best, took=best.took.and_also(spent(result)))
+        compared = best.compared + 1
+        best = replace(best, took=best.took.and_also(spent(result)), compared=compared)
         if result.solution is None:
             continue
         solution = tuple(result.solution[: len(start)])
@@ -70,7 +75,7 @@ def fastest_keeping(
             other = _keeping(planning, corrected, solution, share)
             is_faster = other.seconds < shares.OTHER_ARGUMENT_SHARDINGS_GAIN * best.seconds
             took = best.took.and_also(other.took)
-            best = replace(other if is_faster else best, took=took)
+            best = replace(other if is_faster else best, took=took, compared=compared)
     return best
 
 

@@ -118,11 +118,19 @@ class ProblemLimits(LimitController):
         """The limit lowered by the last program's excess over the budget."""
         return max(0, self.by_excess(last.held_bytes, last))
 
-    def after_refusal(self, limit_bytes: int, rounds: Sequence[Round]) -> int | None:
-        """The limit halfway back to the lowest one that had a plan; None if that is hardly more."""
-        raised_bytes = (min(one.limit_bytes for one in rounds) - limit_bytes) // 2
-        is_worth = self.is_worth(raised_bytes, shares.LEAST_LOWERING)
-        return limit_bytes + raised_bytes if is_worth else None
+    def after_refusal(
+        self, limit_bytes: int, rounds: Sequence[Round], least_bytes: int | None = None
+    ) -> int | None:
+        """The limit halfway back to the lowest one that had a plan, and no less than the smallest
+        peak that was found, if there is one; None if that is hardly more, or if no lower peak than
+        that plan's limit was found."""
+        planned_bytes = min(one.limit_bytes for one in rounds)
+        raised_bytes = (planned_bytes - limit_bytes) // 2
+        if not self.is_worth(raised_bytes, shares.LEAST_LOWERING):
+            return None
+        raised_to_bytes = max(limit_bytes + raised_bytes, least_bytes or 0)
+        is_lower = self.is_worth(planned_bytes - raised_to_bytes, shares.LEAST_LOWERING)
+        return raised_to_bytes if is_lower else None
 
 
 class ScheduleLimits(LimitController):

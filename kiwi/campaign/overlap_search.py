@@ -7,15 +7,17 @@ for and yield is held the longer. Only such programs are compiled here, few of t
    most. Where its program waits for communication and takes longer than planned, it is compiled in
    another of the compiler's ways. Where it is late because it waits, the search may end at once: a
    plan that counts on less overlap follows (`kiwi.campaign.learnt_overlap`).
-   Where it is a little over the budget, so is the program whose matmuls wait for gradients, which
-   holds less; of a plan of less memory also where its program is far over.
+   Where it is a little over the budget, or far, so is the program whose matmuls wait for
+   gradients, which holds less; of a plan of less memory wherever its program is over.
 2. The fastest of these programs says how all further plans are compiled; of those as fast, the
-   smallest. A second form that is nearly as fast is compiled beside it. Where XLA fails to compile
-   the first plan in the best way, and the program in another one waits, the next plan is tried in
-   the best way again.
+   smallest. Where that is far over the budget, one that is hardly slower and much less over does
+   so. A second form that is nearly as fast is compiled beside it. Where XLA fails to compile the
+   first plan in the best way, and the program in another one waits, the next plan is tried in the
+   best way again.
 3. While it is over the budget, plans of less memory follow. The first limit falls by what the
    program is over; from there on it falls by what is still over, or rises half of the way to a plan
-   that was too large. So does a plan that needs no ties, where steps were tied to fit.
+   that was too large, if a plan on the line between the two is expected to be faster. So does a
+   plan that needs no ties, where steps were tied to fit.
 4. If none fits, or two smaller plans' programs are no smaller, the plan of the smallest program is
    compiled without copies ahead of their readers.
 """
@@ -130,22 +132,24 @@ class OverlapSearch(Generic[P]):
         if not programs:
             return None
         refused = self._refused(first.plan, programs[0])
-        forms = [refused] if refused else _comparable(programs)
         aims = _Aims(self._budget_bytes, first.limit_bytes)
-        aim = smallest = _smallest_as_fast(programs)
+        aim = smallest = self._aim(programs)
+        forms = [refused] if refused else self._comparable(programs, aim)
         larger = 0
         for tried in range(shares.MOST_OVERLAP_PLANS):
             is_refused = refused is not None and not tried
             off = 1.0 if is_refused else aims.off(aim.proposal.plan)  # in the way it was compiled
             most = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
             with self._history.within(LESS_MEMORY):
-                proposal = aims.next(aim.proposal, tried, most, propose, anew=is_refused)
+                proposal = aims.next(
+                    aim.proposal, tried, most, propose, anew=is_refused, rises=self.found is None
+                )
                 programs = [] if proposal is None else self._of_next(proposal, forms)
             if not programs:
                 break
             fitting = [each for each in programs if self._fits(each)]
             forms = [each.form for each in fitting] or _undominated(programs)
-            aim = _smallest_as_fast(fitting or programs)
+            aim = self._aim(fitting or programs)
             before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
             larger += smallest is before
             if larger > shares.MOST_LARGER and self.found is None:
@@ -161,6 +165,27 @@ class OverlapSearch(Generic[P]):
             more = [asked for asked in self._in_time(programs[0]) if asked[1] not in forms]
             programs += self._compiled(proposal, more)
         return programs
+
+    def _aim(self, programs: Sequence[_Made[P]]) -> _Made[P]:
+        """The program that says how further plans are compiled, and how much less they need."""
+        best, smaller = (_smallest(programs, f) for f in (shares.AS_FAST, shares.SMALLER_FORM))
+        over_bytes, less_bytes = (self._over_bytes(p.proposal.plan) for p in (best, smaller))
+        is_far_over = over_bytes > shares.NEARLY * self._budget_bytes
+        return smaller if is_far_over and less_bytes <= shares.LESS_OVER * over_bytes else best
+
+    def _comparable(self, programs: Sequence[_Made[P]], aim: _Made[P]) -> list[_Form]:
+        """The forms that another plan is compiled in: that of the aim, and one more if that was
+        nearly as fast and not much larger: which one is smaller differs from plan to plan. A way
+        whose program is the same is left out."""
+        most_bytes = _peak_bytes(aim) + shares.NEARLY * self._budget_bytes
+        others = [each for each in programs if not _is_same(each, aim)]
+        others.sort(key=lambda each: each.seconds)
+        near = [
+            each
+            for each in others
+            if each.seconds <= shares.COMPARABLE * aim.seconds and _peak_bytes(each) <= most_bytes
+        ]
+        return [aim.form, *(each.form for each in near[:1])]
 
     def _fits(self, program: _Made[P]) -> bool:
         return self._over_bytes(program.proposal.plan) <= 0
@@ -210,7 +235,8 @@ class OverlapSearch(Generic[P]):
         is_over = self._over_bytes(plan) > 0
         if is_over or (_waits(plan) and _off(plan) > 1):
             yield from ((OTHER_WAY, other) for other in in_other_ways)
-        if 0 < self._over_bytes(plan) <= shares.NEARLY * self._budget_bytes:
+        between = shares.NEARLY * self._budget_bytes, shares.FAR_OVER * self._budget_bytes
+        if is_over and not between[0] < self._over_bytes(plan) <= between[1]:
             yield from self._in_time(first)
 
     def _in_time(self, program: _Made[P]) -> Iterator[tuple[Attempt, _Form]]:
@@ -311,19 +337,35 @@ class _Aims(Generic[P]):
         propose: Propose[P],
         *,
         anew: bool = False,
+        rises: bool = True,
     ) -> P | None:
         """The plan whose program of the form of `program`, which is over the budget, may fit, where
         it is predicted to take less than so many seconds; `anew`: another plan even if that fits.
+        `rises`: whether a refused limit is followed by higher ones. Their programs are expected to
+        be over the budget, so that this is worth it only where none fits yet.
         """
         limit_bytes = self._limit_after(program.plan, tried, anew=anew)
-        if self._high is not None and self._high.estimate.step_seconds >= most_seconds:
-            return None  # Plans between that one and a smaller one are slower than it.
         while limit_bytes is not None:
+            if self._seconds_below(program.plan, limit_bytes) >= most_seconds:
+                return None
             self._asked_bytes = limit_bytes
             if (proposal := propose(limit_bytes, most_seconds)) is not None:
                 return proposal
-            limit_bytes = self._limits.after_refusal(limit_bytes)
+            limit_bytes = self._limits.after_refusal(limit_bytes) if rises else None
         return None
+
+    def _seconds_below(self, known: Plan, limit_bytes: int) -> float:
+        """How long a plan is expected to take under a limit: no less than the plan that was too
+        large, and on the line from a smaller one to it."""
+        if self._high is None:
+            return 0.0
+        low, high = (
+            (plan.estimate.peak_bytes, plan.estimate.step_seconds) for plan in (known, self._high)
+        )
+        if not low[0] < limit_bytes < high[0]:
+            return high[1]
+        share = (limit_bytes - low[0]) / (high[0] - low[0])
+        return max(high[1], low[1] + share * (high[1] - low[1]))
 
     def _limit_after(self, aim: Plan, tried: int, *, anew: bool) -> int | None:
         planned_bytes = aim.estimate.peak_bytes
@@ -358,9 +400,9 @@ def _peak_bytes(program: _Made[P]) -> int:
     return _overlapping_bytes(program.proposal.plan)
 
 
-def _smallest_as_fast(programs: Sequence[_Made[P]]) -> _Made[P]:
-    """The smallest of the programs that take hardly longer than the fastest one."""
-    most_seconds = shares.AS_FAST * min(each.seconds for each in programs)
+def _smallest(programs: Sequence[_Made[P]], factor: float) -> _Made[P]:
+    """The smallest of the programs within a factor of the fastest one's time."""
+    most_seconds = factor * min(each.seconds for each in programs)
     return min((each for each in programs if each.seconds <= most_seconds), key=_peak_bytes)
 
 
@@ -374,17 +416,6 @@ def _undominated(programs: Sequence[_Made[P]]) -> list[_Form]:
             for other in programs
         )
     ]
-
-
-def _comparable(programs: Sequence[_Made[P]]) -> list[_Form]:
-    """The forms that another plan is compiled in: the best one of the first plan, and one more if
-    that was nearly as fast: which one is smaller differs from plan to plan. A way whose program is
-    the same is left out."""
-    best = _smallest_as_fast(programs)
-    others = [each for each in programs if not _is_same(each, best)]
-    others.sort(key=lambda each: each.seconds)
-    near = [each for each in others if each.seconds <= shares.COMPARABLE * best.seconds]
-    return [best.form, *(each.form for each in near[:1])]
 
 
 def _is_same(program: _Made[P], other: _Made[P]) -> bool:

@@ -36,6 +36,7 @@ from kiwi.campaign.obvious_starts import better_start, obvious_starts
 from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.proposer import Orders, Proposal, Refusal
 from kiwi.campaign.refusals import infeasible_budget
+from kiwi.campaign.refused_limits import refused_limits
 from kiwi.campaign.reordered_units import Ordered
 from kiwi.campaign.tools import Tools, spent
 from kiwi.errors import NoPlanFoundError
@@ -135,6 +136,7 @@ class ProblemSearch:
         self._given = self._latest = start.solution
         self._seen: dict[tuple[int, ...], None] = {}
         self._layers = EqualLayers(start.problem, tools, self._seen)
+        self._refused = refused_limits(start.problem)
         nothing = np.zeros(start.problem.problem.horizon, dtype=np.int64)
         self._model, self._limit_alone_moves = _Model(nothing, nothing), False
         is_long = len(start.problem.units.units) >= shares.LONG_STEP and tools.compile is not None
@@ -147,7 +149,7 @@ class ProblemSearch:
         self._is_repeatable = True
         self._answer: SolveResult | None = None
         self._found: tuple[int, ...] | None = None
-        self._missed = 0
+        self._missed, self._is_first_faster = 0, False
         self._made_by = 0
         self.is_checked = tools.compile is not None
         self.most_rounds = shares.PROBLEM_ROUNDS if self.is_checked else shares.PREDICTED_ROUNDS
@@ -175,6 +177,7 @@ class ProblemSearch:
                 return self._layers.solve(problem, part, start)
 
         best = fastest_keeping(self._problem, corrected, own, starts, solved, allowed)
+        self._is_first_faster |= best.compared > 0 and best.solution == own
         self._spent, self._found = self._spent.and_also(best.took), own
         self._answer = result
         if best.solution != self._found:
@@ -226,7 +229,10 @@ class ProblemSearch:
         return replace(result, solution=result.solution[: len(result.solution) - extra])
 
     def _other_starts(self) -> tuple[tuple[int, ...], ...]:
-        return self._obvious_starts if self._missed < shares.MOST_MISSED else ()
+        """The starts for other shardings of the arguments. What these gain are copies that are
+        kept, for which later rounds have less memory: where they were slower, they stay so."""
+        is_hopeless = self._is_first_faster or self._missed >= shares.MOST_MISSED
+        return () if is_hopeless else self._obvious_starts
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
         """The next limit, lower by the heap's waste. Memory beyond that becomes part of the
@@ -250,7 +256,8 @@ class ProblemSearch:
             return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
         if self.is_checked and rounds[-1].is_tied:
             return self._relaxed_limit(rounds[-1])
-        return self._limits.after_refusal(self._limit_bytes, rounds)
+        least_bytes = self._refused.least_peak_bytes
+        return self._limits.after_refusal(self._limit_bytes, rounds, least_bytes)
 
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
         """The units in another order, if the heap wastes as much as the plan is over the budget.
@@ -337,6 +344,8 @@ class ProblemSearch:
     ) -> SolveResult:
         """Solves the problem; raises if there is no solution."""
         problem = planning.problem
+        if (known := self._refused.known(problem)) is not None:
+            raise _refusal(problem.limit_bytes or 0, known)
         result = self._layers.solve(problem, allowed, warm_start)
         self._made_by = self._layers.made_by
         self._spent = self._spent.and_also(spent(result))
@@ -349,21 +358,26 @@ class ProblemSearch:
             self._made_by = history.solution(OBVIOUS_START, problem.limit_bytes, result)
         # If the clock ended one search, another run may continue from another solution.
         self._is_repeatable = self._is_repeatable and result.deterministic
-        limit = problem.limit_bytes or 0
-        if result.status is SolveStatus.INFEASIBLE:
-            raise infeasible_budget(limit, result)
+        self._refused.take(problem, result)
         if result.solution is None:
-            raise NoPlanFoundError(
-                f"No plan was found in {result.seconds:.3g} s under {format_bytes(limit)}.",
-                cause="The budget is close to the least that is possible. " + result.message,
-                suggestion="A larger memory_budget or mesh"
-                + (', or effort="thorough".' if result.deterministic else ", or time limit."),
-            )
+            raise _refusal(problem.limit_bytes or 0, result)
         return replace(result, deterministic=self._is_repeatable)
 
     @functools.cached_property
     def _obvious_starts(self) -> tuple[tuple[int, ...], ...]:
         return obvious_starts(self._problem)
+
+
+def _refusal(limit_bytes: int, result: SolveResult) -> Refusal:
+    """The error for a limit under which a search found no plan."""
+    if result.status is SolveStatus.INFEASIBLE:
+        return infeasible_budget(limit_bytes, result)
+    return NoPlanFoundError(
+        f"No plan was found in {result.seconds:.3g} s under {format_bytes(limit_bytes)}.",
+        cause="The budget is close to the least that is possible. " + result.message,
+        suggestion="A larger memory_budget or mesh"
+        + (', or effort="thorough".' if result.deterministic else ", or time limit."),
+    )
 
 
 def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:

@@ -233,7 +233,22 @@ left."""
 
 NEARLY = 0.05
 """The first plan is compiled with gradients in time if its program is over the budget by at most
-this part of it: that saves up to about so much. Beyond, a plan of less memory comes first."""
+this part of it: that saves up to about so much. Beyond, a plan of less memory comes first, up to
+`FAR_OVER`. No second form is compiled for further plans whose program is larger than the best one's
+by more than this part."""
+
+FAR_OVER = 0.2
+"""The first plan is also compiled with gradients in time if its program is over the budget by more
+than this part of it. A plan of that much less memory is slower than one whose matmuls wait, and its
+program holds what begins early as well."""
+
+SMALLER_FORM = 1.05
+"""If the fastest program is over the budget by more than `NEARLY`, a smaller one says how further
+plans are compiled, unless it takes more than this multiple of its time."""
+
+LESS_OVER = 0.75
+"""Nor does a smaller program say so if it is over the budget by more than this part of what the
+fastest one is over."""
 
 FULL = 0.75
 """Metrics of the forward pass are read in time if the plan is predicted to need at least this part

@@ -25,6 +25,7 @@ are neighbours and triggers; values from outside are older. For the body around 
 step.
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 from kiwi.emit.execution import Copy, Execution
@@ -99,8 +100,10 @@ class Barriers:
         return sum(barrier.pointer_bytes for barrier in self.steps)
 
 
+@functools.lru_cache(maxsize=4)
 def barriers(execution: Execution) -> Barriers:
-    """The barriers of an execution's schedule."""
+    """The barriers of an execution's schedule. The last ones are kept: forms of one plan are
+    compared with each other before one of them is emitted."""
     return _BarrierBuilder(execution).build()
 
 

@@ -7,8 +7,13 @@ import pytest
 import kiwi
 from benchmarks.solver.generated.sources import as_recorded
 from examples import mlp
-from kiwi.campaign import shares
+from kiwi.campaign import problem_search, shares
+from kiwi.campaign.copies_kept import Keeping
+from kiwi.campaign.tools import Tools
+from kiwi.problem.build import NONE_KEPT
+from kiwi.problem.solved import Start
 from kiwi.solver import evaluate
+from kiwi.solver.effort import Allowance
 
 CONFIG = mlp.MlpConfig(layers=3, width=1024, batch=16384, optimizer="adam")
 
@@ -60,3 +65,20 @@ def test_what_is_stated_of_the_solution_is_the_evaluators(free):
         evaluate(free.origin.planning.problem, found.solution).cost
     )
     assert found.bound <= found.objective
+
+
+def test_shardings_that_were_slower_are_not_searched_again(free, monkeypatch):
+    offered = []
+
+    def keeping(planning, corrected, found, starts, solve, allowed):
+        offered.append(len(starts()))
+        return Keeping(tuple(found), NONE_KEPT, 1.0, Allowance(0.0, 0.0), compared=1)
+
+    monkeypatch.setattr(problem_search, "fastest_keeping", keeping)
+    origin, budget_bytes = free.origin, 2 * free.estimate.peak_bytes
+    settings = replace(origin.settings, memory_budget_bytes=budget_bytes)
+    start = Start(origin.planning, free.solve_result.solution)
+    search = problem_search.ProblemSearch(origin.planner, origin.step, Tools(settings), start)
+    for limit_bytes in (budget_bytes, budget_bytes - 1):
+        search.propose(limit_bytes)
+    assert offered[0] > 0 and offered[1] == 0

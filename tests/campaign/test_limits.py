@@ -103,3 +103,11 @@ def test_an_overlapping_program_far_over_the_budget_is_not_aimed_at():
     limits = OverlapLimits(BUDGET)
     far = Measured(BUDGET, BUDGET, int(BUDGET * (1 + shares.MOST_OVER)) + 1)
     assert limits.after_program(far, 0, is_tied=False) is None
+
+
+def test_a_problem_that_was_refused_rises_to_the_least_peak_that_was_found():
+    limits, first = ProblemLimits(BUDGET), [a_round(BUDGET, BUDGET, BUDGET + WASTE)]
+    assert limits.after_refusal(BUDGET - 2 * WASTE, first) == BUDGET - WASTE
+    above, near = BUDGET - WASTE // 2, BUDGET - int(shares.LEAST_LOWERING * BUDGET)
+    assert limits.after_refusal(BUDGET - 2 * WASTE, first, above) == above
+    assert limits.after_refusal(BUDGET - 2 * WASTE, first, near) is None

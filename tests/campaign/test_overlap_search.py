@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -10,8 +11,11 @@ import pytest
 
 import kiwi
 from kiwi.campaign import overlap_search
+from kiwi.campaign.attempts import NEEDED_BARRIERS
+from kiwi.campaign.closed_loop import ClosedLoop
 from kiwi.campaign.overlap_search import OverlapSearch
-from kiwi.campaign.proposer import Proposal
+from kiwi.campaign.proposer import Orders, Proposal
+from kiwi.campaign.tools import Tools
 from kiwi.errors import CompileCheckError
 from kiwi.plans.plan import Plan
 from kiwi.xla.read.compiled_program import CompiledProgram
@@ -21,6 +25,7 @@ from tests.helpers.on_cpu import ON_CPU
 
 BUDGET = 2**30
 WITHIN, OVER, FAR_OVER = BUDGET, BUDGET + BUDGET // 25, BUDGET + BUDGET // 10
+HALF_OVER, QUARTER_OVER = BUDGET + BUDGET // 2, BUDGET + BUDGET // 4
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +87,60 @@ def test_far_over_the_budget_a_plan_of_less_memory_comes_first(base: Plan):
     programs = [(FAR_OVER, 1.0), (OVER, 1.0), (WITHIN, 1.1), (WITHIN, 0.5)]
     plan, left = found_of(base, programs, plans=1)
     assert plan is not None and plan.execution.gradients_in_time and left == 1
+
+
+def test_very_far_over_the_budget_gradients_in_time_come_at_once(base: Plan):
+    plan, left = found_of(base, [(HALF_OVER, 1.0), (WITHIN, 1.04), (WITHIN, 0.5)], plans=1)
+    assert plan is not None and plan.execution.gradients_in_time and left == 1
+    assert plan.compiled is not None and plan.compiled.step_seconds == 1.04
+
+
+def test_a_smaller_form_that_is_hardly_slower_is_that_of_further_plans(base: Plan):
+    programs = [(HALF_OVER, 1.0), (QUARTER_OVER, 1.04), (WITHIN, 1.06), (WITHIN, 0.5)]
+    plan, left = found_of(base, programs, plans=1)
+    assert plan is not None and plan.execution.gradients_in_time and left == 1
+
+
+@pytest.mark.parametrize("smaller", [(HALF_OVER - 2**20, 1.04), (QUARTER_OVER, 1.06)])
+def test_a_form_that_saves_little_or_takes_long_is_not(base: Plan, smaller: tuple[int, float]):
+    programs = [(HALF_OVER, 1.0), smaller, (WITHIN, 1.0), (WITHIN, 0.5)]
+    plan, left = found_of(base, programs, plans=1)
+    assert plan is not None and not plan.execution.gradients_in_time and left == 1
+
+
+def test_no_larger_plan_follows_a_refusal_once_a_program_fits(base: Plan):
+    asked = limits_asked(base, [(FAR_OVER, 1.0), (WITHIN // 2, 1.1)])
+    assert len(asked) == 2 and asked[0] < asked[1]
+
+
+def test_no_plan_is_sought_between_two_that_take_about_as_long(base: Plan):
+    asked = limits_asked(base, [(FAR_OVER, 1.0), (WITHIN // 2, 1.0)])
+    assert len(asked) == 1
+
+
+def limits_asked(base: Plan, programs: list[tuple[int, float]]) -> list[int]:
+    """The limits under which plans of less memory are asked for; of these the first one is there,
+    as much slower as its program."""
+    left, asked = iter(programs), list[int]()
+    first_seconds = base.estimate.step_seconds
+
+    def compiled(step: Any) -> CompiledProgram:
+        peak_bytes, seconds = next(left)
+        assert base.compiled is not None and base.compiled.time is not None
+        time = replace(base.compiled.time, step_seconds=seconds * first_seconds, communication=())
+        return replace(base.compiled, peak_bytes=peak_bytes, time=time)
+
+    def propose(limit_bytes: int, most_seconds: float) -> Proposal | None:
+        asked.append(limit_bytes)
+        if len(asked) > 1:
+            return None
+        seconds = programs[1][1] * first_seconds
+        estimate = replace(base.estimate, peak_bytes=limit_bytes, step_seconds=seconds)
+        return Proposal(replace(base, estimate=estimate), limit_bytes)
+
+    search: OverlapSearch[Proposal] = OverlapSearch(BUDGET, [begins(compiled)])
+    assert search.run(Proposal(base, BUDGET), propose) is not None
+    return asked
 
 
 def test_once_a_form_fits_larger_plans_are_compiled_in_that_form_alone(base: Plan):
@@ -162,3 +221,22 @@ def test_a_way_that_failed_to_compile_is_tried_with_the_next_plan(base: Plan):
     found = search.run(Proposal(base, BUDGET), propose)
     assert found is not None and found.plan.compiled is not None
     assert found.plan.compiled.step_seconds == 1.0 and not list(programs)
+
+
+def test_a_plan_that_was_compiled_before_is_not_compiled_again(base: Plan):
+    assert base.compiled is not None and base.origin is not None
+    program, count = base.compiled, list[int]()
+
+    def compiled(step: Any) -> CompiledProgram:
+        count.append(1)
+        return program
+
+    tools = Tools(base.origin.settings, begins(compiled))
+    proposer: Any = SimpleNamespace(orders=Orders(range(1), of_all=1))
+    loop: ClosedLoop[Proposal] = ClosedLoop(base.origin.planner, proposer, BUDGET, tools)
+    for plan in (base, replace(base, execution=replace(base.execution))):
+        assert loop._compiled(Proposal(plan, BUDGET), NEEDED_BARRIERS).plan.compiled is program
+    assert len(count) == 1
+    other = replace(base, execution=replace(base.execution, tied_steps=frozenset({0})))
+    loop._compiled(Proposal(other, BUDGET), NEEDED_BARRIERS)
+    assert len(count) == 2

@@ -8,7 +8,8 @@ are priced by the true cost.
 
 1. *Balance.* All weight is on the first channel, computation, for a few rounds. Where another
    channel is larger in what they find, weight moves there, by bisection in each window. Weights
-   found for a problem like this one (`Request.balances`) are where it begins.
+   found for a problem like this one (`Request.balances`) are where it begins. If computation is
+   the largest wherever it was given all, and the gap is closed, this is the end.
 2. *Search*, at the balance, with all rounds. Most often computation is the largest wherever it was
    given all: then bound and cost are those of the problem without loads, and this is the end.
 3. *Rest.* Options that are in no better solution are left out at the weights that were tried, and
@@ -123,7 +124,7 @@ class _Search:
                 return True
             if not self._weights.moved(loads) or self._is_closed:
                 break
-        return not self._is_closed or not self._weights.balances
+        return not self._is_closed
 
     def _solved(self, *, is_rough: bool) -> Loads:
         """Takes the solver's result at the weights; returns its loads."""

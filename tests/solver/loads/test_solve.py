@@ -1,5 +1,8 @@
 """Channels that work at once: the referee by hand, and searches against brute force."""
 
+import importlib
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,8 @@ from kiwi.errors import InvalidProblemError
 from kiwi.solver import Edge, Node, Problem, evaluate, solve
 from kiwi.solver.problem import Load
 from tests.solver.random_problems import loaded_problem
+
+loads_solve = importlib.import_module("kiwi.solver.loads.solve")
 
 
 def test_of_each_window_only_the_largest_channel_counts() -> None:
@@ -44,6 +49,25 @@ def test_weight_moves_to_the_channel_that_is_larger() -> None:
     result = solve(Problem((work, *sends), (), None, horizon=1), gap=0.0)
     assert result.objective == 5.5
     assert result.bound <= 5.5
+
+
+def test_where_computation_is_the_largest_channel_one_search_is_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched = list[int | None]()
+    solved = loads_solve._Search._asked
+
+    def asked(search: Any, *, is_rough: bool) -> Any:
+        searched.append(search._request.round_limit)
+        return solved(search, is_rough=is_rough)
+
+    monkeypatch.setattr(loads_solve._Search, "_asked", asked)
+    work = Node("work", np.array([3.0]), ((),), loads=(Load(0, 0, np.array([3.0])),))
+    send = Load(0, 1, np.array([2.0, 0.0]))
+    choice = Node("send or wait", np.array([2.0, 2.5]), ((), ()), loads=(send,))
+    result = solve(Problem((work, choice), (), None, horizon=1))
+    assert (result.objective, result.bound) == (3.0, pytest.approx(3.0))
+    assert len(searched) == 1
 
 
 def test_bound_below_optimum_below_objective() -> None:
