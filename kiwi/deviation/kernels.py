@@ -4,8 +4,7 @@ program.
 `kiwi.plans.deviations` explains how both sides are attributed and grouped.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kiwi.errors import InvalidArgumentError
@@ -15,10 +14,9 @@ from kiwi.plans.deviations import (
     COMPUTE,
     MEMORY,
     KernelDeviation,
-    grouped,
     seconds_rows,
 )
-from kiwi.plans.memory_report import MemoryReport, memory_report
+from kiwi.plans.peak_deviations import peak_rows
 from kiwi.plans.record import PlanRecord
 from kiwi.plans.summary import table
 from kiwi.sizes import format_bytes, format_seconds
@@ -88,7 +86,7 @@ def deviation(plan: PlanRecord) -> Deviation:
             suggestion='verify="auto", or ' + ", ".join(f'"{name}"' for name in COMPILERS) + ".",
         )
     kernels = [
-        *_memory_rows(plan, memory_report(plan)),
+        *peak_rows(plan),
         *seconds_rows(plan, _compiled_seconds(plan)),
     ]
     return Deviation(
@@ -101,19 +99,6 @@ def deviation(plan: PlanRecord) -> Deviation:
         compiled.collective_uses,
         tuple(sorted(kernels, key=lambda kernel: (kernel.what, -abs(kernel.excess), kernel.name))),
     )
-
-
-def _memory_rows(plan: PlanRecord, report: MemoryReport) -> Iterable[KernelDeviation]:
-    held: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)
-    for row in report.differences:
-        if row.unit < 0:
-            pair = float(row.predicted_bytes), float(row.compiled_bytes)
-            yield KernelDeviation(MEMORY, *pair, f"{row.what} {row.name}".strip(), row.source_line)
-            continue
-        kind = "copy for " if row.what == "copy" else ""
-        held[kind, ""][row.unit] = row.predicted_bytes, row.compiled_bytes
-    for (kind, _), by_unit in held.items():
-        yield from grouped(plan, MEMORY, by_unit, kind)
 
 
 def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:

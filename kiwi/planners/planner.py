@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from kiwi.campaign.known_peaks import at_most_known, note_peak
 from kiwi.campaign.notes import costly_kernels
-from kiwi.campaign.shares import NOTICED_KERNEL
 from kiwi.campaign.tools import CLOCK_ENDED_SEARCH, Tools, check_search
 from kiwi.errors import (
     BudgetNotMetError,
@@ -32,9 +31,9 @@ from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh, TensorSharding, enumerate_shardings
 from kiwi.messages import Note, topics
 from kiwi.options import Settings
+from kiwi.planners.noticed_deviations import noticed_deviations
 from kiwi.planners.whole_regions import naming_whole
 from kiwi.plans.cross_check import CrossCheck, cross_checked
-from kiwi.plans.deviations import KernelDeviation, seconds_rows
 from kiwi.plans.estimate import estimate_schedule
 from kiwi.plans.of_solution import plan_of_solution
 from kiwi.plans.plan import Plan
@@ -170,7 +169,7 @@ class Planner(ABC):
         return replace(
             plan,
             cross_check=checked,
-            deviations=_deviations(plan),
+            deviations=noticed_deviations(plan),
             planning_seconds=seconds,
             notes=(*notes, *uncheckable),
             planner_parameters=self.parameters,
@@ -340,13 +339,3 @@ def _pinned_arguments(
         if len(allowed) == 1:
             found[value] = allowed[0]
     return found
-
-
-def _deviations(plan: Plan) -> tuple[KernelDeviation, ...]:
-    """Kernels whose seconds differ from the plan's, the largest difference first."""
-    if plan.compiled is None or plan.compiled.time is None or not plan.breakdown.has_costs:
-        return ()
-    rows = seconds_rows(plan, plan.compiled.time.by_unit)
-    noticed = NOTICED_KERNEL * plan.compiled.time.step_seconds
-    found = (row for row in rows if abs(row.excess) >= noticed)
-    return tuple(sorted(found, key=lambda row: (-abs(row.excess), row.name)))

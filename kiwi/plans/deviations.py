@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kiwi.plans.breakdown import Decision
-from kiwi.sizes import format_seconds
+from kiwi.sizes import format_bytes, format_seconds
 from kiwi.xla.simulated import UnitSeconds
 
 MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
@@ -43,6 +43,7 @@ class KernelDeviation:
     - `source_line`: `"file.py:12 (function)"`, "" if unknown.
     - `shape`: the shape of its first unit's first result.
     - `units`: the plan's units, in order; empty for memory that no unit owns.
+    - `cause`: why only one side holds a buffer, see `kiwi.plans.peak_deviations`; "" if unknown.
     """
 
     what: str
@@ -52,6 +53,7 @@ class KernelDeviation:
     source_line: str = ""
     shape: tuple[int, ...] = ()
     units: tuple[int, ...] = ()
+    cause: str = ""
 
     @property
     def excess(self) -> float:
@@ -79,9 +81,16 @@ def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable
 
 
 def grouped(
-    plan: Planned, what: str, by_unit: Mapping[int, tuple[float, float]], prefix: str = ""
+    plan: Planned,
+    what: str,
+    by_unit: Mapping[int, tuple[float, float]],
+    prefix: str = "",
+    cause: str = "",
 ) -> Iterable[KernelDeviation]:
-    """One row for the sum over equal units; rows in which both sides agree are left out."""
+    """One row for the sum over equal units; rows in which both sides agree are left out.
+
+    - `prefix`: what stands before the name of a row. `cause`: as of `KernelDeviation`.
+    """
     groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
     for unit in sorted(by_unit):
         decision = plan.decisions[unit]
@@ -91,7 +100,7 @@ def grouped(
         if predicted != compiled:
             members = tuple(units)
             pair = float(predicted), float(compiled)
-            yield KernelDeviation(what, *pair, prefix + name, source_line, shape, members)
+            yield KernelDeviation(what, *pair, prefix + name, source_line, shape, members, cause)
 
 
 def _kind(decision: Decision) -> str:
@@ -102,9 +111,30 @@ def _kind(decision: Decision) -> str:
 def worst_text(rows: Sequence[KernelDeviation]) -> str:
     """A sentence that names the kernels whose seconds differ most; "" if none differs."""
     timed = [row for row in rows if row.what in (COMPUTE, COMMUNICATION)]
-    worst = sorted(timed, key=lambda row: -abs(row.excess))[:MOST_NAMED]
     return "; ".join(
-        f"{row.name}{' of ' + row.source_line if row.source_line else ''}: {row.what} "
+        f"{row.name}{_source(row)}: {row.what} "
         f"{format_seconds(row.compiled)} for {format_seconds(row.predicted)}"
-        for row in worst
+        for row in _largest(timed)
     )
+
+
+def worst_memory_text(rows: Sequence[KernelDeviation], excess_bytes: float) -> str:
+    """A sentence that names the buffers that make the compiled peak larger or smaller than the
+    estimate; "" if none does.
+
+    - `excess_bytes`: the compiled peak less the estimated one.
+    """
+    held = [row for row in rows if row.what == MEMORY and row.excess * excess_bytes < 0]
+    return "; ".join(
+        f"{row.name}{_source(row)} {format_bytes(row.compiled)} for {format_bytes(row.predicted)}"
+        + (f", {row.cause}" if row.cause else "")
+        for row in _largest(held)
+    )
+
+
+def _largest(rows: Sequence[KernelDeviation]) -> Sequence[KernelDeviation]:
+    return sorted(rows, key=lambda row: -abs(row.excess))[:MOST_NAMED]
+
+
+def _source(row: KernelDeviation) -> str:
+    return f" of {row.source_line.rsplit('/', 1)[-1]}" if row.source_line else ""

@@ -121,8 +121,8 @@ class PlanRecord:
     - `history`: the attempts of the search (`kiwi.campaign.attempts`). `made_by`: the positions in
       it of the two attempts that made the plan's solution and its program.
     - `timings`: where the time of planning went, from tracing on; empty in plans from files.
-    - `deviations`: the kernels whose compiled seconds differ from the plan, the largest difference
-      first.
+    - `deviations`: where the compiled program differs from the plan: kernels by their seconds,
+      then buffers at another peak than planned, each with the largest difference first.
     - `corrections`: corrected prices: those that the plan was made with, and those that its
       programs taught.
     - `cross_check`: the program of another compiler than the plan's, if one checked it.

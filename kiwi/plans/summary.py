@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from kiwi.plans.breakdown import PARTS, Decision
-from kiwi.plans.deviations import worst_text
+from kiwi.plans.deviations import worst_memory_text, worst_text
 from kiwi.plans.record import PlanRecord
 from kiwi.problem.predicted_collectives import describe
 from kiwi.sizes import format_bytes, format_seconds
@@ -14,8 +14,9 @@ from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 _MOST_ROWS = 8
 _LEAST_SHARE = 0.05
 """Stages with a smaller share of the time are not shown."""
-SAME_TIME = 0.05
-"""Up to this difference the compiled step is said to take the planned time."""
+SAME_TIME = SAME_PEAK = 0.05
+"""Up to this difference the compiled step is said to take the planned time, or the planned
+memory."""
 
 _LONGEST_PATH = 44
 _INDEX = re.compile(r"\[\d+\]")
@@ -125,8 +126,19 @@ def _memory(plan: PlanRecord) -> str:
         f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
         f"estimated / compiled {ratio:.2f}\n"
         f"  arguments {format_bytes(c.argument_bytes)}, "
-        f"temporaries {format_bytes(c.temporary_bytes)}{_host(plan)}{_rounds(plan)}"
+        f"temporaries {format_bytes(c.temporary_bytes)}{_why_other_peak(plan)}{_host(plan)}"
+        f"{_rounds(plan)}"
     )
+
+
+def _why_other_peak(plan: PlanRecord) -> str:
+    """The buffers that make the compiled peak another one than estimated."""
+    assert plan.compiled is not None
+    excess_bytes = plan.compiled.peak_bytes - plan.estimate.peak_bytes
+    if abs(excess_bytes) <= SAME_PEAK * plan.compiled.peak_bytes:
+        return ""
+    worst = worst_memory_text(plan.deviations, excess_bytes) or "no buffer by itself"
+    return f"\n  at the compiled peak, compiled for planned: {worst}"
 
 
 def _unchecked(plan: PlanRecord) -> str:

@@ -13,8 +13,12 @@ from kiwi.deviation import Deviation, deviation
 from kiwi.deviation.kernels import COMPUTE, MEMORY
 from kiwi.deviation.measured import Measured
 from kiwi.errors import InvalidArgumentError
+from kiwi.plans.deviations import KernelDeviation, worst_memory_text
 from kiwi.plans.memory_report import predicted_by_owner, unit_at_peak
+from kiwi.plans.peak_deviations import AHEAD, LONGER, NOT_HELD
 from tests.helpers.on_cpu import ON_CPU
+
+MIB = 2.0**20
 
 FILE = """
 import jax
@@ -70,6 +74,40 @@ def test_both_sides_are_the_plans(plan: kiwi.Plan, told: Deviation):
     assert told.predicted_step_seconds == plan.estimate.step_seconds
     assert told.compiled_step_seconds == plan.compiled.step_seconds
     assert told.peak_ratio == plan.estimate.peak_bytes / plan.compiled.peak_bytes
+
+
+def test_buffers_of_one_side_have_a_cause(plan: kiwi.Plan, told: Deviation):
+    assert plan.compiled is not None and plan.compiled.memory is not None
+    peak_unit = unit_at_peak(plan.compiled.memory)
+    causes = {row: row.cause for row in told.of(MEMORY) if row.units}
+    assert causes
+    for row, cause in causes.items():
+        is_one_sided = not row.compiled or not row.predicted
+        assert bool(cause) == is_one_sided
+        if cause == AHEAD:
+            assert not row.predicted and min(row.units) > peak_unit
+        elif cause == LONGER:
+            assert not row.predicted and max(row.units) <= peak_unit
+
+
+def test_another_peak_than_planned_names_its_buffers(plan: kiwi.Plan):
+    rows = [
+        KernelDeviation(MEMORY, 0.0, 4 * MIB, "dot (forward)", "a/b.py:3 (f)", cause=AHEAD),
+        KernelDeviation(MEMORY, 6 * MIB, 0.0, "exp (forward)", "a/b.py:5 (f)", cause=NOT_HELD),
+        KernelDeviation(COMPUTE, 0.0, 9e9, "sort (forward)"),
+    ]
+    assert worst_memory_text(rows, 1 * MIB) == (
+        "dot (forward) of b.py:3 (f) 4.00 MiB for 0 B, ahead of its turn"
+    )
+    assert worst_memory_text(rows, -1 * MIB) == (
+        "exp (forward) of b.py:5 (f) 0 B for 6.00 MiB, not held"
+    )
+    assert plan.compiled is not None
+    larger = replace(plan.compiled, peak_bytes=2 * plan.estimate.peak_bytes)
+    shown = str(replace(plan, compiled=larger, deviations=tuple(rows)))
+    assert "at the compiled peak, compiled for planned: dot (forward) of b.py:3" in shown
+    same = replace(plan.compiled, peak_bytes=plan.estimate.peak_bytes)
+    assert "at the compiled peak" not in str(replace(plan, compiled=same, deviations=tuple(rows)))
 
 
 def test_rows_of_memory_add_up(plan: kiwi.Plan, told: Deviation):

@@ -18,12 +18,18 @@ function deviationsSection() {
     el("td", { class: "n" }, planned === compiled ? "" : planned ? signedPercent(compiled / planned - 1) : "new")];
   const totals = el("table", {}, headTable(["", "planned", "compiled", "change"], 1),
     el("tbody", {}, pairs.map(([name, format, a, b]) => el("tr", {}, el("td", {}, name), cells(format, a, b)))));
-  const rows = [...(plan.deviations || [])].filter((d) => d.what !== "memory").sort((a, b) => Math.abs(b.compiled - b.predicted) - Math.abs(a.compiled - a.predicted));
-  const listed = rows.slice(0, MOST_DEVIATIONS).map((d) => el("tr", {}, el("td", {}, d.name), el("td", { class: "code" }, fileLine(d.source_line || "")), el("td", {}, d.what),
-    el("td", { class: "n" }, d.units.length || ""), el("td", { class: "n" }, seconds(d.predicted)), el("td", { class: "n" }, seconds(d.compiled)), el("td", { class: "n" }, signed(seconds, d.compiled - d.predicted))));
+  const excess = (d) => Math.abs(d.compiled - d.predicted);
+  const sorted = (isMemory) => [...(plan.deviations || [])].filter((d) => (d.what === "memory") === isMemory).sort((a, b) => excess(b) - excess(a));
+  const rows = sorted(false), buffers = sorted(true);
+  const row = (d, format, what) => el("tr", {}, el("td", {}, d.name), el("td", { class: "code" }, fileLine(d.source_line || "")), el("td", {}, what),
+    el("td", { class: "n" }, d.units.length || ""), el("td", { class: "n" }, format(d.predicted)), el("td", { class: "n" }, format(d.compiled)), el("td", { class: "n" }, signed(format, d.compiled - d.predicted)));
+  const listed = rows.slice(0, MOST_DEVIATIONS).map((d) => row(d, seconds, d.what));
+  const held = el("div", { class: "scroll" }, el("table", { id: "buffers" }, headTable(["Buffer at the compiled peak", "Source", "Cause", "Operators", "planned", "compiled", "change"], 3),
+    el("tbody", {}, buffers.slice(0, MOST_DEVIATIONS).map((d) => row(d, bytes, d.cause)))));
   const table = rows.length ? el("div", { class: "scroll" }, el("table", {}, headTable(["Kernel", "Source", "What", "Operators", "planned", "compiled", "change"], 3), el("tbody", {}, listed))) : null;
   section("deviations", "Planned and compiled", `What ${checks.target} made of the plan. A fused kernel counts for its last operator: one row may take more where others take nothing.`
-    + (rows.length > MOST_DEVIATIONS ? ` The ${MOST_DEVIATIONS} largest of ${rows.length} differences.` : ""), el("div", { class: "wide" }, totals), rows.length ? el("h3", { style: "margin-top:12px" }, "Kernels") : null, table);
+    + (rows.length > MOST_DEVIATIONS ? ` The ${MOST_DEVIATIONS} largest of ${rows.length} differences.` : ""), el("div", { class: "wide" }, totals), rows.length ? el("h3", { style: "margin-top:12px" }, "Kernels") : null, table,
+    buffers.length ? el("h3", { style: "margin-top:12px" }, "Memory") : null, buffers.length ? held : null);
 }
 
 const OUTCOMES = { answer: "good", "over the budget": "bad", "no plan": "bad", "does not compile": "bad" };
