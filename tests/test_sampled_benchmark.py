@@ -60,7 +60,9 @@ def test_every_kind_of_block_is_drawn_alone():
         assert any(choice.startswith(f"{name}/") for choice in choices)
 
 
-@pytest.mark.parametrize("index", [1, 2, 12, 20])
+@pytest.mark.parametrize(
+    "index", [2, 20, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 12))]
+)
 def test_plain_jax_runs_a_whole_model(index: int):
     model = draw_model(SEED, index, TINY)
     state, batch = model.make_arguments()

@@ -113,8 +113,8 @@ def test_loss_decreases(module: ModuleType, config):
         pytest.param(*case.values, remat, id=f"{case.id}-{remat}")
         for case in ONE_BLOCK
         for remat in ("full", "dots", "dots_no_batch")
-        # Only matmuls in batches tell the two apart.
-        if remat != "dots_no_batch" or case.values[0] in (gpt, encoder_decoder, moe)
+        # The policies are jax's. Only matmuls in batches tell the latter two apart.
+        if remat == "full" or case.values[0] in (gpt, moe)
     ],
 )
 def test_remat_computes_the_same(module: ModuleType, config, remat: Remat):

@@ -12,6 +12,12 @@ from tests.literature.formulations.random_graphs import random_graph, random_lim
 
 PROBLEMS = 220
 CHUNK = 20
+QUICK = 80
+"""So many problems are solved in every run of the tests."""
+CHUNKS = [
+    pytest.param(first, marks=[pytest.mark.slow] if first >= QUICK else [])
+    for first in range(0, PROBLEMS, CHUNK)
+]
 ORACLES = {
     "full": full_seconds,
     "joint": joint_seconds,
@@ -20,7 +26,7 @@ ORACLES = {
 """From the most freedom to the least."""
 
 
-@pytest.mark.parametrize("first", range(0, PROBLEMS, CHUNK))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_each_agrees_with_its_definition_and_freedom_costs_no_more(first: int) -> None:
     solved = 0
     for seed in range(first, first + CHUNK):
@@ -34,7 +40,7 @@ def test_each_agrees_with_its_definition_and_freedom_costs_no_more(first: int) -
     assert 0 < solved < CHUNK  # some limits can be met, some cannot
 
 
-@pytest.mark.parametrize("first", range(0, PROBLEMS, CHUNK))
+@pytest.mark.parametrize("first", CHUNKS)
 def test_stages_alone_agree_and_the_relaxation_bounds_them(first: int) -> None:
     """What `solve_formulation` seldom gets to is tested as well as what it begins with."""
     attained = 0
