@@ -51,8 +51,10 @@ def base():
 
 
 @pytest.fixture
-def tightened(base):
-    """The closed loop of a search, with a compiler, if any."""
+def tightened(base, monkeypatch):
+    """The closed loop of a search, with a compiler, if any. All plans of these tests have one
+    execution, and their compiler tells them apart by the limit."""
+    monkeypatch.setattr("kiwi.campaign.closed_loop._is_same_program", lambda *_: False)
 
     def run(find, compile_step, *, budget=BUDGET, most_orders=8, other_order=None, **options):
         options = {"cause": "", "other_order": other_order, **options}

@@ -15,6 +15,7 @@ PACKAGE = Path(kiwi.__file__).parent
 
 PRIVATE_NAMES = (
     "jax._src.ad_checkpoint.remat_p",
+    "jax._src.callback.emit_python_callback",
     "jax._src.core.NamedAxisEffect",
     "jax._src.compiler.get_compile_options",
     "jax._src.config.string_or_object_state",
