@@ -147,7 +147,8 @@ class Problem:
         **Raises:** `InfeasibleBudgetError` if no options fit; `NoPlanFoundError` if the search
         ended without any.
         """
-        tools = Tools.of(replace(self.settings, verify=None))
+        operators = len(self.planning.units.units)
+        tools = Tools.of(replace(self.settings, verify=None), operators)
         result = tools.solve(self.planning.problem, tools.allowance)
         budget = format_bytes(self.settings.memory_budget_bytes)
         if result.status is SolveStatus.INFEASIBLE:

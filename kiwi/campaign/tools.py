@@ -13,7 +13,7 @@ from kiwi.errors import InvalidArgumentError, UnknownSolverError, check_known
 from kiwi.messages import Note, topics
 from kiwi.options import GRANULARITIES, Settings
 from kiwi.solver import SOLVERS, Problem, Progress, SolveResult, solve
-from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
+from kiwi.solver.effort import EFFORTS, Allowance, effort_work
 from kiwi.solver.result import INTERRUPTED, Balances, OnProgress
 from kiwi.solver.solve import COUNT_WORK
 from kiwi.targets.registry import is_own_compiler, planned_target
@@ -49,6 +49,7 @@ class Tools:
     - `learns_overlap`: whether a search ends with `LessOverlap` if a program hides less than its
       plan counts on.
     - `share`: the share of the settings' allowance that searches may spend.
+    - `operators`: how many operators the step has, for the allowance; None if nobody said.
     - `history`: the log of all attempts of one planning, shared by tools made from others.
     - `interruption`: shared by all tools made from these. After Ctrl-C, searches end after their
       first rounds, so that what was found becomes a plan.
@@ -59,18 +60,19 @@ class Tools:
     compiles_overlapping: tuple[Begin, ...] = ()
     learns_overlap: bool = False
     share: float = 1.0
+    operators: int | None = None
     history: History = field(default_factory=History)
     interruption: Interruption = field(default_factory=Interruption)
 
     @staticmethod
-    def of(settings: Settings) -> "Tools":
-        """The tools of settings, with the compiler that `settings.verify` names, if it is the
-        plan's own."""
+    def of(settings: Settings, operators: int | None = None) -> "Tools":
+        """The tools of settings, for a step of so many operators, with the compiler that
+        `settings.verify` names, if it is the plan's own."""
         target = settings.verify
         if target is None or not is_own_compiler(target, settings.mesh.hardware):
-            return Tools(settings)
+            return Tools(settings, operators=operators)
         compile = functools.partial(begin_for, target)
-        return Tools(settings, compile, overlapping_compiles(target))
+        return Tools(settings, compile, overlapping_compiles(target), operators=operators)
 
     def with_settings(self, **changes: Any) -> "Tools":
         """The tools with other settings."""
@@ -88,7 +90,7 @@ class Tools:
     @property
     def allowance(self) -> Allowance:
         """The allowance of all searches for a plan together."""
-        work = EFFORTS[self.settings.effort] * WORK_PER_SECOND
+        work = effort_work(self.settings.effort, self.operators)
         return Allowance(work, self.settings.time_limit_seconds).part(self.share)
 
     def solve(

@@ -145,7 +145,7 @@ class Planner(ABC):
         check_search(settings)
         self.check(settings.mesh)
         self._check_step(step, settings)
-        tools = Tools.of(settings)
+        tools = Tools.of(settings, len(step.units.units))
         tools = tools if is_checked else tools.unchecked
         known = replace(settings, planner=self.name, verify=settings.verify if is_checked else None)
         try:

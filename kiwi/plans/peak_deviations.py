@@ -18,6 +18,9 @@ from kiwi.plans.record import PlanRecord
 
 AHEAD, LONGER, NOT_HELD = "ahead of its turn", "longer than planned", "not held"
 
+NO_OPERATOR = "buffers of no operator"
+"""The name of buffers that XLA names after none, most often those that a loop carries."""
+
 
 def peak_rows(plan: PlanRecord) -> Iterable[KernelDeviation]:
     """The buffers at the compiled peak on which plan and program disagree: one row for those of
@@ -31,7 +34,8 @@ def peak_rows(plan: PlanRecord) -> Iterable[KernelDeviation]:
     for row in differences:
         if row.unit < 0:
             pair = float(row.predicted_bytes), float(row.compiled_bytes)
-            yield KernelDeviation(MEMORY, *pair, f"{row.what} {row.name}".strip(), row.source_line)
+            name = f"{row.what} {row.name}".strip() if row.what != "other" else NO_OPERATOR
+            yield KernelDeviation(MEMORY, *pair, name, row.source_line)
     for (prefix, cause), by_unit in _by_cause(differences, peak_unit).items():
         yield from grouped(plan, MEMORY, by_unit, prefix, cause)
 

@@ -13,7 +13,26 @@ WORK_PER_SECOND = 2e8
 measured: the figure only lets efforts be read as seconds."""
 
 EFFORTS: Mapping[str, float] = {"quick": 10.0, "normal": 60.0, "thorough": 240.0}
-"""The allowance of all searches for one plan, in seconds of such a core."""
+"""The allowance of all searches for one plan, in seconds of such a core, for a large step."""
+
+LARGE_STEP = 250
+"""From so many operators on a step is large. Smaller ones are allowed a part of an effort: they are
+traced and compiled in less time, too, and their users wait for no more."""
+
+LEAST_SECONDS = 5.0
+"""The least allowance of a small step."""
+
+WHOLE_EFFORTS = ("thorough",)
+"""Efforts that are the same for every step."""
+
+
+def effort_work(effort: str, operators: int | None = None) -> float:
+    """The work that an effort allows for a step of so many operators; None for a large one."""
+    seconds = EFFORTS[effort]
+    if operators is not None and effort not in WHOLE_EFFORTS:
+        part = min(1.0, operators / LARGE_STEP)
+        seconds = max(part * seconds, min(LEAST_SECONDS, seconds))
+    return seconds * WORK_PER_SECOND
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from kiwi.solver import SolveResult, engine, lagrangian, solve
-from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
+from kiwi.solver.effort import (
+    EFFORTS,
+    LARGE_STEP,
+    LEAST_SECONDS,
+    WORK_PER_SECOND,
+    Allowance,
+    effort_work,
+)
 from kiwi.solver.least_peak import least_peak
 from kiwi.solver.network import build_network
 from kiwi.solver.toulbar import solve_priced
@@ -92,3 +99,11 @@ def test_allowances_are_shared_and_spent(share: float):
     assert part.planned_seconds == pytest.approx(60 * share)
     assert rest.less(whole) == Allowance(0, 0)
     assert Allowance(whole.work, 5.0).planned_seconds == 5.0
+
+
+def test_small_steps_are_allowed_less_but_by_thorough():
+    seconds = [effort_work("normal", n) / WORK_PER_SECOND for n in (10, LARGE_STEP // 2, 10_000)]
+    assert seconds == [LEAST_SECONDS, EFFORTS["normal"] / 2, EFFORTS["normal"]]
+    assert effort_work("quick", 10) == LEAST_SECONDS * WORK_PER_SECOND
+    assert effort_work("thorough", 10) == effort_work("thorough")
+    assert effort_work("normal") == EFFORTS["normal"] * WORK_PER_SECOND
