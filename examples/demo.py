@@ -250,10 +250,9 @@ def _figures(row: Row) -> list[str]:
 
 def _trained(width: int) -> str:
     """Part 2, as text of so many columns."""
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    with console.capture() as shown:
-        train_tiny(console)
-    return shown.get()
+    shown = io.StringIO()
+    train_tiny(Console(file=shown, width=width, highlight=False))
+    return shown.getvalue()
 
 
 def train_tiny(console: Console) -> None:

@@ -381,10 +381,10 @@ class ClosedLoop(Generic[P]):
 
     def _program(self, plan: Plan, known: Plan | None) -> CompiledProgram | None:
         """The program of a plan: that of an equal one, or as compiled now."""
+        if known is not None:
+            return known.compiled
         begin = self._tools.compile
-        if known is not None or begin is None:
-            return None if known is None else known.compiled
-        return begin(plan.step)()
+        return None if begin is None else begin(plan.step)()
 
     def _with_rounds(self, plan: Plan) -> Plan:
         plan = replace(plan, rounds=tuple(self._rounds))

@@ -82,10 +82,11 @@ def share_of_gathers(units: UnitGraph, reader: Unit, value: int) -> float:
     outside of loops if the reader is outside; 1 if the value is not early."""
     if not early_values(units)[value]:
         return 1.0
-    return _share(units, [value], _read_early_bytes(units)[reader.loop])
+    return share_of_bytes(units, [value], _read_early_bytes(units)[reader.loop])
 
 
-def _share(units: UnitGraph, values: Iterable[int], in_all_bytes: int) -> float:
+def share_of_bytes(units: UnitGraph, values: Iterable[int], in_all_bytes: float) -> float:
+    """The share of some values in so many bytes; 1 if there are none."""
     size_bytes = sum(units.graph.program.values[value].size_bytes for value in values)
     return min(1.0, size_bytes / in_all_bytes) if in_all_bytes else 1.0
 

@@ -12,7 +12,7 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from kiwi.hlo.large_operators import large_ones, large_units, multiplies
+from kiwi.hlo.large_operators import large_ones, large_units, multiplies, share_of_bytes
 from kiwi.hlo.units import Unit, UnitGraph
 
 _ADDS = frozenset({"add", "add_any"})
@@ -25,9 +25,7 @@ def share_of_sums(units: UnitGraph, unit: Unit, *, adds_first: bool) -> float:
     read_late = _read_late(units)
     if not all(read_late[value] for value in unit.outputs):
         return 1.0
-    all_bytes = _late_bytes(units, adds_first)[unit.loop]
-    own_bytes = sum(units.graph.program.values[value].size_bytes for value in unit.outputs)
-    return min(1.0, own_bytes / all_bytes) if all_bytes else 1.0
+    return share_of_bytes(units, unit.outputs, _late_bytes(units, adds_first)[unit.loop])
 
 
 def added_first(units: UnitGraph, unit: Unit) -> int:

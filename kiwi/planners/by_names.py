@@ -105,7 +105,7 @@ class _ByNames:
                     break
         if not made:
             raise refusal or self._refusal(search)
-        fastest = min(made, key=_seconds)
+        fastest = min(made, key=lambda plan: plan.step_seconds)
         return replace(fastest, notes=(*fastest.notes, self._note(search)))
 
     def _candidates(self, search: PolicySearch | ModelSearch) -> Iterator[Policy]:
@@ -181,9 +181,3 @@ class _ByNames:
             suggestion='A larger memory_budget, or granularity="operators".',
             least_peak_bytes=least,
         )
-
-
-def _seconds(plan: Plan) -> float:
-    """As compiled, if the plan was."""
-    seconds = None if plan.compiled is None else plan.compiled.step_seconds
-    return plan.estimate.step_seconds if seconds is None else seconds

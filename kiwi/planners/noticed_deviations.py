@@ -6,7 +6,7 @@ from kiwi.campaign.shares import NOTICED_KERNEL
 from kiwi.plans.deviations import KernelDeviation, seconds_rows
 from kiwi.plans.peak_deviations import peak_rows
 from kiwi.plans.plan import Plan
-from kiwi.plans.summary import SAME_PEAK
+from kiwi.plans.summary import has_other_peak
 
 
 def noticed_deviations(plan: Plan) -> tuple[KernelDeviation, ...]:
@@ -27,10 +27,7 @@ def _buffers_at_peak(plan: Plan) -> tuple[KernelDeviation, ...]:
     """The buffers that explain the compiled peak, if it is another one than planned."""
     if plan.compiled is None or plan.compiled.memory is None:
         return ()
-    peak_bytes = plan.compiled.peak_bytes
-    if abs(plan.estimate.peak_bytes / max(1, peak_bytes) - 1) <= SAME_PEAK:
-        return ()
-    return _noticed(peak_rows(plan), peak_bytes)
+    return _noticed(peak_rows(plan), plan.peak_bytes) if has_other_peak(plan) else ()
 
 
 def _noticed(rows: Iterable[KernelDeviation], whole: float) -> tuple[KernelDeviation, ...]:

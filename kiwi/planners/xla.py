@@ -59,7 +59,12 @@ def propagated(graph: HloGraph, mesh: DeviceMesh, fixed: Fixed) -> dict[int, Ten
             wanted = fixed.arguments.get(fixed.carried[position])
         if wanted is not None and isinstance(value, int) and value not in program.arguments:
             results.setdefault(value, mesh.partition_spec(wanted))
-    found = _known_shardings(graph, mesh, arguments, results)
+    known = _KNOWN.setdefault(graph, {})
+    # XLA propagates the same on all hardware, for all budgets.
+    key = mesh.shape, mesh.axis_names, tuple(arguments.items()), tuple(results.items())
+    if key not in known:
+        known[key] = propagated_shardings(graph, mesh, arguments, results)
+    found = dict(known[key])
     for equation in program.equations:
         layouts = manual_layouts(program, equation, mesh) or {}
         found.update((v, layouts[v]) for v in equation.outputs if v in layouts)
@@ -68,21 +73,6 @@ def propagated(graph: HloGraph, mesh: DeviceMesh, fixed: Fixed) -> dict[int, Ten
 
 _KNOWN: WeakKeyDictionary[HloGraph, dict[Any, dict[int, TensorSharding]]] = WeakKeyDictionary()
 """What was propagated in the programs that are in use, by mesh and given shardings."""
-
-
-def _known_shardings(
-    graph: HloGraph,
-    mesh: DeviceMesh,
-    arguments: Mapping[int, PartitionSpec],
-    results: Mapping[int, PartitionSpec],
-) -> dict[int, TensorSharding]:
-    """`propagated_shardings`, asked of XLA once: they are the same on all hardware, for all
-    budgets."""
-    known = _KNOWN.setdefault(graph, {})
-    key = mesh.shape, mesh.axis_names, tuple(arguments.items()), tuple(results.items())
-    if key not in known:
-        known[key] = propagated_shardings(graph, mesh, arguments, results)
-    return dict(known[key])
 
 
 def propagated_shardings(

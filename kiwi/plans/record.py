@@ -189,6 +189,12 @@ class PlanRecord:
         return (self.compiled or self.estimate).peak_bytes
 
     @property
+    def step_seconds(self) -> float:
+        """The step time of the compiled schedule, or the estimated one where that is unknown."""
+        seconds = None if self.compiled is None else self.compiled.step_seconds
+        return self.estimate.step_seconds if seconds is None else seconds
+
+    @property
     def time_ratio(self) -> float | None:
         """The step time of the compiled schedule over the estimated one; None without a check."""
         seconds = None if self.compiled is None else self.compiled.step_seconds

@@ -131,12 +131,16 @@ def _memory(plan: PlanRecord) -> str:
     )
 
 
+def has_other_peak(plan: PlanRecord) -> bool:
+    """Whether the compiled peak is another one than estimated."""
+    return abs(plan.peak_bytes - plan.estimate.peak_bytes) > SAME_PEAK * plan.peak_bytes
+
+
 def _why_other_peak(plan: PlanRecord) -> str:
     """The buffers that make the compiled peak another one than estimated."""
-    assert plan.compiled is not None
-    excess_bytes = plan.compiled.peak_bytes - plan.estimate.peak_bytes
-    if abs(excess_bytes) <= SAME_PEAK * plan.compiled.peak_bytes:
+    if not has_other_peak(plan):
         return ""
+    excess_bytes = plan.peak_bytes - plan.estimate.peak_bytes
     worst = worst_memory_text(plan.deviations, excess_bytes) or "no buffer by itself"
     return f"\n  at the compiled peak, compiled for planned: {worst}"
 

@@ -83,13 +83,6 @@ class Priced:
         return self.plan.estimate.step_seconds
 
     @property
-    def shown_seconds(self) -> float:
-        """The seconds as compiled, predicted ones if the plan was not compiled."""
-        compiled = self.plan.compiled
-        seconds = None if compiled is None else compiled.step_seconds
-        return self.seconds if seconds is None else seconds
-
-    @property
     def peak_bytes(self) -> int:
         """The predicted peak of a device."""
         return self.plan.estimate.peak_bytes
@@ -149,7 +142,8 @@ def best(step: StepOf, recipe: Recipe, **options: Any) -> Priced:
         raise
     residencies = plan.checkpoint_names()
     found = Priced(replace(recipe, residencies=residencies), step, plan, options, fits=True)
-    return theirs if theirs.fits and theirs.shown_seconds < found.shown_seconds else found
+    is_slower = theirs.plan.step_seconds < found.plan.step_seconds
+    return theirs if theirs.fits and is_slower else found
 
 
 def _planned(step: StepOf, recipe: Recipe, options: Mapping[str, Any]) -> Plan:
