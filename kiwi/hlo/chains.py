@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kiwi.hlo.equation_kinds import BARRIER, LAYOUT, REARRANGES, TAKES_EPILOGUE
 from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.simplified import Simplification
 
 MAX_CHAIN = 48
 MAX_READS = 10
@@ -41,6 +42,7 @@ class Fusion:
       result.
     - `repeats_short_chains`: chains that read next to nothing are computed by all readers.
     - `reads_through_layouts`: readers of a transposed or reshaped value read the value itself.
+    - `outer_products`, `vector_products`: matmuls that are none (`kiwi.hlo.simplified`).
     - `adds_to_scatters_in_place`: a scatter adds to the result of a library call in place.
     """
 
@@ -54,12 +56,19 @@ class Fusion:
     epilogues: tuple[Epilogue, ...] = ()
     repeats_short_chains: bool = False
     reads_through_layouts: bool = False
+    outer_products: bool = False
+    vector_products: bool = False
     adds_to_scatters_in_place: bool = False
 
     @property
     def joins_maps_to_matmuls(self) -> bool:
         """Whether matmuls compute the maps before and after them."""
         return bool(self.in_matmuls)
+
+    @property
+    def simplification(self) -> Simplification:
+        """What becomes of matmuls before anything is fused."""
+        return Simplification(self.outer_products, self.vector_products)
 
 
 NO_FUSION = Fusion()

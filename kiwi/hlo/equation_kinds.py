@@ -2,8 +2,8 @@
 
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation, Program
+from kiwi.hlo.simplified import MATMULS
 
-MATMULS = frozenset({"dot_general", "dot"})
 LIBRARY_OPCODES = MATMULS | {"convolution"}
 
 _NOT_ELEMENTWISE = LIBRARY_OPCODES | {

@@ -3,10 +3,10 @@
 import enum
 import functools
 from dataclasses import dataclass
-from math import prod
 
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ComposedRule, ShardingRule
+from kiwi.hlo.simplified import NO_SIMPLIFICATION, Simplification, simplified_opcode
 
 
 class Phase(enum.Enum):
@@ -64,27 +64,33 @@ class EquationInfo:
 
 @dataclass(frozen=True, eq=False)
 class HloGraph:
-    """A program together with the StableHLO operators that it lowers to."""
+    """A program together with the StableHLO operators that it lowers to.
+
+    - `simplification`: what the compiler makes of matmuls before it fuses.
+    """
 
     program: Program
     operators: tuple[StableHloOp, ...]
     tensors: tuple[Tensor, ...]
     equations: tuple[EquationInfo, ...]
+    simplification: Simplification = NO_SIMPLIFICATION
 
     @functools.cached_property
     def opcodes(self) -> tuple[frozenset[str], ...]:
-        """For each equation its operators' opcodes; a reduction over dimensions of size one is a
-        reshape."""
+        """For each equation the opcodes of its operators, as XLA simplifies them."""
         return tuple(
             frozenset(self._opcode(self.operators[i]) for i in info.operators)
             for info in self.equations
         )
 
     def _opcode(self, operator: StableHloOp) -> str:
-        if operator.opcode != "reduce" or len(operator.results) != 1:
-            return operator.opcode
-        source, result = self.tensors[operator.operands[0]], self.tensors[operator.results[0]]
-        return "reshape" if prod(source.shape) == prod(result.shape) else "reduce"
+        return simplified_opcode(
+            operator.opcode,
+            operator.rule,
+            [self.tensors[i].shape for i in operator.operands],
+            [self.tensors[i].shape for i in operator.results],
+            self.simplification,
+        )
 
     def phase_of(self, equation: int) -> Phase:
         """The phase of an equation."""

@@ -35,6 +35,8 @@ def build_units(
     next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
     their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
     """
+    if graph.simplification != fusion.simplification:
+        graph = replace(graph, simplification=fusion.simplification)
     roots = [index for index, is_root in enumerate(materialised(graph, fusion)) if is_root]
     found = regroup(graph, roots, donated_arguments)
     ordered = _numbered(found.units[draft] for draft in _Ordering(found).of(None))

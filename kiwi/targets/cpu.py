@@ -4,6 +4,7 @@ from kiwi.targets.rules import (
     max_pooling_selected,
     max_pooling_zeros,
     narrow_moves,
+    outer_products,
     overwritten_operands,
     whole_scans,
 )
@@ -23,6 +24,7 @@ from kiwi.xla.cpu.compiler import CPU as COMPILER
 
 CPU = Target(
     (
+        outer_products.RULE,
         cpu_bfloat16_as_float32.RULE,
         narrow_moves.RULE,
         cpu_all_reduces.RULE,

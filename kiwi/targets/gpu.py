@@ -4,9 +4,11 @@ from kiwi.targets.rules import (
     bound_by_bytes,
     copies_ahead,
     maps_in_readers,
+    matmuls_with_vectors,
     max_pooling_selected,
     max_pooling_zeros,
     narrow_moves,
+    outer_products,
     overwritten_operands,
     whole_scans,
 )
@@ -37,6 +39,8 @@ from kiwi.xla.gpu.compiler import GPU as COMPILER
 GPU = Target(
     (
         # What is fused.
+        outer_products.RULE,
+        matmuls_with_vectors.RULE,
         maps_in_readers.RULE,
         costly_narrow_maps.RULE,
         interleaved_sums.RULE,

@@ -4,7 +4,9 @@ from kiwi.targets.rules import (
     bound_by_bytes,
     copies_ahead,
     maps_in_readers,
+    matmuls_with_vectors,
     narrow_moves,
+    outer_products,
     overwritten_operands,
     whole_scans,
 )
@@ -40,6 +42,8 @@ from kiwi.xla.tpu.compiler import TPU as COMPILER
 TPU = Target(
     (
         # What is fused.
+        outer_products.RULE,
+        matmuls_with_vectors.RULE,
         maps_in_readers.RULE,
         maps_in_matmuls.RULE,
         maps_in_convolutions.RULE,

@@ -1,7 +1,6 @@
 """XLA:GPU takes an iteration's element of a stacked tensor in the kernels that read it.
 
-A matmul or convolution of a library reads no slices: for it a kernel copies the element first. A
-product with a vector is no library call there, but multiplied and summed.
+A matmul or convolution of a library reads no slices: for it a kernel copies the element first.
 """
 
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES
-from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.loops import SLICE
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.targets.rule import Rule, of_units
@@ -22,20 +20,9 @@ def is_in_readers(units: UnitGraph, unit: Unit) -> bool:
         return False
     graph, (value,) = units.graph, unit.outputs
     return not any(
-        _is_of_library(graph, r) or graph.equations[r].is_region
+        graph.opcodes[r] & LIBRARY_OPCODES or graph.equations[r].is_region
         for r in graph.program.readers[value]
     )
-
-
-def _is_of_library(graph: HloGraph, index: int) -> bool:
-    """Whether an equation is a convolution, or a matmul of matrices."""
-    equation = graph.program.equations[index]
-    if equation.name != "dot_general":
-        return bool(graph.opcodes[index] & LIBRARY_OPCODES)
-    contracted, batch = equation.jaxpr_eqn.params["dimension_numbers"]
-    ranks = [len(variable.aval.shape) for variable in equation.jaxpr_eqn.invars]
-    taken = [len(contracted[side]) + len(batch[side]) for side in (0, 1)]
-    return all(rank > count for rank, count in zip(ranks, taken, strict=True))
 
 
 _LENGTH, _WIDTH = 16, 512

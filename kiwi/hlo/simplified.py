@@ -1,0 +1,56 @@
+"""The opcodes that XLA's algebraic simplifier gives to operators before anything is fused."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kiwi.hlo.rule import Dims, ShardingRule
+
+MATMULS = frozenset({"dot_general", "dot"})
+
+
+@dataclass(frozen=True)
+class Simplification:
+    """Which matmuls a compiler replaces by elementwise operators and reductions.
+
+    - `outer_products`: a matmul that contracts nothing is a multiplication.
+    - `vector_products`: a matmul with a vector, possibly for every element of a batch, is a
+      multiplication and a sum.
+    """
+
+    outer_products: bool = False
+    vector_products: bool = False
+
+
+NO_SIMPLIFICATION = Simplification()
+"""All matmuls are library calls."""
+
+
+def simplified_opcode(
+    opcode: str,
+    rule: ShardingRule,
+    operand_shapes: Sequence[Sequence[int]],
+    result_shapes: Sequence[Sequence[int]],
+    simplification: Simplification,
+) -> str:
+    """Returns the opcode by which an operator is fused.
+
+    A reduction over dimensions of size one is a reshape on every backend.
+    """
+    if opcode == "reduce" and len(result_shapes) == 1:
+        is_reshape = prod(operand_shapes[0]) == prod(result_shapes[0])
+        return "reshape" if is_reshape else opcode
+    if opcode not in MATMULS:
+        return opcode
+    left, right = (_wide_factors(rule, dims) for dims in rule.operands)
+    result = _wide_factors(rule, rule.results[0])
+    if left | right <= result:
+        return "multiply" if simplification.outer_products else opcode
+    has_vector = not (left - right) & result or not (right - left) & result
+    return "reduce" if has_vector and simplification.vector_products else opcode
+
+
+def _wide_factors(rule: ShardingRule, dims: Dims) -> set[int]:
+    """The factors of a tensor whose size is not one."""
+    factors: Iterable[int] = (factor for dimension in dims for factor in dimension)
+    return {factor for factor in factors if rule.factor_sizes[factor] > 1}
