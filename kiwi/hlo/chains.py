@@ -4,9 +4,12 @@ them.
 The length of a chain differs between compilers (`Fusion`); see `kiwi.hlo.fusion`.
 """
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from kiwi.hlo.costs import FREE_OPCODES
+from kiwi.hlo.distinct_elements import distinct_bytes
 from kiwi.hlo.equation_kinds import BARRIER, LAYOUT, REARRANGES, TAKES_EPILOGUE
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.simplified import Simplification
@@ -170,6 +173,26 @@ class Chains:
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
         return [v for v in self._reads[index] if values[v].size_bytes > OF_VECTORS * size]
 
+    def _wide_members(self, index: int) -> list[int]:
+        """The equations of the chain whose results are not narrow beside its own."""
+        equations = self.graph.program.equations
+        return [
+            member
+            for member in self._members[index]
+            if not all(self._is_narrow(output, index) for output in equations[member].outputs)
+        ]
+
+    def _is_narrow(self, value: int, index: int) -> bool:
+        """Whether the elements of a value that differ from each other are a vector beside an
+        equation's result."""
+        outputs = self.graph.program.equations[index].outputs
+        size = self.graph.program.values[outputs[0]].size_bytes if outputs else 0
+        return self._distinct_bytes[value] < OF_VECTORS * size
+
+    @functools.cached_property
+    def _distinct_bytes(self) -> tuple[int, ...]:
+        return distinct_bytes(self.graph)
+
     def _is_free(self, index: int) -> bool:
         """Whether all readers of the chain compute it, however long it is, because it reads next to
         nothing: random bits read only a key."""
@@ -179,4 +202,5 @@ class Chains:
         """Whether the chain is too long: case 5 of `kiwi.hlo.fusion`."""
         if self.graph.equations[index].is_constant or self._is_free(index):
             return False
-        return len(self._members[index]) > MAX_CHAIN or len(self._reads[index]) > MAX_READS
+        computing = (k for k in self._wide_members(index) if self.graph.opcodes[k] - FREE_OPCODES)
+        return len(list(computing)) > MAX_CHAIN or len(self._reads[index]) > MAX_READS

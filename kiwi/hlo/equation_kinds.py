@@ -97,6 +97,13 @@ def interleaves(equation: Equation) -> bool:
     return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
 
 
+def is_resampling(equation: Equation) -> bool:
+    """Whether an equation pads between elements, or takes every n-th one."""
+    if equation.name == "slice":
+        return any(stride > 1 for stride in equation.jaxpr_eqn.params["strides"] or ())
+    return interleaves(equation)
+
+
 def repeats(program: Program, index: int) -> bool:
     """Whether an equation repeats each element of an image along new dimensions, which a reshape
     then joins to the others: the gradient of a mean or a sum over windows."""

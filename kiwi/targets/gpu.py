@@ -29,7 +29,7 @@ from kiwi.targets.rules.gpu import (
     gpu_transposed_operands,
     gpu_transposed_products,
     gpu_zeros_of_relu,
-    interleaved_sums,
+    resampled_sums,
     shared_updates,
     softmax_rows,
 )
@@ -43,7 +43,7 @@ GPU = Target(
         matmuls_with_vectors.RULE,
         maps_in_readers.RULE,
         costly_narrow_maps.RULE,
-        interleaved_sums.RULE,
+        resampled_sums.RULE,
         cublas_epilogues.RULE,
         shared_updates.RULE,
         softmax_rows.RULE,

@@ -1,0 +1,94 @@
+"""How often a kernel emits each instruction that is fused into it.
+
+A kernel computes an instruction once for every index at which its readers need it. Elementwise
+operators and transposes need their operands at their own index. All others (slices, pads,
+concatenations, broadcasts) derive an index of their own. See `FusionNodeIndexingEvaluation` of
+XLA:GPU, which limits the count.
+"""
+
+from collections.abc import Collection
+
+from kiwi.hlo.chains import OF_VECTORS
+from kiwi.hlo.distinct_elements import distinct_bytes
+from kiwi.hlo.equation_kinds import is_map
+from kiwi.hlo.graph import HloGraph
+
+
+class EmittedInstructions:
+    """The kernels of a graph, of which all maps but some are fused with their readers.
+
+    - `stored`: the maps that are kernels of their own.
+    """
+
+    def __init__(self, graph: HloGraph, stored: Collection[int]) -> None:
+        self._graph = graph
+        equations = graph.program.equations
+        self._is_fused = [is_map(graph, equation.index) for equation in equations]
+        for index in stored:
+            self._is_fused[index] = False
+        pairs = zip(distinct_bytes(graph), graph.program.values, strict=True)
+        self._is_narrow = [own < OF_VECTORS * value.size_bytes for own, value in pairs]
+
+    def fuse(self, index: int, *, is_fused: bool) -> None:
+        """States whether a map is fused with its readers."""
+        self._is_fused[index] = is_fused
+
+    def kernels_reading(self, index: int) -> set[int]:
+        """The equations in whose kernels a map is emitted if it is fused."""
+        program = self._graph.program
+        kernels, seen, pending = set(), set(), [index]
+        while pending:
+            for reader in program.readers[program.equations[pending.pop()].outputs[0]]:
+                if not self._is_fused[reader]:
+                    kernels.add(reader)
+                elif reader not in seen:
+                    seen.add(reader)
+                    pending.append(reader)
+        return kernels
+
+    def evaluations(self, root: int) -> dict[int, int]:
+        """For each map in the kernel of an equation, how often it is emitted.
+
+        Narrow values, whose elements a broadcast repeats, do not count: XLA computes them before
+        the broadcast, in kernels of their own.
+        """
+        program = self._graph.program
+        members = self._members(root)
+        indexed_by: dict[int, set[int]] = {}
+        evaluations = {root: 1}
+        for member in sorted(members, reverse=True):
+            users = indexed_by.get(member, {root})
+            if member != root:
+                evaluations[member] = sum(evaluations[user] for user in users)
+            is_transposed = self._graph.opcodes[member] == {"transpose"}
+            outputs = program.equations[member].outputs
+            shape = program.values[outputs[0]].shape if outputs else None
+            for operand in program.equations[member].reads:
+                producer = program.values[operand].producer
+                if producer in members:
+                    shares = is_transposed or program.values[operand].shape == shape
+                    indexed_by.setdefault(producer, set()).update(users if shares else {member})
+        return evaluations
+
+    def is_from_tensors(self, index: int) -> bool:
+        """Whether the stored operands of a map take at least half of its bytes."""
+        program = self._graph.program
+        members = self._members(index)
+        operands = {value for member in members for value in program.equations[member].reads}
+        stored = (v for v in operands if program.values[v].producer not in members)
+        sizes = (program.values[v].size_bytes for v in stored if not self._is_narrow[v])
+        return 2 * sum(sizes) >= program.values[program.equations[index].outputs[0]].size_bytes
+
+    def _members(self, root: int) -> set[int]:
+        """A kernel's equations without those of narrow values."""
+        program = self._graph.program
+        members, pending = {root}, [root]
+        while pending:
+            for operand in program.equations[pending.pop()].reads:
+                producer = program.values[operand].producer
+                if producer is None or producer in members or self._is_narrow[operand]:
+                    continue
+                if self._is_fused[producer]:
+                    members.add(producer)
+                    pending.append(producer)
+        return members
