@@ -182,6 +182,10 @@ class Chains:
             if not all(self._is_narrow(output, index) for output in equations[member].outputs)
         ]
 
+    def is_narrow(self, index: int) -> bool:
+        """Whether the elements of an equation's result repeat those of a vector."""
+        return self._is_narrow(self.graph.program.equations[index].outputs[0], index)
+
     def _is_narrow(self, value: int, index: int) -> bool:
         """Whether the elements of a value that differ from each other are a vector beside an
         equation's result."""

@@ -69,7 +69,11 @@ class Storage:
         if not self.is_tiled:
             return 1.0
         shape = layout.local_shape(self.values[value].shape, mesh_shape)
-        return buffer_elements(shape, self.minor.get(value)) / prod(shape) if shape else 1.0
+        return (
+            buffer_elements(shape, self.minor.get(value)) / prod(shape)
+            if prod(shape) > 0 and shape
+            else 1.0
+        )
 
     def itemsize(self, value: int) -> int:
         """Bytes of an element of a value, as it is stored."""

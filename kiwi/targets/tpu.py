@@ -11,6 +11,7 @@ from kiwi.targets.rules import (
     whole_scans,
 )
 from kiwi.targets.rules.tpu import (
+    interleaved_sums,
     maps_in_convolutions,
     maps_in_matmuls,
     products_of_vectors,
@@ -48,6 +49,7 @@ TPU = Target(
         maps_in_matmuls.RULE,
         maps_in_convolutions.RULE,
         products_of_vectors.RULE,
+        interleaved_sums.RULE,
         stored_softmax.RULE,
         scatters_as_maps.RULE,
         random_bits_as_maps.RULE,

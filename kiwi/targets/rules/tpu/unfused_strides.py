@@ -8,7 +8,7 @@ What XLA makes of equations between two such ones is not said: slices of broadca
 """
 
 from kiwi.hlo.chains import Chains
-from kiwi.hlo.equation_kinds import WINDOWED, interleaves, repeats
+from kiwi.hlo.equation_kinds import WINDOWED, interleaves, is_resampling, repeats
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import MovedBeside
@@ -23,7 +23,11 @@ def is_apart(chains: Chains, index: int) -> bool:
     (output,) = program.equations[index].outputs
     if interleaves(program.equations[index]) or repeats(program, index):
         return True
-    return any(opcodes[reader] & WINDOWED for reader in program.readers[output])
+    readers = program.readers[output]
+    if any(opcodes[reader] & WINDOWED for reader in readers):
+        return True
+    is_sliced = any(is_resampling(program.equations[reader]) for reader in readers)
+    return is_sliced and not chains.is_narrow(index)
 
 
 def moved_beside_strides(units: UnitGraph, unit: Unit) -> tuple[MovedBeside, ...]:
