@@ -1,10 +1,9 @@
-"""The common part of the paper's integer programs: strategies, products of strategies with
-decisions, and the cost.
+"""The common part of the paper's integer programs: strategies, their products with decisions, cost.
 
 Memory is scaled so that the limit is `MEMORY_UNITS`. Time is scaled so that the cheapest step takes
 1. A product `b * s[o]` of a decision b in [0, 1] and a one-hot choice s becomes variables
-`p[o] <= s[o]` with `sum(o) p[o] = b`. This form is exact if s is integral, and it is the tightest
-linear relaxation (the convex hull).
+   `p[o] <= s[o]` with `sum(o) p[o] = b`. This form is exact if s is integral, and it is the
+   tightest linear relaxation (the convex hull).
 
 **Conflicts** explain in words which families of rows leave a model without a solution. A family is
 in conflict if the model has a solution once that family alone is left out. Each relaxation is
@@ -78,8 +77,7 @@ class StrategyProgram:
         return self.model.add_variable(lb=0.0, ub=1.0, name=name)
 
     def times(self, decision: Linear, i: int, name: str) -> list[mathopt.Variable]:
-        """Returns variables for the product of a decision in [0, 1] with
-        each strategy of operator i."""
+        """Returns variables for the products of a decision in [0, 1] with i's strategies."""
         parts = [self.share(f"{name}[{strategy}]") for strategy in range(len(self.chosen[i]))]
         self.add(mathopt.fast_sum(parts) == decision, f"sum {name}")
         if len(parts) > 1:
@@ -120,8 +118,7 @@ class StrategyProgram:
     def _pair(
         self, seconds, tail: Sequence[mathopt.Variable], head: Sequence[mathopt.Variable], name: str
     ) -> Linear:
-        """Returns the resharding cost of a pair of choices: Eq. 22-23 as flows from `tail` to
-        `head`.
+        """Returns the resharding cost of a pair of choices: Eq. 22-23 as flows from tail to head.
 
         `seconds[o, p]` is the cost of strategy o at the tail and strategy p at the head. `head` may
         sum to less than one, for a recomputation that may not happen. The flow then sums to the
@@ -163,8 +160,7 @@ def conflict(build: Callable[[], mathopt.Model], families: Families) -> str:
 
 
 def _fits_without(model: mathopt.Model, rows: tuple[str, ...], seconds: float) -> bool | None:
-    """Returns whether the model has a solution without the rows of one family, and None if
-    undecided.
+    """Returns whether the model has a solution without the rows of one family; None if undecided.
 
     `rows` are the prefixes of the names of the family's rows. The rows are deleted from `model`.
     """

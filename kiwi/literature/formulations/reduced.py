@@ -27,8 +27,7 @@ _DELTA = 0.5
 
 
 class ReducedModel(StrategyProgram):
-    """The integer program for a memory limit in bytes, and the variables that an answer is read
-    from.
+    """The integer program for a memory limit in bytes, and the variables that define its answer.
 
     `late[i]` is the time before which operator i may be recomputed. `again[i]` holds one variable
     for each strategy of operator i: whether the operator is recomputed under that strategy.
@@ -71,8 +70,7 @@ class ReducedModel(StrategyProgram):
                 self.add(big * self.stays[j] + there >= big, f"inputs[{j}]")
 
     def _add_times(self) -> None:
-        """Adds the rows [when] and [freed] for forward operators that are
-        not results of the step."""
+        """Adds the rows [when] and [freed] for forward operators that the step does not return."""
         for i, operator in enumerate(self.graph.operators):
             if operator.is_parameter or not operator.is_forward or i in self.graph.results:
                 continue
@@ -96,8 +94,7 @@ class ReducedModel(StrategyProgram):
             self.add(h <= time + big * (1.0 - attains), f"when[{i},{j},most]")
 
     def _add_freed(self, i: int, k: int, h: mathopt.Variable) -> None:
-        """Adds the rows [freed] (Eq. 29 and 30), which say whether operator
-        i is freed at time k."""
+        """Adds the rows [freed] (Eq. 29 and 30): whether operator i is freed at time k."""
         big = float(len(self.graph.operators))
         before, at, after = self._one_hot(3, f"F[{i},{k}]")
         self.add(k * at + (k + _DELTA) * after <= h, f"freed[{i},{k},low]")
@@ -119,8 +116,7 @@ class ReducedModel(StrategyProgram):
             held = used - self._freed_after(k)
 
     def _freed_after(self, k: int) -> Linear:
-        """Returns the memory of the values that are freed after operator k
-        has run (Eq. 6 and 7)."""
+        """Returns the memory of the values that are freed after operator k (Eq. 6 and 7)."""
         graph = self.graph
         freed = [
             (i, self.times(at, i, f"Fs[{i},{k}]"))

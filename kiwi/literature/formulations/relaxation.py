@@ -1,5 +1,4 @@
-"""A lower bound for the full model that needs no stages: the time and memory that every schedule
-needs.
+"""A lower bound for the full model that needs no stages: time and memory that every schedule needs.
 
 Operators run for the first time at times 0 .. n - 1. The uses of operator i are its first run, the
 first runs of its readers, and the end of the step if i is a result. Let u < v be neighbouring uses.
@@ -56,8 +55,7 @@ def solve_relaxation(
 
 
 def _residencies(graph: ShardedGraph, i: int) -> list[Residency]:
-    """Returns a residency for each set of dropped gaps: held at every use,
-    and in all other gaps."""
+    """Returns a residency for each set of dropped gaps: held at every use and in all other gaps."""
     end = len(graph.operators)
     if graph.operators[i].is_parameter:
         return [Residency(((0, end),))]
@@ -66,7 +64,7 @@ def _residencies(graph: ShardedGraph, i: int) -> list[Residency]:
     gaps = [(u + 1, v) for u, v in pairwise(uses) if v > u + 1]
     if not graph.operators[i].may_recompute:
         return [Residency((*there, *gaps), (), (i,))]
-    gaps = sorted(sorted(gaps, key=lambda g: g[0] - g[1])[:MOST_GAPS])
+    gaps = sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_GAPS])
     subsets = chain.from_iterable(combinations(gaps, n) for n in range(len(gaps) + 1))
     return [
         Residency(

@@ -36,8 +36,7 @@ Finds = Callable[[Residency, Residency], bool]
 
 @dataclass(frozen=True, eq=False)
 class ResidencyProblem:
-    """A `Problem` together with the meaning of its options: strategies x
-    residencies, strategy-major."""
+    """A `Problem` with the meaning of its options: strategies x residencies, strategy-major."""
 
     graph: ShardedGraph
     residencies: tuple[tuple[Residency, ...], ...]

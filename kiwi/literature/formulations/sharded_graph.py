@@ -61,10 +61,10 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Read:
-    """A read of the result of `producer` by `reader`; a run of the reader pays `seconds[o, p]` for
-    resharding.
+    """A read of the result of operator `producer` by operator `reader`.
 
-    o is the strategy of the producer, p the strategy of the reader.
+    Each run of the reader pays `seconds[o, p]` for resharding, with strategy o of the producer and
+    strategy p of the reader.
     """
 
     producer: int
@@ -74,8 +74,7 @@ class Read:
 
 @dataclass(frozen=True, eq=False)
 class Tie:
-    """A cost of `seconds[o, p]`, paid once, for strategy o of `first` and
-    strategy p of `second`."""
+    """A cost of `seconds[o, p]`, paid once, for strategies o of `first` and p of `second`."""
 
     first: int
     second: int
@@ -160,8 +159,7 @@ class ShardedGraph:
 
     @cached_property
     def first_late_use(self) -> tuple[int | None, ...]:
-        """The first reader of each operator behind the forward pass (`H`);
-        None without one (`z = 0`)."""
+        """Each operator's first reader behind the forward pass (`H`); None without (`z = 0`)."""
         return tuple(
             min(
                 (reader for reader in readers if not self.operators[reader].is_forward),
@@ -172,8 +170,7 @@ class ShardedGraph:
 
     @cached_property
     def last_forward_use(self) -> tuple[int, ...]:
-        """The last reader of each operator in the forward pass, or the
-        operator itself without one."""
+        """Each operator's last reader in the forward pass; without one, the operator itself."""
         return tuple(
             max((reader for reader in readers if self.operators[reader].is_forward), default=i)
             for i, readers in enumerate(self.readers)

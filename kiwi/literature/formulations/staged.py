@@ -21,8 +21,7 @@ from kiwi.solver.schedule import Schedule
 
 
 class StagedModel(StrategyProgram):
-    """The integer program for a memory limit in bytes, and the variables
-    that an answer is read from."""
+    """The integer program for a memory limit in bytes, and the variables that define its answer."""
 
     families: ClassVar = {
         "the memory held while some operator runs is within the limit": ("memory",),
@@ -66,8 +65,7 @@ class StagedModel(StrategyProgram):
         self.add(self.model.objective.as_linear_expression() >= least, "bound")
 
     def hint(self, schedule: Schedule, strategies: Sequence[int]) -> dict[mathopt.Variable, float]:
-        """Returns the values of variables in a known solution, for solvers
-        that can start from one."""
+        """Returns the variables' values in a known solution, from which some solvers can start."""
         strategy_hints = {
             variable: float(option == strategy)
             for strategy, variables in zip(strategies, self.chosen, strict=True)
@@ -148,8 +146,7 @@ class StagedModel(StrategyProgram):
                     self.add(parts[o] >= kept, f"hold[{t},{i},{q},kept,{o}]")
 
     def _held(self, t: int, i: int, k: int) -> list[mathopt.Variable]:
-        """Returns, for each strategy, whether i is held while k runs in
-        stage t; empty if i never is."""
+        """Returns, per strategy, whether i is held while k runs in stage t; empty if never."""
         if i > k:
             return self._kept_as.get((t, i), [])
         if self._is_result_at_end(t, i):

@@ -74,8 +74,7 @@ class OffloadingPlanner(OneDevicePlanner):
 
     @abstractmethod
     def offload_method(self) -> OffloadMethod:
-        """Returns the method that finds a schedule with copies, with the
-        parameters of this planner."""
+        """Returns the method that finds a schedule with copies, with this planner's parameters."""
 
     def method(self) -> Method:
         """Returns the method that finds a schedule without copies, if the planner has one."""
@@ -94,8 +93,7 @@ class OffloadingPlanner(OneDevicePlanner):
         offered: tuple[tuple[Residency, ...], ...] = (),
         kernels: KernelGraph | None = None,
     ) -> PlanningProblem:
-        """Returns the problem that every planner gets, with host memory
-        offered if values are copied."""
+        """Returns the problem of every planner, with host memory offered if values are copied."""
         if self.copies(settings):
             host_bytes = settings.host_budget_bytes or UNLIMITED_BYTES
             settings = replace(settings, host_budget_bytes=host_bytes)
@@ -186,8 +184,7 @@ class OffloadingPlanner(OneDevicePlanner):
 
 
 def host_of(one_device: OneDevice, memory_bytes: int | None) -> Host:
-    """Returns the host of the device, with `memory_bytes` for values; None
-    for as much as they need."""
+    """Returns the device's host, with `memory_bytes` for values; None for as much as they need."""
     problem = one_device.solved.problem
     bytes_per_second = problem.mesh.hardware.host_bandwidth_bytes_per_second
     graph = one_device.graph
@@ -207,8 +204,7 @@ def _offered(problem: PlanningProblem) -> dict[int, int]:
 
 
 def offloading(problem: PlanningProblem, fetched: frozenset[int]) -> tuple[int, ...]:
-    """Returns the solution that offloads the results of the units `fetched`
-    and keeps all others."""
+    """Returns the solution that offloads the results of the units `fetched` and keeps others."""
     offered = _offered(problem)
     units = (offered[node.unit] if node.unit in fetched else 0 for node in problem.unit_nodes)
     return copies_that_follow(problem, (*(0,) * len(problem.sources), *units))
@@ -344,8 +340,7 @@ class Pofo(OffloadingPlanner):
     slots: int = MOST_UNITS
 
     def offload_method(self) -> OffloadMethod:
-        """Returns the method that runs the dynamic program, which the time
-        limit does not interrupt."""
+        """Returns the method: a dynamic program, which the time limit does not interrupt."""
         return replace(
             OFFLOAD_PLANNERS["pofo"], find=functools.partial(pofo, most_units=self.slots)
         )

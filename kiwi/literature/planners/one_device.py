@@ -141,8 +141,7 @@ class OneDevicePlanner(Planner):
         return self.tightened(one_device, search.within, budget_bytes, tools)
 
     def tightened(self, step: OneDevice, find: Find, budget_bytes: int, tools: Tools) -> Plan:
-        """Returns the plan of the fastest schedule of `find` whose compiled program is within the
-        budget.
+        """Returns the plan of `find`'s fastest schedule that fits the budget as compiled.
 
         Raises the error of `find` for the budget itself, and `BudgetNotMetError`.
         """
@@ -196,8 +195,7 @@ def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int 
 def in_another_order(
     step: OneDevice, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
 ) -> Plan | None:
-    """Returns a plan of `scheduled` with its steps reordered again; None if the order stays the
-    same.
+    """Returns a plan of `scheduled` with its steps reordered again; None if no order changes.
 
     `over_bytes` is the excess of the compiled program over the budget. It is subtracted from the
     target of the heap's size.
@@ -219,8 +217,7 @@ def _repacked(
     *,
     anew: bool = False,
 ) -> Schedule:
-    """Returns the first order found whose heap is within the plan's budget, fences' tuples
-    included.
+    """Returns the first order found whose heap is within the plan's budget, fences included.
 
     If no search finds one, returns the order with the smallest heap.
     """
@@ -237,8 +234,7 @@ def _repacked(
 
 
 def _with_schedule(step: OneDevice, answer: SolveResult, schedule: Schedule) -> Plan:
-    """Returns the plan of a step under a schedule, with the pointers of the
-    barriers that it needs."""
+    """Returns the plan of a step under a schedule, including its barriers' pointers."""
     held_bytes = pointer_bytes(replace(step.base.execution, schedule=schedule))
     plan = with_schedule(step.base, step.solved, schedule, held_bytes)
     return replace(plan, solve_result=replace(answer, peak_bytes=plan.estimate.peak_bytes))
@@ -296,8 +292,7 @@ def steps_of(graph: RematGraph, schedule: Schedule, details: Details | None = No
 
 
 class _Flow:
-    """Follows values through a schedule. `_latest` maps each value to the
-    step that computed it last."""
+    """Follows values through a schedule. `_latest` holds the last step that computed a value."""
 
     def __init__(self, graph: RematGraph, schedule: Schedule, details: Details) -> None:
         self._graph, self._steps, self._details = graph, schedule.steps, details

@@ -59,8 +59,7 @@ class PaperModel(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """Returns the plan of the fastest schedule and strategies whose compiled program is within
-        the budget.
+        """Returns the plan of the fastest schedule and strategies that fit the budget as compiled.
 
         Raises `InfeasibleBudgetError`, `NoPlanFoundError`, and `BudgetNotMetError` if no plan fits
         as compiled.

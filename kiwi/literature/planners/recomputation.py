@@ -201,6 +201,5 @@ class Rotor(OneDevicePlanner):
     slots: int = MOST_UNITS
 
     def method(self) -> Method:
-        """Returns the method that runs the dynamic program, which the time
-        limit does not interrupt."""
+        """Returns the method: a dynamic program, which the time limit does not interrupt."""
         return _with_parameters(self.name, functools.partial(rotor, most_units=self.slots))

@@ -82,8 +82,7 @@ def sharded_remat_graph(solved: Solved) -> RematGraph:
 
 
 def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
-    """Returns the graph in which each value and each workspace is as small as any sharding makes
-    it.
+    """Returns the graph in which values and workspaces are as small as any sharding makes them.
 
     No sharding of the step without opened loops has a smaller working set than this graph. Hoisted
     values are left out, because they do not live for the whole step.
@@ -162,8 +161,7 @@ def _returned(units: UnitGraph) -> list[int]:
 def _held(
     units: UnitGraph, memories: Sequence[UnitMemory], local_bytes: Callable[[int], int]
 ) -> tuple[dict[int | str, int], list[list[int | str]], list[list[int | str]]]:
-    """Returns the bytes of each value, and for each unit the values that it
-    reads and that it writes."""
+    """Returns the bytes of each value, and the values that each unit reads and writes."""
     program, returned = units.graph.program, _returned(units)
 
     def size(value: int) -> int:

@@ -34,8 +34,7 @@ class TwoPass(RuleBased):
     opens_loops: ClassVar[bool] = False
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> None:
-        """Returns None: recomputation depends on the budget, so no other
-        budget's problem can be used."""
+        """Returns None: what is recomputed depends on the budget, so no problem can be reused."""
 
 
 def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings) -> frozenset[int]:

@@ -41,8 +41,7 @@ GROWTH = 0.3
 
 @dataclass(frozen=True, eq=False)
 class Sharded:
-    """A sharding: the plan without recomputation, and the graph of one
-    device's part of the step."""
+    """A sharding: the plan without recomputation, and the graph of one device's part."""
 
     plan: Plan
     solved: Solved

@@ -210,8 +210,7 @@ def _has_room(free: Sequence[int], best: Candidate, most_places: int = MOST_PLAC
 def _tried(
     task: Task, best: Candidate, sets: list[list[int]], effort: float, ends: float
 ) -> tuple[Candidate, bool]:
-    """Returns the best of `best` and the results of all neighbourhoods `sets`, searched in
-    parallel.
+    """Returns the best of `best` and the results of all neighbourhoods `sets`, taken in parallel.
 
     The second result says whether all neighbourhoods were searched completely.
     """
@@ -232,8 +231,7 @@ def _tried(
 
 
 def _around(graph: RematGraph, best: Candidate, size: int, draw: random.Random) -> list[int]:
-    """Returns operators around a random recomputed one, in the order of a walk along operands and
-    readers.
+    """Returns operators around a random recomputed one: a walk along operands and readers.
 
     The list has at most `size` operators. It is empty if nothing is recomputed.
     """

@@ -1,5 +1,4 @@
-"""A training graph as a chain of stages with options, the form that dynamic programs over chains
-take.
+"""A training graph as a chain of stages with options, the input of dynamic programs over chains.
 
 A stage s has forward operators and backward operators. Its *input* is what stage s - 1 hands on. An
 option runs the forward part so that some values are saved, and later the backward part from these
@@ -137,8 +136,7 @@ class Borders:
         )
 
     def keep_all(self, index: int) -> Option:
-        """Returns the option that runs both parts once and saves all values
-        that the backward part reads."""
+        """Returns the option that runs both parts once and saves all that backward reads."""
         return self.option(index, self.groups.forward[index], self.groups.backward[index])
 
     def stage(self, index: int, options: tuple[Option, ...]) -> Stage:
@@ -166,15 +164,13 @@ class Borders:
 
 
 def make_chain(graph: RematGraph) -> Chain:
-    """Returns the chain in which each stage saves all that its backward
-    part reads, its only option."""
+    """Returns the chain in which each stage has one option: to save all that backward reads."""
     borders = stage_borders(graph)
     return borders.chain([(borders.keep_all(index),) for index in borders.stages])
 
 
 def stage_borders(graph: RematGraph) -> Borders:
-    """Returns the stages of `graph` and the values that cross each border;
-    raises as `linearise` does."""
+    """Returns the stages of `graph` and the values at their borders; raises as `linearise` does."""
     groups = linearise(graph)
     forward_stage = {k: stage for stage, group in enumerate(groups.forward) for k in group}
     backward_stage = {k: stage for stage, group in enumerate(groups.backward) for k in group}
@@ -264,8 +260,7 @@ def backward_operators(graph: RematGraph) -> set[int]:
 
 
 def _common_operators(graph: RematGraph, backward: set[int]) -> set[int]:
-    """Returns the common operators (lemma 5.4), the first of which read
-    only inputs of the graph."""
+    """Returns the common operators (lemma 5.4), starting from readers of inputs of the graph."""
     paired = {forward for forward, _ in graph.backward_of}
     common: set[int] = set()
     for k in graph.order:

@@ -137,8 +137,7 @@ def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult, count
 def round_kept(
     graph: StageGraph, kept: Mapping[tuple[int, int], float], threshold: float
 ) -> Schedule:
-    """Returns the schedule that keeps every value above `threshold` and computes what is needed
-    then.
+    """Returns the schedule that keeps values above `threshold` and computes what is then needed.
 
     `kept[t, d]` says how far value d is present when stage t begins. A value that may not be
     computed again is kept until the first computation of its last reader. If a recomputation needs

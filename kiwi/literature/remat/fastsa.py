@@ -269,7 +269,6 @@ def _build(
 
 
 def _temporary_bytes(graph: RematGraph, index: int, members: tuple[int, ...]) -> int:
-    """Returns the memory within a group beyond its inputs and outputs,
-    which are live throughout."""
+    """Returns the memory in a group without its inputs and outputs, which are live throughout."""
     outputs = frozenset(graph.operators[index].outputs)
     return max(memory_bytes(graph, Schedule(members), after=frozenset(), hidden=outputs))

@@ -91,8 +91,7 @@ class RematGraph:
 
     @cached_property
     def once_seconds(self) -> float:
-        """The time to compute every operator once, which is a lower bound
-        on the time of any schedule."""
+        """The time to compute every operator once: a lower bound on the time of any schedule."""
         return self.seconds_of(range(len(self.operators)))
 
     def bytes_of(self, values: Iterable[int]) -> int:
@@ -175,8 +174,7 @@ def single_output_graph(
 def extract(
     graph: RematGraph, operators: Sequence[Operator], counted: Set[int], results: Set[int]
 ) -> tuple[RematGraph, Mapping[int, int]]:
-    """Returns the graph of `operators` in this order and without names, and the new number of each
-    value.
+    """Returns the graph of `operators`, in order and without names, and each value's new number.
 
     `operators` refer to the values of `graph`. Values are numbered by first occurrence, so that
     parts that look alike are equal. Values that are not in `counted` have size zero. `results` are

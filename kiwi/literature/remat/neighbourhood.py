@@ -88,8 +88,7 @@ class _Copy:
 
 
 class RetentionModel:
-    """The program under construction except for its objective, with a method for each constraint
-    family.
+    """The program under construction without its objective, a method for each constraint family.
 
     A free operator may have as many recomputations as in the schedule, or `least_copies` if that is
     more.
@@ -208,8 +207,7 @@ class RetentionModel:
         return self.model.new_optional_interval_var(copy.start, size, copy.end + 1, copy.active, "")
 
     def _held_by_frame(self) -> list[tuple[int, int]]:
-        """Returns, for each frame step, the bytes that the frame holds just before it and while it
-        runs.
+        """Returns the bytes that the frame holds just before each of its steps and while it runs.
 
         Touched values are left out. The temporary memory of the step counts while it runs.
         """
@@ -274,8 +272,7 @@ def improve(
     effort_seconds: float,
     wall_seconds: float,
 ) -> tuple[Schedule | None, bool]:
-    """Returns a faster schedule that differs only in when the operators `free` are recomputed, or
-    None.
+    """Returns a faster schedule that differs only in the recomputations of `free`, or None.
 
     The second result says whether the search was complete. After a complete search without a
     schedule there is none.

@@ -88,8 +88,7 @@ def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[in
 
 
 def _pairs(nodes: list[dict[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Returns the pairs (forward node, backward node), recognised by the
-    names `X` and `X_backward`."""
+    """Returns the pairs (forward node, backward node), known by the names `X` and `X_backward`."""
     place = {str(node.get("name", "")): index for index, node in enumerate(nodes)}
     return tuple(
         (index, place[name + BACKWARD_SUFFIX])

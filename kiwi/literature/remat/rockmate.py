@@ -88,8 +88,7 @@ def _block_schedules(
     seconds: float,
     budgets: BlockBudgets,
 ) -> tuple[tuple[Steps, ...], bool]:
-    """Returns schedules of the block for all pairs of budgets that time allows for, without
-    repetition.
+    """Returns distinct schedules of the block for as many pairs of budgets as time allows for.
 
     The second result says whether the clock ended a search.
     """

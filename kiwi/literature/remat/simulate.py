@@ -111,10 +111,9 @@ def memory_bytes(
     after: Set[int] | None = None,
     hidden: Set[int] = frozenset(),
 ) -> tuple[int, ...]:
-    """Returns the memory during each step without the inputs of the graph; `hidden` values do not
-    count.
+    """Returns the memory during each step without the inputs of the graph, in bytes.
 
-    `before` and `after` are as in `live_ranges`.
+    `before` and `after` are as in `live_ranges`. Values in `hidden` do not count.
     """
     ranges = live_ranges(graph, schedule, before, after)
     held = held_bytes(
@@ -160,8 +159,7 @@ class WorkingSet:
 
 
 def largest_working_set(graph: RematGraph) -> WorkingSet:
-    """Returns the largest working set, whose size is a lower bound on the
-    peak of every schedule."""
+    """Returns the largest working set, which is a lower bound on the peak of every schedule."""
 
     def working_set(operator: int, values: Iterable[int], temporary_bytes: int) -> WorkingSet:
         computed_bytes = graph.bytes_of(value for value in values if graph.producer[value] >= 0)

@@ -116,8 +116,7 @@ def solve(
 
 @dataclass
 class Search:
-    """Searches in one graph under one budget after another. `remat` continues from its last
-    schedule.
+    """Searches in one graph under one budget after another; `remat` continues where it ended.
 
     **Arguments:** as of `solve`, with the time limit of each search. `method` is how the planner
     finds a schedule, by default with its usual parameters.

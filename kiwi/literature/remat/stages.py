@@ -147,8 +147,7 @@ class StageGraph:
 
     @cached_property
     def readers(self) -> Mapping[int, Mapping[int, Sequence[int]]]:
-        """For each value, the nodes that read it, in order, and for each of
-        them the options that do."""
+        """For each value, the nodes that read it, in order, each with the options that do."""
         readers: dict[int, dict[int, list[int]]] = {d: {} for d in self.writer}
         for k, node in enumerate(self.nodes):
             for o, part in enumerate(node.parts):
@@ -211,15 +210,13 @@ class StageProgram:
         )
 
     def runs(self, values: Mapping[mathopt.Variable, float]) -> Runs:
-        """Returns the runs of a solution, stage by stage and in the order
-        of nodes within each stage."""
+        """Returns the runs of a solution, by stages and in the order of nodes within each stage."""
         return tuple(
             (k, o) for (_, k, o), variable in sorted(self.run.items()) if values[variable] > 0.5
         )
 
     def hint(self, known: Sequence[int]) -> dict[mathopt.Variable, float]:
-        """Returns the values of variables if each node runs once, in its own stage, and read values
-        stay.
+        """Returns the variables' values if nodes run only in their own stages and read values stay.
 
         `known[f]` is the option of forward node f and of its backward node.
         """
@@ -315,8 +312,7 @@ class StageProgram:
                     self._add(mathopt.fast_sum(there) <= 1.0)
 
     def _phantom(self, t: int, b: int, o: int) -> Any:
-        """Returns whether the phantom of (b, o) is in memory at the end of
-        stage t, unless dropped."""
+        """Returns whether the phantom of (b, o) is in memory when stage t ends, unless dropped."""
         run = self.run.get((t, self.graph.nodes[b].forward, o), 0.0)
         return self.saved.get((t, b, o), 0.0) + run
 

@@ -12,7 +12,7 @@ from kiwi.literature.remat.annealing.sequence import State, roll_back, roll_forw
 from kiwi.literature.remat.annealing.tables import Ints
 
 PRODUCT, SHARP, STRICT = 0, 1, 2
-"""The objectives: FastSA's (equation 1), that of its footnote 2, and Kiwi's own."""
+"""The objectives: equation 1 of FastSA, the objective of FastSA's footnote 2, and Kiwi's own."""
 STRICTNESS = 5.0
 """The factor of the excess over the budget in the objective `STRICT`."""
 SECONDS_EXPONENT = 0.6
@@ -116,8 +116,7 @@ def _note(tables, state, best, budget_bytes):
 
 @njit(cache=True, nogil=True)
 def anneal(tables, state, best, plan, value):
-    """Runs `plan.moves` moves and returns the final objective; `value` is
-    the objective of the state."""
+    """Runs `plan.moves` moves from a state with objective `value`; returns the final objective."""
     cooling = (plan.last_temperature / plan.first_temperature) ** (1.0 / max(1, plan.moves))
     temperature = plan.first_temperature
     for _ in range(plan.moves):

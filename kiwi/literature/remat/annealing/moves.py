@@ -109,8 +109,7 @@ def _remove(tables, state, draws):
 
 @njit(cache=True, nogil=True)
 def _is_copy(tables, state, operator):
-    """Returns whether one computation of an operator may go: others remain,
-    or the operator is a fetch."""
+    """Returns whether one run of an operator may go: others remain, or the operator is a fetch."""
     return state.copies[operator] > 1 or operator >= tables.first_fetch
 
 
@@ -178,8 +177,7 @@ def _rotate_nearby(tables, state):
 
 @njit(cache=True, nogil=True)
 def _flip_fetch(tables, state, most_seconds):
-    """Fetches an input of a random computation in front of it, or removes
-    the fetch that is there."""
+    """Fetches an input of a random computation in front of it, or removes a fetch from there."""
     reader, value = _random_input(tables, state)
     if value < 0:
         return

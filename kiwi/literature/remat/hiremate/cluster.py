@@ -143,8 +143,7 @@ class Roles:
 
 
 def leaving(graph: RematGraph, operators: Steps) -> set[int]:
-    """Returns the values that `operators` write and that other operators
-    read or that are results."""
+    """Returns the values of `operators` that other operators read or that are results."""
     inside = frozenset(operators)
     return {
         value

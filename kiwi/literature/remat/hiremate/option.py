@@ -81,10 +81,10 @@ def _part(
     after: bool,
     born: Set[int],
 ) -> Part:
-    """Returns the forward part (`after`), which leaves the phantom, or the backward part, which
-    finds it.
+    """Returns the forward part (`after`) or the backward part of an option.
 
-    `inner` are the values that count for the part. `born` are the values that it writes for others.
+    The forward part leaves the phantom in memory, and the backward part finds it there. `inner` are
+    the values that count for the part. `born` are the values that it writes for others.
     """
     hidden = {
         value for k in steps for value in (*graph.operators[k].inputs, *graph.operators[k].outputs)
@@ -180,8 +180,7 @@ Exchange = tuple[float, int, int]
 
 
 def combinations(cluster: Cluster, options: Sequence[Sequence[Option]]) -> list[list[int]]:
-    """Returns the option numbers of all parts: the fastest options first,
-    then those after each exchange."""
+    """Returns combinations of options: the fastest of all parts, then one after each exchange."""
     parts = [_exchanges(cluster, part, alternatives) for part, alternatives in enumerate(options)]
     choices = [[fastest for fastest, _ in parts]]
     exchanges = (exchange for _, part_exchanges in parts for exchange in part_exchanges)
@@ -201,8 +200,10 @@ def combined(options: Sequence[Sequence[Option]], chosen: Sequence[int]) -> Step
 def _exchanges(
     cluster: Cluster, part: int, options: Sequence[Option]
 ) -> tuple[int, list[Exchange]]:
-    """Returns the number of the fastest option, and the exchanges from it
-    on, the cheapest bytes first."""
+    """Returns the number of the fastest option, and the exchanges from there on.
+
+    Each exchange takes the option whose saved bytes cost least.
+    """
     held = [_held_bytes(cluster, option) for option in options]
     fastest = min(
         range(len(options)),
@@ -223,8 +224,7 @@ def _exchanges(
 
 
 def _held_bytes(cluster: Cluster, option: Option) -> int:
-    """Returns the bytes of the phantom and of the values that other parts
-    hold for the backward part."""
+    """Returns the bytes of the phantom and of what other parts hold for the backward part."""
     graph = cluster.graph
     kept = [
         value

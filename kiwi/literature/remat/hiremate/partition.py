@@ -178,8 +178,7 @@ class _Level:
         return size_bytes * operators**ALPHA
 
     def _crossing_values(self) -> list[list[tuple[int, tuple[int, ...], int]]]:
-        """Returns, for each node of this level, the values between nodes
-        that it writes or reads."""
+        """Returns, for each node, the values between nodes that it writes or reads."""
         place = {k: index for index, tree in enumerate(self._trees) for k in tree.operators}
         crossing: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in self._trees]
         for writer, readers, size_bytes in self._graph.crossing:
@@ -221,8 +220,7 @@ class _Level:
 
 
 def immediate_dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """Returns the immediate dominator of each node (Cooper, Harvey, Kennedy 2001, on an acyclic
-    graph).
+    """Returns each node's immediate dominator (Cooper, Harvey, Kennedy 2001, on an acyclic graph).
 
     Keys are in topological order. `ROOT` precedes all nodes without predecessors.
     """
@@ -243,8 +241,7 @@ def immediate_dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
 def _between(
     before: Mapping[int, Sequence[int]], head: int, node: int, most: int
 ) -> set[int] | None:
-    """Returns the nodes strictly between a dominator and a node; None if
-    there are more than `most`."""
+    """Returns the nodes strictly between dominator and node; None if more than `most`."""
     inside: set[int] = set()
     pending = [k for k in before[node] if k != head]
     while pending:

@@ -19,8 +19,10 @@ Worker = subprocess.Popen[bytes]
 
 
 class Pool:
-    """At most `count` worker processes, `started` when first needed; no
-    process if `count` is 0 or 1."""
+    """At most `count` worker processes, `started` when first needed.
+
+    There are none if `count` is 0 or 1.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count if count > 1 else 0

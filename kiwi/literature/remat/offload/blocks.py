@@ -51,8 +51,7 @@ def block_options(borders: Borders, host: Host, index: int) -> tuple[BlockOption
 def _cheap(
     borders: Borders, host: Host, index: int, read: Set[int]
 ) -> tuple[Steps, frozenset[int]]:
-    """Returns the operators that are computed again rather than copied, and
-    the values that are copied."""
+    """Returns the operators that are computed again, and the values that are copied instead."""
     graph, needed = borders.graph, set(read)
     again: list[int] = []
     sent: set[int] = set()

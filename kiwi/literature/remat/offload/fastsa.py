@@ -99,8 +99,7 @@ def _annealed(
 
 
 def with_fetches(task: Task, host: Host, schedule: Schedule, fetched: list[int]) -> OffloadSchedule:
-    """Returns the schedule with copies, from one in which operators beyond those of the graph are
-    fetches.
+    """Returns the schedule with copies, from a schedule in which operators stand for fetches.
 
     Operator `len(task.graph.operators) + n` fetches the value `fetched[n]`.
     """

@@ -1,5 +1,4 @@
-"""OffMate: recomputation, offloading of activations, weights and optimizer, and updates on the
-host.
+"""OffMate: recomputation, offloading of activations, weights and optimizer, updates on the host.
 
 Zhao, Eyraud-Dubois, Le Hellard, Gusak and Beaumont, 2024 (hal-04660745); text in Zhao's thesis,
 chapter 4. An integer program (`offmate_program`) says how each block is run, and which shares of
@@ -82,8 +81,7 @@ def offmate(
 
 
 def batch_choice(task: Task, host: Host, most_batch: float) -> tuple[float, float] | None:
-    """Returns the batch size of most throughput within the budget, and the seconds per graph's
-    batch.
+    """Returns the batch size of most throughput within the budget, and the seconds per batch.
 
     The batch size is between 1 and `most_batch`, in units of the graph's own batch. The seconds are
     the step's time divided by that batch size. The result is None if no solution was found.
@@ -270,8 +268,8 @@ def host_updates(
 def round_group(
     graph: RematGraph, group: Group, choice: GroupChoice, updates: tuple[Update, ...]
 ) -> _Rounded:
-    """Returns whole values of a group: the device holds at most what the
-    shares say (section 4.6)."""
+    """Returns whole values of a group, which hold at most its shares on the
+    device (section 4.6)."""
     sizes = {value: graph.values[value].size_bytes for value in (*group.weights, *group.states)}
     weights, states = set(group.weights), set(group.states)
     needed = {value for update in updates for value in update.overwrites}

@@ -94,8 +94,10 @@ class _Place:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """The variables of a group. `in_gap` holds the weights' shares on the
-    device in the gap's windows."""
+    """The variables of a group.
+
+    `in_gap` holds the weights' shares on the device in the windows of the gap.
+    """
 
     home: mathopt.Variable
     away: mathopt.Variable

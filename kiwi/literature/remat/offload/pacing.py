@@ -109,7 +109,7 @@ def paced(
         paces = [pace for pace in begun if pace is not None]
         schedule = pacer.schedule(paces)
         held = list(simulate(graph, host, schedule).memory_bytes)
-    for step in sorted(range(len(held)), key=lambda t: -held[t]):
+    for step in sorted(range(len(held)), key=lambda index: -held[index]):
         if held[step] <= budget_bytes:
             continue
         wider = [
@@ -118,8 +118,8 @@ def paced(
         for k, chosen in sorted(wider, key=lambda entry: -pacer.spare_seconds(entry[1], step)):
             if held[step] <= budget_bytes:
                 break
-            for t in _freed(paces[k], chosen):
-                held[t] -= graph.values[chosen.absence.value].size_bytes
+            for freed_step in _freed(paces[k], chosen):
+                held[freed_step] -= graph.values[chosen.absence.value].size_bytes
             paces[k] = chosen
         if held[step] > budget_bytes:
             return pacer.schedule([pacer.longest(pace) for pace in paces])
@@ -158,8 +158,7 @@ class _Pacer:
         )
 
     def shortest(self, absence: Absence, held: Sequence[int]) -> _Pace | None:
-        """Returns the pace that is away for no step at all; None if there is no room for both
-        transfers.
+        """Returns the pace that is away for no step; None without room for both transfers.
 
         The transfers meet where most memory is held, or in the middle of the time.
         """
@@ -197,8 +196,7 @@ class _Pacer:
         return replace(pace, back=step + 1)
 
     def spare_seconds(self, pace: _Pace, step: int) -> float:
-        """Returns the time left for the transfer that was shortened for a
-        step, beyond what it needs."""
+        """Returns the time to spare of the transfer that was shortened for a step."""
         absence, host = pace.absence, self._host
         size_bytes = self._graph.values[absence.value].size_bytes
         if step == pace.out + 1 and absence.ready is not None:

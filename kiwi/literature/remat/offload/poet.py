@@ -194,8 +194,7 @@ class PagingProgram(StageProgram):
                     self._add(variable <= 1.0 - self._outward.under_way[t, d])
 
     def _held_at_start(self) -> list[Terms]:
-        """Returns the memory at the start of each stage as in the base
-        class, with the terms (p)."""
+        """Returns the memory at the start of each stage, including the terms (p)."""
         held = super()._held_at_start()
         for (t, d), fetching in self._inward.under_way.items():
             held[t].append(self._size[d] * fetching)

@@ -209,10 +209,11 @@ class _Program:
         self._arrived.setdefault(key, []).append(arrival)
 
     def _backward(self, run: _Run, room: Floats, ahead: Floats) -> tuple[Floats, Ints, Floats]:
-        """Returns the bytes that may be ahead while a block runs backward, its units of memory, and
-        its time.
+        """Returns what a block needs to run backward, for each label.
 
-        A block that runs again gets the remaining memory. The device waits if that is too little.
+        These are the bytes that may be ahead meanwhile, the units of memory for running the block
+        again, and its time. A block that runs again gets the remaining memory. The device waits if
+        that is too little.
         """
         if run.block.saves_all:
             seconds = np.full(len(room), run.backward_seconds)

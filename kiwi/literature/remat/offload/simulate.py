@@ -136,8 +136,7 @@ def channels(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> list[l
 
 
 def step_seconds(compute: Sequence[float], jobs: Iterable[Sequence[Job]]) -> tuple[float, ...]:
-    """Returns the least lengths of steps, given the device's computation in
-    each and jobs by channel."""
+    """Returns the least lengths of steps, given the device's time in each and jobs by channel."""
     lengths = np.array(compute, np.float64)
     ending: list[list[tuple[int, int, float]]] = [[] for _ in compute]
     due = []
@@ -186,8 +185,7 @@ class _Memory:
         return copy
 
     def use(self, value: int, first: int, last: int) -> bool:
-        """Returns whether the value may be used in step `first`. If so, the
-        copy stays until `last`."""
+        """Returns whether step `first` may use the value; if so, its copy stays until `last`."""
         copy = self.latest.get(value)
         if copy is None or copy.ready > first:
             return False
@@ -196,8 +194,7 @@ class _Memory:
 
 
 class _Walk:
-    """A walk over a schedule step by step: the copies that exist, and what
-    cannot be done (`found`)."""
+    """A walk over a schedule, step by step: the copies that exist, and the errors (`found`)."""
 
     def __init__(self, graph: RematGraph, host: Host, schedule: OffloadSchedule) -> None:
         host.check(graph)
@@ -333,8 +330,7 @@ def fits(task: Task, host: Host, found: OffloadSimulation) -> bool:
 def best_schedule(
     task: Task, host: Host, schedules: Sequence[OffloadSchedule]
 ) -> OffloadSchedule | None:
-    """Returns the fastest of the schedules that fit, else the one of least
-    peak; None without any."""
+    """Returns the fastest schedule that fits, else one of least peak; None without any."""
 
     def rank(schedule: OffloadSchedule) -> tuple[bool, float, float]:
         simulated = simulate(task.graph, host, schedule)

@@ -1,5 +1,4 @@
-"""The common interface of the planners with offloading: checks arguments
-and simulates the schedule."""
+"""The common interface of planners with offloading: checks arguments and simulates the schedule."""
 
 import time
 from collections.abc import Callable
@@ -74,8 +73,7 @@ def solve_offload(
     planned_seconds: float | None = None,
     method: OffloadMethod | None = None,
 ) -> OffloadResult:
-    """Returns a schedule of `graph` that needs at most `budget_bytes` on the device, in little
-    time.
+    """Returns a schedule of `graph` with at most `budget_bytes` on the device, in little time.
 
     `planned_seconds` is by default half of the time limit. `fastsa` derives its number of moves
     from it; its result is the same in each run unless it reaches the time limit first. The clock
