@@ -53,7 +53,9 @@ class ReducedModel(StrategyProgram):
         self._add_times()
         self._add_memory()
         again = ([self.again[i]] if i in self.again else [] for i in range(len(graph.operators)))
-        self.minimise([[once, *more] for once, more in zip(self.chosen, again, strict=True)])
+        self.minimise(
+            [[first_run, *repeats] for first_run, repeats in zip(self.chosen, again, strict=True)]
+        )
 
     def read_answer(self, values) -> Solution:
         """Returns the schedule and the strategies of a solution."""
@@ -66,8 +68,8 @@ class ReducedModel(StrategyProgram):
             inputs = self.graph.inputs[j]
             if inputs:
                 big = float(len(inputs))
-                there = mathopt.fast_sum(self.stays[i] for i in inputs)
-                self.add(big * self.stays[j] + there >= big, f"inputs[{j}]")
+                staying = mathopt.fast_sum(self.stays[i] for i in inputs)
+                self.add(big * self.stays[j] + staying >= big, f"inputs[{j}]")
 
     def _add_times(self) -> None:
         """Adds the rows [when] and [freed] for forward operators that the step does not return."""

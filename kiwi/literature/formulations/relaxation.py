@@ -60,15 +60,15 @@ def _residencies(graph: ShardedGraph, i: int) -> list[Residency]:
     if graph.operators[i].is_parameter:
         return [Residency(((0, end),))]
     uses = sorted({i, *graph.readers[i], *((end - 1,) if i in graph.results else ())})
-    there = [(use, use + 1) for use in uses]
+    at_uses = [(use, use + 1) for use in uses]
     gaps = [(u + 1, v) for u, v in pairwise(uses) if v > u + 1]
     if not graph.operators[i].may_recompute:
-        return [Residency((*there, *gaps), (), (i,))]
+        return [Residency((*at_uses, *gaps), (), (i,))]
     gaps = sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_GAPS])
     subsets = chain.from_iterable(combinations(gaps, n) for n in range(len(gaps) + 1))
     return [
         Residency(
-            (*there, *(gap for gap in gaps if gap not in dropped)),
+            (*at_uses, *(gap for gap in gaps if gap not in dropped)),
             tuple(behind for _, behind in dropped),
             (i,),
         )

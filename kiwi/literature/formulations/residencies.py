@@ -101,6 +101,6 @@ def _read_edge(
     tails, heads = residencies[read.producer], residencies[read.reader]
     costs = np.kron(read.seconds, np.tile(_runs(heads), (len(tails), 1)))
     if finds is not None:
-        there = np.array([[finds(tail, head) for head in heads] for tail in tails])
-        costs += np.tile(np.where(there, 0.0, np.inf), read.seconds.shape)
+        is_found = np.array([[finds(tail, head) for head in heads] for tail in tails])
+        costs += np.tile(np.where(is_found, 0.0, np.inf), read.seconds.shape)
     return Edge(read.producer, read.reader, costs)

@@ -62,8 +62,8 @@ class _Question:
         return Answer(status, *found, priced, bound, solver, seconds, message)
 
     def faster(self, *found: Solution | None) -> Solution | None:
-        """Returns the fastest of several solutions, the first of equally
-        fast ones, and None without any."""
+        """Returns the fastest of several solutions, the first of equally fast ones, and None
+        without any."""
         solutions = [solution for solution in found if solution is not None]
         return min(
             solutions,
@@ -95,17 +95,17 @@ def solve_formulation(
     """
     check_known(solver, MODEL_SOLVERS, "solver", UnknownSolverError)
     check_known(formulation, FORMULATIONS, "formulation", InvalidProblemError)
-    asked = _Question(graph, limit_bytes, seed, gap, time.monotonic())
+    question = _Question(graph, limit_bytes, seed, gap, time.monotonic())
     build = FORMULATIONS[formulation]
     if build is None:
-        return _solve_joint(asked, time_limit_seconds, gap)
+        return _solve_joint(question, time_limit_seconds, gap)
     known = None
     if build is StagedModel and relax_first:
-        known = _known(asked, time_limit_seconds)
+        known = _known(question, time_limit_seconds)
         if known.status is SolveStatus.OPTIMAL:
             return known
-    left = max(0.1, time_limit_seconds - (time.monotonic() - asked.started))
-    return _solve_program(asked, build, solver, left, known)
+    left = max(0.1, time_limit_seconds - (time.monotonic() - question.started))
+    return _solve_program(question, build, solver, left, known)
 
 
 FORMULATIONS: dict[str, type[StrategyProgram] | None] = {

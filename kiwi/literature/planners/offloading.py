@@ -158,8 +158,8 @@ class OffloadingPlanner(OneDevicePlanner):
         return plan
 
     def _emitted(self, step: StepToPlan, one_device: OneDevice, found: OffloadResult) -> Plan:
-        """Returns the plan of a simulated schedule, including the pointers
-        of the barriers that it needs."""
+        """Returns the plan of a simulated schedule, including the pointers of the barriers that it
+        needs."""
         base, problem = one_device.base, one_device.solved.problem
         schedule, fetched = as_emitted(one_device.graph, found.schedule)
         solved = Solved(problem, offloading(problem, fetched))
@@ -211,8 +211,8 @@ def offloading(problem: PlanningProblem, fetched: frozenset[int]) -> tuple[int, 
 
 
 def as_emitted(graph: RematGraph, schedule: OffloadSchedule) -> tuple[Schedule, frozenset[int]]:
-    """Returns the steps of a schedule with its fetches, and the operators
-    whose later steps are fetches."""
+    """Returns the steps of a schedule with its fetches, and the operators whose later steps are
+    fetches."""
     fetched = frozenset(graph.producer[transfer.value] for transfer in schedule.inward)
     arriving: dict[int, list[int]] = {}
     for transfer in schedule.inward:

@@ -329,8 +329,8 @@ class _Flow:
             self._readers[value].append(step)
 
     def _compute(self, value: int, step: int) -> None:
-        """Notes a computation of `value`, which must follow all reads of
-        the value's earlier computation."""
+        """Notes a computation of `value`, which must follow all reads of the value's earlier
+        computation."""
         if value in self._latest:
             before = (self._latest[value], *self._readers[value])
             self._precedes.update((earlier, step) for earlier in before if earlier != step)

@@ -142,8 +142,8 @@ class Remat(OneDevicePlanner):
     description: str = "on one device: schedules by many annealing runs and reordering"
 
     def method(self) -> Method:
-        """Returns Kiwi's own search, which continues from its last schedule
-        when asked for another budget."""
+        """Returns Kiwi's own search, which continues from its last schedule when asked for another
+        budget."""
         return PLANNERS["remat"]
 
 

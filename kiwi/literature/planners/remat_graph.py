@@ -105,8 +105,8 @@ def smallest_remat_graph(planning: PlanningProblem) -> RematGraph:
 
 
 def one_device_strategies(kernels: KernelGraph, mesh: DeviceMesh) -> tuple[ShardingStrategy, ...]:
-    """Returns the cheapest strategy of each unit by itself. On a mesh of
-    one device a unit has just one."""
+    """Returns the cheapest strategy of each unit by itself. On a mesh of one device a unit has just
+    one."""
     table = StrategyTable(kernels, mesh)
     units = kernels.units.units
     return tuple(min(table.of(unit), key=lambda strategy: strategy.seconds) for unit in units)
@@ -176,7 +176,7 @@ def _held(
     held.update(dict.fromkeys(returned, 0))
     inputs: list[list[int | str]] = [[*unit.reads] for unit in units.units]
     for unit, memory in zip(units.units, memories, strict=True):
-        # A result that is written over what was held before needs no memory of its own.
+        # A result that overwrites memory held before needs no memory of its own.
         is_there = 0 < memory.result_bytes <= memory.written_over_bytes
         for value in unit.outputs:
             held.setdefault(value, 0 if is_there else size(value))

@@ -172,8 +172,8 @@ def _sharded(
     tools: Tools,
     warm_start: Sequence[int] | None,
 ) -> SolveResult:
-    """Returns the fastest sharding found within the limit; among equally
-    fast ones, the smallest in memory."""
+    """Returns the fastest sharding found within the limit; among equally fast ones, the smallest in
+    memory."""
     limited = replace(problem.problem, limit_bytes=limit_bytes)
     result = tools.solve(limited, allowed, warm_start)
     if result.solution is None:
@@ -189,7 +189,7 @@ def _second_stage(sharded: Sharded, limit_bytes: int) -> Plan:
     plan, started = sharded.plan, time.monotonic()
     message = "The first stage met the limit."
     if plan.estimate.peak_bytes > limit_bytes:
-        # A dynamic program without random choices: no time limit ends it.
+        # Rotor is a dynamic program without random choices, which no time limit ends.
         finding = rotor(Task(sharded.graph, limit_bytes, math.inf, math.inf, 0))
         assert finding.schedule is not None
         peak_bytes = simulate(sharded.graph, finding.schedule).peak_bytes

@@ -17,8 +17,8 @@ from kiwi.literature.remat.solve import DEFAULT_PLANNER, PLANNERS, solve
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0, or 2 without a
-    schedule or with unusable input."""
+    """Runs the command and returns its exit code: 0, or 2 without a schedule or with unusable
+    input."""
     options = _parser().parse_args(arguments)
     try:
         loaded = read_node_link(options.graph)

@@ -37,8 +37,8 @@ MOVES_PER_SECOND = 400_000
 """The rate, per thread, from which the number of moves is derived, so that results do not depend on
 the speed of the machine."""
 MOVES_PER_OPERATOR = 20_000
-"""The largest number of moves of one run, per operator. Further moves gain
-nothing on small graphs."""
+"""The largest number of moves of one run, per operator. Further moves gain nothing on small
+graphs."""
 AIMED_SHARES = (1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0)
 """The relative frequencies of the kinds of moves (`annealing.moves`)."""
 ORDER, FASTSA, BEST = "order", "fastsa", "best"
@@ -49,8 +49,8 @@ COOLING = 1e-3
 WORKERS = 2
 """The number of parallel runs, and of neighbourhoods searched at once."""
 SECONDS_PER_TRY = 0.1
-"""The seconds from which the number of tries is derived. A try of effort
-`EFFORT` takes about as long."""
+"""The seconds from which the number of tries is derived. A try of effort `EFFORT` takes about as
+long."""
 EFFORT = 0.02
 """The limit of one try in CP-SAT's deterministic time."""
 WHOLE_EFFORT = 0.2
@@ -217,9 +217,8 @@ def _tried(
 
     def work(free: list[int]) -> tuple[Schedule | None, bool]:
         left = ends - time.monotonic()
-        from kiwi.literature.remat.neighbourhood import (
-            improve,  # CP-SAT, with pandas: half a second
-        )
+        # Imported late, because CP-SAT imports pandas, which is slow.
+        from kiwi.literature.remat.neighbourhood import improve
 
         return improve(task.graph, best.schedule, free, task.budget_bytes, effort, left)
 
@@ -242,10 +241,12 @@ def _around(graph: RematGraph, best: Candidate, size: int, draw: random.Random) 
     free = [draw.choice(again)]
     inside = set(free)
     for k in free:
-        near = [*graph.predecessors(k)]
-        near += [reader for value in graph.operators[k].outputs for reader in graph.readers[value]]
-        draw.shuffle(near)
-        for other in near:
+        neighbours = [*graph.predecessors(k)]
+        neighbours += [
+            reader for value in graph.operators[k].outputs for reader in graph.readers[value]
+        ]
+        draw.shuffle(neighbours)
+        for other in neighbours:
             if other not in inside and graph.operators[other].recomputable and len(free) < size:
                 inside.add(other)
                 free.append(other)

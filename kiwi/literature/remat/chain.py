@@ -69,8 +69,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of stages. `prologue` is computed before the first,
-    `resident_bytes` are held throughout."""
+    """A chain of stages. `prologue` is computed before the first, `resident_bytes` are held
+    throughout."""
 
     stages: tuple[Stage, ...]
     prologue: Steps
@@ -190,8 +190,8 @@ def stage_borders(graph: RematGraph) -> Borders:
 
 
 def _gradients(graph: RematGraph, backward_stage: dict[int, int], stage: int) -> frozenset[int]:
-    """Returns the values that backward parts from `stage` on write for
-    earlier stages, or as results."""
+    """Returns the values that backward parts from `stage` on write for earlier stages, or as
+    results."""
     return frozenset(
         value
         for value, writer in enumerate(graph.producer)
@@ -231,11 +231,12 @@ def linearise(graph: RematGraph) -> Linearised:
     forward = [k for k in graph.order if k not in backward and k not in common]
     groups = _groups(graph, forward)
     stage_of = {operator: stage for stage, group in enumerate(groups) for operator in group}
-    behind = backward_owners(graph, backward, stage_of, len(groups) - 1)
+    backward_stages = backward_owners(graph, backward, stage_of, len(groups) - 1)
     return Linearised(
         tuple(map(tuple, groups)),
         tuple(
-            tuple(k for k in graph.order if behind.get(k) == stage) for stage in range(len(groups))
+            tuple(k for k in graph.order if backward_stages.get(k) == stage)
+            for stage in range(len(groups))
         ),
         tuple(k for k in graph.order if k in common),
     )
@@ -299,13 +300,13 @@ def backward_owners(
     number of an operator that it depends on, because backward parts run in reverse.
     """
     partner = {after: before for before, after in graph.backward_of}
-    behind: dict[int, int] = {}
+    number_of: dict[int, int] = {}
     for k in graph.order:
         if k in backward:
             earlier = [
-                behind[predecessor]
+                number_of[predecessor]
                 for predecessor in graph.predecessors(k)
-                if predecessor in behind
+                if predecessor in number_of
             ]
-            behind[k] = min([owners.get(partner.get(k, -1), last), *earlier])
-    return behind
+            number_of[k] = min([owners.get(partner.get(k, -1), last), *earlier])
+    return number_of

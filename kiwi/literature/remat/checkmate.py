@@ -145,18 +145,18 @@ def round_kept(
     """
     lasts = {d for d in graph.writer if not graph.nodes[d].repeatable}
     steps: list[int] = []
-    there: set[int] = set()
+    present: set[int] = set()
     for t in range(len(graph.nodes)):
         following = {i for i in range(t + 1) if kept.get((t + 1, i), 0.0) > threshold}
         following |= {i for i in lasts if i <= t < max(graph.readers[i], default=-1)}
         if t == len(graph.nodes) - 1:
             following |= graph.results
-        needed = {t} | (following - there)
+        needed = {t} | (following - present)
         for i in range(t, -1, -1):
             if i in needed:
-                needed |= graph.nodes[i].parts[0].reads - there
+                needed |= graph.nodes[i].parts[0].reads - present
         steps += graph.steps_of((i, 0) for i in sorted(needed))
-        there = following & (there | needed)
+        present = following & (present | needed)
     return Schedule(tuple(steps))
 
 

@@ -34,13 +34,13 @@ from kiwi.solver.schedule import Schedule
 GAPS_PER_STEP = 8
 """The least number of positions of the sequence for each step of the schedule."""
 NOMINAL_MOVES_PER_SECOND = 1_000_000
-"""The rate from which the number of moves is derived, so that results do
-not depend on the speed of the machine."""
+"""The rate from which the number of moves is derived, so that results do not depend on the speed of
+the machine."""
 CHUNK_MOVES = 20_000
 """The number of moves between two looks at the clock."""
 FIRST_STAGE_SHARE = 0.6
-"""The share of the remaining time for the first stage, on machines too slow
-for the planned moves."""
+"""The share of the remaining time for the first stage, on machines too slow for the planned
+moves."""
 PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The relative frequencies of the kinds of moves in the paper."""
 

@@ -241,8 +241,8 @@ class RetentionModel:
                 self.model.add_hint(self.start[k, c], self._slot(k, places[c]))
 
     def solve(self, solver: cp_model.CpSolver) -> tuple[Schedule | None, bool]:
-        """Returns the frame with the recomputations of the solution, or
-        None, and whether the search was complete."""
+        """Returns the frame with the recomputations of the solution, or None, and whether the
+        search was complete."""
         status = solver.solve(self.model)
         complete = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):

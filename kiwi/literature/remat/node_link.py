@@ -35,8 +35,8 @@ class NodeLinkGraph:
 
 
 def read_node_link(path: Path | str) -> NodeLinkGraph:
-    """Returns the graph in file `path`; raises
-    `kiwi.errors.InvalidProblemError` if it is not one."""
+    """Returns the graph in file `path`; raises `kiwi.errors.InvalidProblemError` if it is not
+    one."""
     try:
         data = json.loads(Path(path).read_text())
         return from_node_link(data)

@@ -30,8 +30,8 @@ from kiwi.literature.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
 MOST_UNITS = 500
-"""The largest number of memory units of the dynamic program's table. Used
-memory is rounded up to whole units."""
+"""The largest number of memory units of the dynamic program's table. Used memory is rounded up to
+whole units."""
 MOST_CELLS = 20_000_000
 """The largest number of cells of a table, about. A longer chain has fewer, larger units."""
 
@@ -75,7 +75,7 @@ def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Findi
     feasible = RotorTable(chain, unit, _units_to_save(chain, saved, unit) * unit)
     return Finding(
         feasible.schedule(int(np.flatnonzero(np.isfinite(feasible.least[0, -1]))[0])),
-        # Rounding to units may hide a schedule: proven only where a unit is a byte.
+        # Rounding to units may hide a schedule: this is a proof only if a unit is a byte.
         family_is_infeasible=budget < 0 or table.unit_bytes == 1,
         iterations=table.least.size + feasible.least.size,
     )

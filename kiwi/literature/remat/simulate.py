@@ -97,10 +97,10 @@ def live_ranges(
 def held_bytes(graph: RematGraph, ranges: Iterable[LiveRange], count: int) -> list[int]:
     """Returns the memory of the given live ranges during each of `count` steps, in bytes."""
     change_bytes = [0] * (count + 2)
-    for live in ranges:
-        size_bytes = graph.values[live.value].size_bytes
-        change_bytes[live.first] += size_bytes
-        change_bytes[live.last + 1] -= size_bytes
+    for live_range in ranges:
+        size_bytes = graph.values[live_range.value].size_bytes
+        change_bytes[live_range.first] += size_bytes
+        change_bytes[live_range.last + 1] -= size_bytes
     return list(accumulate(change_bytes[:count]))
 
 

@@ -130,8 +130,8 @@ class Search:
     _last: Schedule | None = field(default=None, init=False)
 
     def within(self, budget_bytes: int, seed: int = 0) -> RematResult:
-        """Returns a schedule whose peak is at most `budget_bytes`, as
-        `solve` finds it; raises as `solve`."""
+        """Returns a schedule whose peak is at most `budget_bytes`, as `solve` finds it; raises as
+        `solve`."""
         graph, planner, limit = self.graph, self.planner, self.time_limit_seconds
         _check_arguments(planner, budget_bytes, limit, seed)
         method = self.method or PLANNERS[planner]

@@ -77,8 +77,8 @@ class Substep:
         return self.own_bytes >= 0 and not self.freed and not self.unborn
 
     def implies(self, other: "Substep") -> bool:
-        """Returns whether a limit on this step's memory is at least as
-        tight as a limit on `other`'s."""
+        """Returns whether a limit on this step's memory is at least as tight as a limit on
+        `other`'s."""
         return (
             self.own_bytes >= other.own_bytes
             and self.freed <= other.freed
@@ -159,16 +159,16 @@ class StageGraph:
     def latest(self) -> Sequence[int]:
         """For each node, the last stage in which a run of the node can be of use."""
         last = len(self.nodes) - 1
-        using: list[set[int]] = [set() for _ in self.nodes]
+        users: list[set[int]] = [set() for _ in self.nodes]
         for d, w in self.writer.items():
-            using[w].update(self.readers[d], (last,) if d in self.results else ())
+            users[w].update(self.readers[d], (last,) if d in self.results else ())
         for b, node in enumerate(self.nodes):
             if node.forward >= 0:
-                using[node.forward].add(b)
+                users[node.forward].add(b)
         latest = list(range(len(self.nodes)))
         for k in reversed(latest[:]):
             if self.nodes[k].repeatable:
-                latest[k] = max([k, *(latest[r] for r in using[k])])
+                latest[k] = max([k, *(latest[r] for r in users[k])])
         return latest
 
 
@@ -304,12 +304,12 @@ class StageProgram:
         for b, sizes in self.graph.phantom_bytes.items():
             f = self.graph.nodes[b].forward
             for t in range(f, b + 1):
-                there = [self._phantom(t, b, o) for o in sizes]
-                for o, before in zip(sizes, there, strict=True):
+                phantoms = [self._phantom(t, b, o) for o in sizes]
+                for o, before in zip(sizes, phantoms, strict=True):
                     after = self.run[b, b, o] if t == b else self.saved[t + 1, b, o]
                     self._add(after <= before)
                 if t > f and sizes:
-                    self._add(mathopt.fast_sum(there) <= 1.0)
+                    self._add(mathopt.fast_sum(phantoms) <= 1.0)
 
     def _phantom(self, t: int, b: int, o: int) -> Any:
         """Returns whether the phantom of (b, o) is in memory when stage t ends, unless dropped."""

@@ -141,8 +141,8 @@ def _random_input(tables, state):
 
 @njit(cache=True, nogil=True)
 def _add_before_reader(tables, state, most_seconds):
-    """Recomputes an input of a random computation, somewhere between the
-    input's last event and the reader."""
+    """Recomputes an input of a random computation, somewhere between the input's last event and the
+    reader."""
     reader, value = _random_input(tables, state)
     if value < 0:
         return
@@ -160,8 +160,8 @@ def _add_before_reader(tables, state, most_seconds):
 
 @njit(cache=True, nogil=True)
 def _rotate_nearby(tables, state):
-    """Moves a random computation within the window that its inputs and
-    readers allow, mostly not far."""
+    """Moves a random computation within the window that its inputs and readers allow, mostly not
+    far."""
     source = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[source]
     low, high = _earliest(tables, state, operator), _latest(tables, state, source)

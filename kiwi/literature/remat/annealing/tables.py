@@ -32,8 +32,8 @@ class Tables(NamedTuple):
     - `is_result`, `producer`: per value.
     - `event_start`: the index of each value's first event in the pool.
     - `most_copies`: the largest number of computations of each operator.
-    - `first_fetch`: the first operator that brings a value back from the host. It and all later
-      operators read nothing, write that value, and may occur any number of times, or never.
+    - `first_fetch`: the first of the operators that bring a value back from the host. Such an
+      operator reads nothing, writes its value, and may occur any number of times, or never.
     - `fetch_of`: the fetch of each value, -1 if there is none.
     """
 

@@ -84,8 +84,8 @@ class Roles:
         self._graph = graph
         self.forward = tuple(k for k in graph.order if k not in backward)
         self._place = {k: place for place, k in enumerate(self.forward)}
-        behind = backward_owners(graph, backward, self._place, len(self.forward) - 1)
-        self._owner = {k: self.forward[place] for k, place in behind.items()}
+        owner_places = backward_owners(graph, backward, self._place, len(self.forward) - 1)
+        self._owner = {k: self.forward[place] for k, place in owner_places.items()}
         self._rank = {k: place for place, k in enumerate(graph.order)}
         self._owned: dict[int, list[int]] = {}
         for k, owner in self._owner.items():

@@ -117,8 +117,8 @@ class _Levels:
         self.complete = True
         """Whether the clock has left nothing out."""
         self.pricing_seconds = 0.0
-        """The time of the last `plan` without its searches. A plan of a
-        finer division takes longer."""
+        """The time of the last `plan` without its searches. A plan of a finer division takes
+        longer."""
 
     def plan(self, root: Hierarchy, seconds: float) -> Candidate:
         """Returns the best schedule of the whole graph that is found within `seconds`."""

@@ -43,8 +43,8 @@ class Option:
         return self.forward.seconds + self.backward.seconds
 
     def is_as_good_as(self, other: "Option") -> bool:
-        """Returns whether the option is no worse in time, in memory and in
-        its needs for the backward part."""
+        """Returns whether the option is no worse in time, in memory and in its needs for the
+        backward part."""
         return (
             self.seconds <= other.seconds
             and self.saved_bytes <= other.saved_bytes
@@ -64,10 +64,12 @@ def make_option(graph: RematGraph, interface: Set[int], pair: StepPair) -> Optio
     written = made.union(*(graph.operators[k].outputs for k in backward))
     outputs, reads = made & interface, read_first(graph, backward)
     phantom = frozenset(reads & written - interface)
-    inner, again = written - interface, outputs - reads
+    inner, unread_outputs = written - interface, outputs - reads
     return Option(
         _part(graph, forward, inner, phantom, after=True, born=outputs),
-        _part(graph, backward, inner | again, phantom, after=False, born=interface - outputs),
+        _part(
+            graph, backward, inner | unread_outputs, phantom, after=False, born=interface - outputs
+        ),
         graph.bytes_of(phantom),
     )
 
@@ -136,8 +138,8 @@ def _substeps(
 
 
 def plain_options(cluster: Cluster) -> list[StepPair]:
-    """Returns two options: keep all that the backward part reads, or
-    recompute the whole forward part."""
+    """Returns two options: keep all that the backward part reads, or recompute the whole forward
+    part."""
     pairs = [(cluster.forward, cluster.backward)]
     if cluster.backward and all(cluster.graph.operators[k].recomputable for k in cluster.forward):
         pairs.append((cluster.forward, (*cluster.forward, *cluster.backward)))
@@ -224,7 +226,8 @@ def _exchanges(
 
 
 def _held_bytes(cluster: Cluster, option: Option) -> int:
-    """Returns the bytes of the phantom and of what other parts hold for the backward part."""
+    """Returns the bytes of the phantom and of others' values that are held for the backward
+    part."""
     graph = cluster.graph
     kept = [
         value

@@ -22,8 +22,8 @@ from kiwi.literature.remat.stages import Node, Part, StageGraph, StageProgram, S
 from kiwi.solver.mathopt_run import solve_model
 
 GAP = 1e-3
-"""The relative gap at which H-ILP ends. Options of parts are approximate,
-so that a smaller gap is of no use."""
+"""The relative gap at which H-ILP ends. Options of parts are approximate, so that a smaller gap is
+of no use."""
 CELLS_PER_SECOND = 10_000
 """The number of terms of a program that are written down in a second, roughly. A program that would
 take longer than its time is not begun."""
@@ -111,8 +111,8 @@ def solve_once(
 ) -> tuple[StepPair | None, bool]:
     """Returns the best way that HiGHS finds to run a cluster within the budgets, or None.
 
-    The second result says whether the clock left the search complete. A program that would take
-    `seconds` to write down is not begun.
+    The second result is False if the clock ended the search or left no time for it. A program that
+    would take `seconds` to write down is not begun.
 
     - `save_bytes`: the save budget; None for the whole graph.
     - `known`: a combination (an option for each part) to start from.
@@ -174,8 +174,8 @@ def part_options(problem: PartProblem) -> list[list[Option]]:
 
 
 def fewer_options(options: Sequence[Sequence[Option]], most: int) -> list[list[Option]]:
-    """Returns the options that take part in H-ILP: on average half of
-    `most` per part (section 3.4.5)."""
+    """Returns the options that take part in H-ILP: on average half of `most` per part (section
+    3.4.5)."""
     room, total = most * len(options) // 2, max(1, sum(map(len, options)))
     return [
         select(list(alternatives), max(1, room * len(alternatives) // total))
@@ -201,11 +201,11 @@ def stage_graph(
     reads = frozenset() if is_whole else cluster.outputs
     gradients = frozenset() if is_whole else cluster.gradients
     nodes.append(Node((Part((), 0.0, reads, (Substep(0),)),)))
-    behind: dict[int, int] = {}
+    backward_nodes: dict[int, int] = {}
     phantom_bytes: dict[int, dict[int, int]] = {}
     for child in reversed(range(count)):
         if any(k >= cluster.forward_count for k in cluster.children[child]):
-            behind[child] = len(nodes)
+            backward_nodes[child] = len(nodes)
             sizes = {number: option.saved_bytes for number, option in enumerate(options[child])}
             phantom_bytes[len(nodes)] = {number: size for number, size in sizes.items() if size}
             nodes.append(Node(tuple(option.backward for option in options[child]), forward=child))
@@ -213,7 +213,7 @@ def stage_graph(
     for child, operators in enumerate(cluster.children):
         for value in sorted(leaving(cluster.graph, operators)):
             is_forward = cluster.graph.producer[value] < cluster.forward_count
-            writer[value] = child if is_forward else behind[child]
+            writer[value] = child if is_forward else backward_nodes[child]
     return StageGraph(
         tuple(nodes),
         {value: cluster.graph.values[value].size_bytes for value in writer},

@@ -4,10 +4,10 @@
 operator of p depends on one of q. Both directions of the step then run through convex groups
 without cycles (property 1).
 
-**Candidates.** For each node x, the candidates are all nodes on the paths from its immediate
-dominator a(x) to x, with and without either end. Candidates whose heads differ may overlap, and
+**Candidates.** For each node x, a candidate is the set of all nodes on the paths from its immediate
+dominator a(x) to x, with or without either end. Candidates whose heads differ may overlap, and
 their union is convex (theorem 3.3.2). The candidate that is cheapest by equation 3.1 becomes a
-group. Candidates that touch the group take it in whole; those that grow too large are dropped.
+group. Candidates that touch the group take it in whole, and are dropped if they grow too large.
 
 The partition differs from the text in two points. First, nodes without predecessors, except the
 first node, are left out when dominators are computed. Otherwise a single operator that reads only
@@ -53,8 +53,8 @@ class ForwardGraph:
 
 
 def partition(graph: ForwardGraph, most_top: int, most_lower: int) -> tuple[Tree, ...]:
-    """Returns at most `most_top` trees in topological order. A node of a
-    tree has at most `most_lower` children."""
+    """Returns at most `most_top` trees in topological order. A node of a tree has at most
+    `most_lower` children."""
     trees = [Tree((k,)) for k in range(len(graph.before))]
     while len(trees) > most_top:
         level = _Level(graph, trees, most_lower)

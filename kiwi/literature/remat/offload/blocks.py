@@ -1,5 +1,5 @@
-"""Blocks as OffMate sees them: three ways to run each block, and the
-weights that blocks use together."""
+"""Blocks as OffMate sees them: three ways to run each block, and the weights that blocks use
+together."""
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field

@@ -33,8 +33,8 @@ from kiwi.solver.schedule import Schedule
 PRICES = (1.0, 0.3, 0.1, 0.03)
 """The shares of the time of copies that are tried as the cost of a fetch."""
 ROUNDS, LEAST_SHARE = 2, 16
-"""The largest number of annealing rounds. Each round lowers the memory by
-at most 1 / `LEAST_SHARE`."""
+"""The largest number of annealing rounds. Each round lowers the memory by at most 1 /
+`LEAST_SHARE`."""
 SHARES = (*PAPER_SHARES[:-1], 1.0)
 """The relative frequencies of the kinds of moves: the paper's, and fetches."""
 HEAT, LEAST_HEAT = 0.3, 1e-3
@@ -115,7 +115,7 @@ def with_fetches(task: Task, host: Host, schedule: Schedule, fetched: list[int])
     hosted: set[int] = set()
     for value, at in fetches:
         absence = _absence(task.graph, steps, value, at, hosted)
-        if absence is not None:  # the first of several fetches for one reader
+        if absence is not None:  # of several fetches for one reader, the first counts
             absences.setdefault((value, absence.before), absence)
             hosted.add(value)
     return paced(task.graph, host, steps, list(absences.values()), task.budget_bytes)

@@ -63,8 +63,8 @@ class Host:
         return self.outward_seconds(size_bytes) + self.inward_seconds(size_bytes)
 
     def check(self, graph: RematGraph) -> None:
-        """Raises `kiwi.errors.InvalidProblemError` if an update does not
-        match its operator in `graph`."""
+        """Raises `kiwi.errors.InvalidProblemError` if an update does not match its operator in
+        `graph`."""
         for update in self.updates:
             operator = graph.operators[update.operator]
             wrong = [value for value in update.overwrites if graph.producer[value] >= 0]

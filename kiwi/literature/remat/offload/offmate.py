@@ -38,8 +38,8 @@ from kiwi.solver.mathopt_run import solve_model
 GAP = 1e-4
 """The relative gap at which the solver stops."""
 ROUNDS, LEAST_SHARE = 6, 16
-"""The largest number of programs that are solved. Each lowers the memory by
-at most 1 / `LEAST_SHARE`."""
+"""The largest number of programs that are solved. Each lowers the memory by at most 1 /
+`LEAST_SHARE`."""
 TOLERANCE = 1e-6
 """The tolerance of shares in solvers' results."""
 
@@ -126,10 +126,10 @@ class _Blocks:
     def of(cls, graph: RematGraph, host: Host, sends_activations: bool = True) -> "_Blocks":
         host.check(graph)
         borders = stage_borders(graph)
-        options_of_blocks = (block_options(borders, host, index) for index in borders.stages)
+        all_options = (block_options(borders, host, index) for index in borders.stages)
         options = (
-            tuple(option for option in block_options_of if sends_activations or not option.sent)
-            for block_options_of in options_of_blocks
+            tuple(option for option in alternatives if sends_activations or not option.sent)
+            for alternatives in all_options
         )
         return cls(borders, host, tuple(options), groups_of(borders, host))
 
@@ -171,8 +171,8 @@ class _Blocks:
     def _steps(
         self, options: Sequence[BlockOption], on_host: set[int]
     ) -> tuple[list[int], int, list[int]]:
-        """Returns the steps, the step at which the backward part begins,
-        and the last step of each block of it."""
+        """Returns the steps, the step at which the backward part begins, and the last step of each
+        block of it."""
         steps = [IDLE, *self.borders.groups.common]
         steps += [k for option in options for k in option.forward]
         turn, ends = len(steps), []
@@ -268,8 +268,8 @@ def host_updates(
 def round_group(
     graph: RematGraph, group: Group, choice: GroupChoice, updates: tuple[Update, ...]
 ) -> _Rounded:
-    """Returns whole values of a group, which hold at most its shares on the
-    device (section 4.6)."""
+    """Returns whole values of a group, which hold at most its shares on the device (section
+    4.6)."""
     sizes = {value: graph.values[value].size_bytes for value in (*group.weights, *group.states)}
     weights, states = set(group.weights), set(group.states)
     needed = {value for update in updates for value in update.overwrites}

@@ -16,8 +16,8 @@ update, its shares are integer, because whole values are moved.
 
 **Constraints**
 
-- (a) Each block has one option. Weights are on the device where they are read (4.5). The states of
-  what the device updates are there in g(w) (4.6).
+- (a) Each block has one option. Weights are on the device where they are read (4.5). States that
+  the device updates are there in g(w) (4.6).
 - (b) A share that is not on the device is on the host (4.7, 4.8). A share that was not there is
   fetched (4.9, 4.10). Copies count when their window is over.
 - (c) A share that the host updates is at home there, and is no longer on the device. Its gradient
@@ -47,8 +47,8 @@ from kiwi.literature.remat.offload.blocks import BlockOption, Group, backward_wi
 from kiwi.literature.remat.offload.host import Host
 
 BUDGET_UNITS = 1e4
-"""The value of the memory budget in the model's unit of memory, and of the
-time of all operators in its unit of time."""
+"""The value of the memory budget in the model's unit of memory, and of the time of all operators in
+its unit of time."""
 
 Values = Mapping[mathopt.Variable, float]
 

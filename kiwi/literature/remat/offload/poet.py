@@ -64,8 +64,8 @@ class Energy:
 
 
 def poet(task: Task, host: Host, energy: Energy | None = None) -> OffloadFinding:
-    """Returns the best schedule by stages in the given order: of least
-    energy if `energy` is given, else of least time."""
+    """Returns the best schedule by stages in the given order: of least energy if `energy` is given,
+    else of least time."""
     program = PagingProgram(task, host, energy)
     answer = solve_model(program.model, task.remaining_seconds(), task.seed, GAP)
     schedule = None if answer.values is None else program.schedule(answer.values)
@@ -132,8 +132,8 @@ class PagingProgram(StageProgram):
         return self.graph.once_seconds * watts
 
     def schedule(self, values: Values) -> OffloadSchedule:
-        """Returns the stages in turn. A transfer lasts from the first step
-        of a stage to the last of one."""
+        """Returns the stages in turn. A transfer lasts from the first step of a stage to the last
+        of one."""
         steps: list[int] = []
         starts, run = [0], dict(sorted(self.run.items()))
         for t in range(len(self.graph.nodes)):
@@ -211,8 +211,8 @@ class PagingProgram(StageProgram):
             self._add(mathopt.fast_sum(held) <= self._unit * limit_bytes)
 
     def _add_seconds(self) -> list[mathopt.Variable]:
-        """Adds the constraints (n) and (q); returns the time of each stage,
-        in units of the time of all nodes."""
+        """Adds the constraints (n) and (q); returns the time of each stage, in units of the time of
+        all nodes."""
         graph, host, once = self.graph, self._host, self.graph.once_seconds
         stage_seconds = []
         for t in range(len(graph.nodes)):

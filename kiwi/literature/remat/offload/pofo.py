@@ -43,11 +43,11 @@ from kiwi.literature.remat.rotor import MOST_UNITS, RotorTable, solve_chain, uni
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MOST_LABELS, MOST_WORK = 2000, 2_000_000_000
-"""The largest number of states in front of a stage, and a bound on the
-work. A long chain has fewer states."""
+"""The largest number of states in front of a stage, and a bound on the work. A long chain has fewer
+states."""
 ROUNDS, LEAST_SHARE = 12, 16
-"""The largest number of programs that are solved. Each lowers the memory by
-at most 1 / `LEAST_SHARE`."""
+"""The largest number of programs that are solved. Each lowers the memory by at most 1 /
+`LEAST_SHARE`."""
 BEHIND, AHEAD, SECONDS = 1, 2, 3
 """The columns of labels. Column 0 holds the bytes that stay on the device."""
 
@@ -69,8 +69,8 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a chain in order, and their time, in which the device's
-    waits for copies are included."""
+    """The blocks of a chain in order, and their time, in which the device's waits for copies are
+    included."""
 
     blocks: tuple[Block, ...]
     seconds: float
@@ -228,8 +228,8 @@ class _Program:
         return room - units * unit_bytes, units, least[units]
 
     def _traced(self, labels: Floats) -> Blocks:
-        """Returns the path to the best state. The device waits for
-        transfers under way when the chain turns."""
+        """Returns the path to the best state. The device waits for transfers under way when the
+        chain turns."""
         waiting = self._host.outward_seconds(1) * labels[:, BEHIND]
         waiting = waiting + self._host.inward_seconds(1) * labels[:, AHEAD]
         at = int(np.argmin(labels[:, SECONDS] + waiting))
@@ -245,8 +245,8 @@ class _Program:
 
 @njit(cache=True, nogil=True)
 def _unbeaten(labels, most):
-    """Returns the rows of labels, sorted by time, that no earlier row
-    equals or beats; `most` at most."""
+    """Returns the rows of labels, sorted by time, that no earlier row equals or beats; `most` at
+    most."""
     kept = np.empty(most, np.int64)
     count = 0
     for row in range(len(labels)):

@@ -238,8 +238,8 @@ class _Walk:
                 memory.make(value, 0, 0).ready = 0
 
     def _take(self, step: int) -> None:
-        """Updates the copies for a step: first the copies that it uses,
-        then the copies that it makes."""
+        """Updates the copies for a step: first the copies that it uses, then the copies that it
+        makes."""
         schedule, operator = self.schedule, self.schedule.steps[step]
         outward = [transfer for transfer in schedule.outward if transfer.first == step]
         inward = [transfer for transfer in schedule.inward if transfer.first == step]
