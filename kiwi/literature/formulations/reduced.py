@@ -6,10 +6,8 @@ recomputed.
 
 Sets, data, variables and rows, each with the paper's number, are in
 docs/literature/paper_models.md, "The same in rows". The methods below name the rows in brackets, as
-that page does. Further symbols are used. X(k) are the forward operators whose first use behind the
-forward pass is k. L(k) are the operators whose last forward use is k. Y(k) are the operators that
-are not forward and are last used at k. `hz[i, j]` in {0, 1} selects the term that attains the
-maximum that defines h. `F-, F, F+[i, k]` say that h[i] < k, = k, > k.
+that page does. `hz[i, j]` in {0, 1} selects the term that attains the maximum that defines h.
+`F-, F, F+[i, k]` say that h[i] < k, = k, > k.
 
 Beyond the paper, the model counts workspaces and does not free results of the step. An operator has
 m = 1 if the backward pass does not read it or if it may not be computed again.

@@ -62,8 +62,7 @@ class _Question:
         return Answer(status, *found, priced, bound, solver, seconds, message)
 
     def faster(self, *found: Solution | None) -> Solution | None:
-        """Returns the fastest of several solutions, the first of equally fast ones, and None
-        without any."""
+        """Returns the fastest solution, the first of equally fast ones; None without any."""
         solutions = [solution for solution in found if solution is not None]
         return min(
             solutions,
@@ -124,7 +123,7 @@ def _solve_joint(asked: _Question, seconds: float, gap: float) -> Answer:
 
 
 def _known(asked: _Question, seconds: float) -> Answer:
-    """Returns what is known of the full model before its program with stages runs.
+    """Returns the known results for the full model before its program with stages runs.
 
     The solution is the faster of the joint schedule and the relaxation's own. The bound is the
     relaxation's.

@@ -31,8 +31,8 @@ def remat_graph(
 ) -> RematGraph:
     """Returns the graph of one device, on which unit u runs under `strategies[u]`.
 
-    Times are the seconds of computation. `fence_bytes` are resident beside what the units need: the
-    memory of the fences that keep the program to a schedule.
+    Times are the seconds of computation. `fence_bytes` are resident in addition: the memory of the
+    fences that keep the program to a schedule.
     """
     units = kernels.units
     values = units.graph.program.values
@@ -118,7 +118,8 @@ def _graph(
     memories: Sequence[UnitMemory],
     local_bytes: Callable[[int], int],
 ) -> RematGraph:
-    """Returns the graph of `units`, with program values keyed by index and other values by name."""
+    """Returns the graph of `units`. Values of the program have their index as key, others a
+    name."""
     held, inputs, outputs = _held(units, memories, local_bytes)
     for result, argument in units.aliased_results.items():
         update = units.producer[result]

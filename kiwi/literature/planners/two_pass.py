@@ -3,7 +3,7 @@
 1. A schedule of recomputation is found for one device whose budget is the memory of all devices.
 2. The recomputations of that schedule are fixed, and the step is sharded under the budget itself.
 
-Systems that run the two passes one after the other work in this way (Liu et al., 2023).
+Systems that run the passes in sequence work in this way (Liu et al., 2023).
 """
 
 from collections import Counter

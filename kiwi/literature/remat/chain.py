@@ -4,10 +4,10 @@ A stage s has forward operators and backward operators. Its *input* is what stag
 option runs the forward part so that some values are saved, and later the backward part from these
 values, perhaps with recomputation. The forward part can also be run to produce the output alone.
 
-All numbers of bytes leave out the input of the stage and what is resident throughout. Resident are
-the inputs of the graph and the *shared* values. Shared values are values of common operators, and
-values that are read across stages other than from one stage to the next. Programs over chains keep
-shared values from the first to the last use.
+All numbers of bytes leave out the input of the stage and the resident values: the inputs of the
+graph and the *shared* values. Shared values are values of common operators, and values that are
+read across stages other than from one stage to the next. Programs over chains keep shared values
+from the first to the last use.
 
 **Linearisation** divides a training graph into a chain of groups (MAP, section 5.2, algorithm 2).
 Forward operators are taken in the given order and appended to the current group. A group ends if
@@ -296,8 +296,9 @@ def backward_owners(
 ) -> dict[int, int]:
     """Returns the number of each backward operator, in the numbering of `owners`.
 
-    The number is that of its forward operator, or `last` without one. It is never greater than the
-    number of an operator that it depends on, because backward parts run in reverse.
+    A backward operator gets the number of its forward operator, or `last` without one. The number
+    is never greater than the number of an operator that it depends on, because backward parts run
+    in reverse.
     """
     partner = {after: before for before, after in graph.backward_of}
     number_of: dict[int, int] = {}

@@ -1,8 +1,9 @@
 """Large neighbourhoods: CP-SAT plans all recomputations of some operators anew.
 
-The model is that of Moccasin (Bartan et al., ICML 2023) for a few *free* operators. Other
-computations stay where they are. They form the *frame*: the schedule without the recomputations of
-free operators. With the given order as frame and all operators free, the model is Moccasin's own.
+The model is Moccasin's (Bartan et al., ICML 2023) for a few *free* operators. Other computations
+stay where they are. They form the *frame*: the schedule without the recomputations of free
+operators. With the given order as frame and all operators free, the model covers the whole graph,
+as in the paper.
 
 **Sets.** Frame steps i, in order. Free operators k with ranks 1 … m by first computation. *Touched*
 values v: the values that free operators read or write. Slot i (m + 1) is frame step i. The m slots
@@ -24,7 +25,7 @@ retained.
 - (c) In every slot, the retained touched values, the frame's other values, and temporary memory are
   within the budget.
 - (d) Copies of an operator are used in turn.
-- (e) The time is less than that of the given schedule.
+- (e) The schedule takes less time than the given one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -300,8 +301,8 @@ def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
     """Returns the best schedule with at most `copies` computations of each operator, by CP-SAT.
 
     The program is the retention model around the given order, with `copies` - 1 recomputations of
-    every operator. With as many copies as there are operators, the schedules are those of
-    Checkmate. CP-SAT's own count of its work ends the search after about the planned time. The
+    every operator. With as many copies as there are operators, the program has the same schedules
+    as Checkmate. CP-SAT's own count of its work ends the search after about the planned time. The
     clock ends it on a far slower machine.
     """
     graph = task.graph

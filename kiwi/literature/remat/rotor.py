@@ -16,7 +16,8 @@ or its output is not saved, and the next kept value is the input of some stage i
 
     discard seconds of s … i - 1 + least[i, t, m - output(i - 1)] + least[s, i - 1, m].
 
-Both cases need memory for what runs directly, with the gradients that are live behind t.
+Both cases need memory for the parts that run directly, and for the gradients that are live behind
+t.
 """
 
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def rotor(task: Task, most_units: int = MOST_UNITS) -> Finding:
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:
     """Returns the best persistent schedule of `chain` (rk-rotor).
 
-    If no schedule fits the budget, returns the one of least peak.
+    If no schedule fits the budget, returns a schedule of least peak.
     """
     budget = task.budget_bytes - chain.resident_bytes
     table = RotorTable(chain, unit_bytes_of(chain, budget, most_units), max(0, budget))

@@ -106,9 +106,9 @@ def solve(
 
     - `kiwi.errors.UnknownPlannerError`, `kiwi.errors.InvalidArgumentError`.
     - `kiwi.errors.InfeasibleBudgetError` if no schedule was found. The error names the smallest
-      peak that is known to be feasible: of the given order, of what the planner found, or of short
-      searches by `remat` and `rotor` beyond the time limit. It also names the largest working set,
-      below which no schedule exists.
+      peak that is known to be feasible. This is the peak of the given order, of the planner's
+      schedule, or of a schedule that `remat` or `rotor` finds in a short search beyond the time
+      limit. The error also names the largest working set, below which no schedule exists.
     """
     search = Search(graph, planner, time_limit_seconds, planned_seconds)
     return search.within(budget_bytes, seed)
@@ -118,7 +118,7 @@ def solve(
 class Search:
     """Searches in one graph under one budget after another; `remat` continues where it ended.
 
-    **Arguments:** as of `solve`, with the time limit of each search. `method` is how the planner
+    **Arguments:** as in `solve`; the time limit holds for each search. `method` is how the planner
     finds a schedule, by default with its usual parameters.
     """
 

@@ -4,9 +4,9 @@
 t. Options o of a node are ways to run it; reads(k, o) are the values that an option reads. Values d
 have a writer w(d). Substeps i of (k, o) have own bytes m, freed and unborn values (`Substep`). A
 backward node may have a forward node, whose option it shares. It then needs the *phantom* of that
-option: what the option saves for it. Options, substeps and phantoms are H-ILP's (Zhao's thesis,
-section 3.4, numbers in brackets). Checkmate (Jain et al., MLSys 2020) and rk-checkmate (section
-2.4) have one option and one substep for each operator, with its temporary memory.
+option: the values that the option saves for it. Options, substeps and phantoms are H-ILP's (Zhao's
+thesis, section 3.4, numbers in brackets). Checkmate (Jain et al., MLSys 2020) and rk-checkmate
+(section 2.4) have one option and one substep for each operator, with its temporary memory.
 
 **Data.** time(k, o), bytes s(d), phantom bytes p(b, o), budget B, and optionally a save budget.
 Memory is scaled to B, time to the sum over all nodes.

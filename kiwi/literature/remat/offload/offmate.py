@@ -87,9 +87,9 @@ def batch_choice(task: Task, host: Host, most_batch: float) -> tuple[float, floa
     the step's time divided by that batch size. The result is None if no solution was found.
 
     Both numbers are the program's (section 4.5.3): neither the batch nor values are whole. All
-    memory and time is taken to be in proportion to the batch, except updates and what they
-    overwrite. Gradients of weights that are held while a block runs are in proportion, too, which
-    makes them too large.
+    memory and time is taken to be in proportion to the batch, except updates and the values that
+    they overwrite. Gradients of weights that are held while a block runs are in proportion, too,
+    which makes them too large.
     """
     program = _Blocks.of(task.graph, host).program(task.budget_bytes, most_batch)
     answer = solve_model(program.model, task.remaining_seconds(), task.seed, GAP)

@@ -96,9 +96,9 @@ def paced(
 ) -> OffloadSchedule:
     """Returns the schedule of `steps` with transfers for `absences`.
 
-    The schedule is within the budget if the search finds such a one. Otherwise all absences are as
-    long as possible. Absences too short for their transfers are left out, and so are absences that
-    free no memory.
+    The schedule is within the budget if the search succeeds. Otherwise all absences are as long as
+    possible. Absences too short for their transfers are left out, and so are absences that free no
+    memory.
 
     `fixed` holds the copies and updates that happen in any case. Its own steps are ignored.
     """

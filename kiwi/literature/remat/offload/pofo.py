@@ -5,9 +5,9 @@ host are made while the chain runs forward for the first time, and copies back w
 backward. A value that is being copied holds memory only for the part that is on the device.
 
 The first forward run divides the chain into blocks. A block is a stage that saves all, or a run of
-stages that save nothing but the input of what follows. `rotor`'s program later runs such stages
-again in the memory that is left. The values that a block saves stay, or go to the host. The state
-in front of a stage is
+stages that save only the input of the next block. `rotor`'s program later runs such stages again in
+the memory that is left. The values that a block saves stay, or go to the host. The state in front
+of a stage is
 
 - `kept`: bytes that stay on the device,
 - `behind`: bytes on their way to the host that are still on the device,
@@ -15,7 +15,7 @@ in front of a stage is
   runs backward. Time is reversed in the backward run, so that both `behind` and `ahead` shrink
   while stages run,
 
-with the time of what comes before. The device waits if a block would not fit otherwise. States are
+with the time of the stages before. The device waits if a block would not fit otherwise. States are
 not rounded. In front of a stage only the states that no other state beats in all numbers are kept,
 at most `MOST_LABELS`. The source rounds memory instead.
 

@@ -15,8 +15,8 @@ is the largest of the four. The distribution of a transfer over its steps is fre
 the least over all distributions, as follows. On a channel, jobs (first step, last step, seconds)
 can be done if and only if no run of steps is shorter than the jobs that lie within it (preemptive
 earliest deadline first). These are covering constraints over intervals of steps. They are met at
-least cost by lengthening each step, from the first to the last, by what the runs that end with it
-lack.
+least cost by lengthening each step, from the first to the last, by the largest lack of time of the
+runs that end with it.
 
 Any execution with one stream per channel therefore has a schedule of the same length: the work of a
 stream between the starts of two operators belongs to the step of the first.
