@@ -1,6 +1,6 @@
-"""Planners of the literature, on top of all rooms: nothing imports them, and Kiwi works without.
+"""Planners of the literature. No other package imports this one, and Kiwi works without it.
 
-- `remat`: recomputation, and copies to the host, of a plain graph; knows nothing of JAX.
-- `formulations`: the paper's models of sharding with recomputation; know nothing of JAX.
-- `planners`: both on a step of JAX, found by `kiwi.plan(planner=name)`.
+- `remat`: recomputation and copies to the host, on a plain graph without JAX.
+- `formulations`: the paper's models of sharding with recomputation, without JAX.
+- `planners`: both, applied to a training step of JAX; `kiwi.plan(planner=name)` finds them.
 """

@@ -1,10 +1,10 @@
-"""The paper's formulations for sharding and recomputation together, and Kiwi's own beside them.
+"""The paper's formulations of sharding together with recomputation, and Kiwi's own beside them.
 
-- `staged`: the paper's full model (Eq. 1, 12-23), tightened and linear.
+- `staged`: the paper's full model (Eq. 1, 12-23), tightened and linearised.
 - `reduced`: the paper's model of reduced complexity (Eq. 2-11, 24-31).
 - `joint`: Kiwi's problem form, which allows chains of recomputation.
 
-All take a `ShardedGraph`; what they return is priced by simulating its schedule.
+Each formulation takes a `ShardedGraph`. Its answer is priced by simulating the schedule.
 """
 
 from kiwi.literature.formulations.sharded_graph import Answer as Answer

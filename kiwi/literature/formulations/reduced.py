@@ -1,15 +1,16 @@
-"""The paper's model of reduced complexity (Eq. 2-11), linear as in its appendix (Eq. 24-31).
+"""The paper's model of reduced complexity (Eq. 2-11), linearised as in its appendix (Eq. 24-31).
 
-Its three simplifications: an operator is recomputed at most once, and only for the backward pass;
-backward operators are not recomputed; no input of a recomputed operator is recomputed. Sets, data,
-variables and rows, each with the paper's number, are in docs/literature/paper_models.md, "The same
-in rows"; rows have the names in brackets there. Beside them X(k) are forward operators whose first
-use behind the forward pass is k, L(k) those whose last forward use is k, Y(k) operators that are
-not forward and last used at k; `hz[i, j]` in {0, 1} is what attains the maximum that h is, and
-`F-, F, F+[i, k]` are h[i] < k, = k, > k.
+The model makes three simplifications. An operator is recomputed at most once, and only for the
+backward pass. Backward operators are not recomputed. No input of a recomputed operator is
+recomputed.
 
-Beyond the paper: workspaces; results of the step are not freed; an operator that the backward pass
-does not read, or that may not be computed again, has m = 1.
+Sets, data, variables and rows, each with the paper's number, are in
+docs/literature/paper_models.md, "The same in rows". The methods below name the rows in brackets, as
+that page does. `hz[i, j]` in {0, 1} selects the term that attains the maximum that defines h.
+`F-, F, F+[i, k]` say that h[i] < k, = k, > k.
+
+Beyond the paper, the model counts workspaces and does not free results of the step. An operator has
+m = 1 if the backward pass does not read it or if it may not be computed again.
 """
 
 from typing import ClassVar
@@ -20,13 +21,14 @@ from kiwi.literature.formulations.program import MEMORY_UNITS, Linear, StrategyP
 from kiwi.literature.formulations.sharded_graph import ShardedGraph, Solution, repeated_before
 
 _DELTA = 0.5
-"""Between whole points of time: strictly below 1 is all that Eq. 29 asks for."""
+"""The strictness margin of Eq. 29. Times are integers, so any value below 1 is exact."""
 
 
 class ReducedModel(StrategyProgram):
-    """The program for a limit in bytes, and the variables that an answer is read from.
+    """The integer program for a memory limit in bytes, and the variables that define its answer.
 
-    `again[i]`: by strategy whether i, which may be recomputed at `late[i]`, is.
+    `late[i]` is the time before which operator i may be recomputed. `again[i]` holds one variable
+    for each strategy of operator i: whether the operator is recomputed under that strategy.
     """
 
     families: ClassVar = {
@@ -37,8 +39,8 @@ class ReducedModel(StrategyProgram):
 
     def __init__(self, graph: ShardedGraph, limit_bytes: int) -> None:
         super().__init__(graph, limit_bytes)
-        late = enumerate(graph.first_late_use)
-        self.late = {i: h for i, h in late if h is not None and graph.may_repeat(i)}
+        late_uses = enumerate(graph.first_late_use)
+        self.late = {i: time for i, time in late_uses if time is not None and graph.may_repeat(i)}
         self.stays = [
             self.model.add_integer_variable(lb=float(i not in self.late), ub=1.0, name=f"m[{i}]")
             for i in range(len(graph.operators))
@@ -49,38 +51,40 @@ class ReducedModel(StrategyProgram):
         self._add_times()
         self._add_memory()
         again = ([self.again[i]] if i in self.again else [] for i in range(len(graph.operators)))
-        self.minimise([[once, *more] for once, more in zip(self.chosen, again, strict=True)])
+        self.minimise(
+            [[first_run, *repeats] for first_run, repeats in zip(self.chosen, again, strict=True)]
+        )
 
     def read_answer(self, values) -> Solution:
-        """Schedule and strategies of a solution."""
+        """Returns the schedule and the strategies of a solution."""
         at = [(i, time) for i, time in self.late.items() if values[self.stays[i]] < 0.5]
         return repeated_before(self.graph, at), self.strategies(values)
 
     def _add_inputs(self) -> None:
-        """[inputs]"""
+        """Adds the rows [inputs] (Eq. 9)."""
         for j in self.late:
             inputs = self.graph.inputs[j]
             if inputs:
                 big = float(len(inputs))
-                there = mathopt.fast_sum(self.stays[i] for i in inputs)
-                self.add(big * self.stays[j] + there >= big, f"inputs[{j}]")
+                staying = mathopt.fast_sum(self.stays[i] for i in inputs)
+                self.add(big * self.stays[j] + staying >= big, f"inputs[{j}]")
 
     def _add_times(self) -> None:
-        """[when], [freed], for forward operators that some reader may be recomputed behind."""
-        for i, o in enumerate(self.graph.operators):
-            if o.is_parameter or not o.is_forward or i in self.graph.results:
+        """Adds the rows [when] and [freed] for forward operators that the step does not return."""
+        for i, operator in enumerate(self.graph.operators):
+            if operator.is_parameter or not operator.is_forward or i in self.graph.results:
                 continue
             live = self.graph.last_use[i]
             readers = [j for j in self.graph.readers[i] if j in self.late]
             later = {self.late[j] for j in readers}
-            candidates = sorted({live, *(t for t in later if t > live)})
+            candidates = sorted({live, *(time for time in later if time > live)})
             h = self.model.add_variable(lb=live, ub=candidates[-1], name=f"h[{i}]")
             self._add_maximum(i, h, readers)
             for k in candidates:
                 self._add_freed(i, k, h)
 
     def _add_maximum(self, i: int, h: mathopt.Variable, readers: list[int]) -> None:
-        """[when]: Eq. 24 to 28."""
+        """Adds the rows [when] (Eq. 24 to 28), which define `h` as a maximum."""
         big, live = float(len(self.graph.operators)), self.graph.last_use[i]
         hz = self._one_hot(len(readers) + 1, f"hz[{i}]")
         self.add(h <= live + big * (1.0 - hz[0]), f"when[{i},live]")
@@ -90,7 +94,7 @@ class ReducedModel(StrategyProgram):
             self.add(h <= time + big * (1.0 - attains), f"when[{i},{j},most]")
 
     def _add_freed(self, i: int, k: int, h: mathopt.Variable) -> None:
-        """[freed]: Eq. 29 and 30."""
+        """Adds the rows [freed] (Eq. 29 and 30): whether operator i is freed at time k."""
         big = float(len(self.graph.operators))
         before, at, after = self._one_hot(3, f"F[{i},{k}]")
         self.add(k * at + (k + _DELTA) * after <= h, f"freed[{i},{k},low]")
@@ -98,7 +102,7 @@ class ReducedModel(StrategyProgram):
         self._freed[i, k] = at
 
     def _add_memory(self) -> None:
-        """[memory]"""
+        """Adds the rows [memory] (Eq. 3 to 8)."""
         graph = self.graph
         held: Linear = mathopt.fast_sum(
             dot(self.size[i], self.chosen[i]) for i in range(graph.first)
@@ -112,7 +116,7 @@ class ReducedModel(StrategyProgram):
             held = used - self._freed_after(k)
 
     def _freed_after(self, k: int) -> Linear:
-        """The values freed after operator k ran: Eq. 6 and 7."""
+        """Returns the memory of the values that are freed after operator k (Eq. 6 and 7)."""
         graph = self.graph
         freed = [
             (i, self.times(at, i, f"Fs[{i},{k}]"))

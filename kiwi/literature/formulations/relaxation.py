@@ -1,19 +1,19 @@
-"""A bound for the full model that needs no stages: what every schedule pays and holds.
+"""A lower bound for the full model that needs no stages: time and memory that every schedule needs.
 
-Let operators run for the first time at times 0 .. n - 1, and let u < v be neighbouring uses of i:
-its first run, the first runs of its readers, and the end of the step for a result. At both i is
-there. So in between it is held all the time, or it runs again: a *gap* is *held* or *dropped*.
-Runs in different gaps are different runs. Hence every schedule costs and holds at least as much as
-a solution of this `Problem`:
+Operators run for the first time at times 0 .. n - 1. The uses of operator i are its first run, the
+first runs of its readers, and the end of the step if i is a result. Let u < v be neighbouring uses.
+The result of i is in memory at both. Between them, the result is held all the time or i runs again:
+the *gap* is *held* or *dropped*. Runs in different gaps are different runs. Hence every schedule
+costs and holds at least as much as a solution of this `Problem`:
 
-- options of i: strategy x dropped gaps. Cost: c (1 + number of dropped gaps).
-- memory at the first run of t: parameters, t with its workspace, what t reads, results at the
-  last one, and all i of which t lies in a held gap.
-- edges: resharding for each run of the reader.
+- Options of i: strategy x set of dropped gaps. The cost is c (1 + number of dropped gaps).
+- Memory at the first run of t: parameters, the result and workspace of t, the operands of t, the
+  results at the last run, and every i with a held gap that contains t.
+- Edges: resharding for each run of the reader.
 
-It leaves out what else a dropped gap costs: that the inputs of the second run are there, or run
-again, and the memory of that run. A schedule that attains its optimum is optimal: often the joint
-one, or the relaxation's own.
+The relaxation leaves out two costs of a dropped gap: the inputs of the second run must be in memory
+or run again, and the second run needs memory. A schedule that attains the optimum of the relaxation
+is optimal. Often this is the schedule of the joint formulation, or the relaxation's own.
 """
 
 from itertools import chain, combinations, pairwise
@@ -24,16 +24,20 @@ from kiwi.literature.formulations.sharded_graph import ShardedGraph, Solution, p
 from kiwi.solver.solve import solve
 
 MOST_GAPS = 4
-"""Gaps of a value that may hold memory: the longest. Others hold none, which is a bound, too."""
+"""The largest number of gaps of one value that may hold memory; the longest are taken.
+
+Further gaps cost neither memory nor a run, so that the relaxation is still a bound.
+"""
 
 
 def solve_relaxation(
     graph: ShardedGraph, limit_bytes: int, time_limit_seconds: float, seed: int
 ) -> tuple[float, Solution | None]:
-    """A lower bound on the seconds of every schedule, +inf if there is none, and a solution.
+    """Returns a lower bound on the seconds of every schedule, and a solution or None.
 
-    The solution is the relaxation's own, if it is one of the full model, too. HiGHS closes gaps of
-    such small problems faster than multipliers do.
+    The bound is +inf if no schedule exists. The solution is the relaxation's own if it is also a
+    solution of the full model within `limit_bytes`. HiGHS solves the relaxation, because it closes
+    the gap of such small problems faster than Lagrangian multipliers.
     """
     residencies = [tuple(_residencies(graph, i)) for i in range(len(graph.operators))]
     built = residency_problem(graph, residencies, limit_bytes)
@@ -42,29 +46,29 @@ def solve_relaxation(
     )
     if result.solution is None:
         return result.bound, None
-    found = built.read_answer(result.solution)
-    try:  # the relaxation does not ask whether it can be executed
-        fits = price(graph, *found).peak_bytes <= limit_bytes
+    solution = built.read_answer(result.solution)
+    try:  # the relaxation does not check that its schedule can be executed
+        fits = price(graph, *solution).peak_bytes <= limit_bytes
     except InvalidProblemError:
         fits = False
-    return result.bound, found if fits else None
+    return result.bound, solution if fits else None
 
 
 def _residencies(graph: ShardedGraph, i: int) -> list[Residency]:
-    """One for each set of dropped gaps: held at every use, and in the other gaps."""
+    """Returns a residency for each set of dropped gaps: held at every use and in all other gaps."""
     end = len(graph.operators)
     if graph.operators[i].is_parameter:
         return [Residency(((0, end),))]
     uses = sorted({i, *graph.readers[i], *((end - 1,) if i in graph.results else ())})
-    there = [(use, use + 1) for use in uses]
+    at_uses = [(use, use + 1) for use in uses]
     gaps = [(u + 1, v) for u, v in pairwise(uses) if v > u + 1]
     if not graph.operators[i].may_recompute:
-        return [Residency((*there, *gaps), (), (i,))]
-    gaps = sorted(sorted(gaps, key=lambda g: g[0] - g[1])[:MOST_GAPS])
+        return [Residency((*at_uses, *gaps), (), (i,))]
+    gaps = sorted(sorted(gaps, key=lambda gap: gap[0] - gap[1])[:MOST_GAPS])
     subsets = chain.from_iterable(combinations(gaps, n) for n in range(len(gaps) + 1))
     return [
         Residency(
-            (*there, *(gap for gap in gaps if gap not in dropped)),
+            (*at_uses, *(gap for gap in gaps if gap not in dropped)),
             tuple(behind for _, behind in dropped),
             (i,),
         )

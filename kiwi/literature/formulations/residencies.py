@@ -1,4 +1,4 @@
-"""Formulations as Kiwi's `Problem`: the option of an operator is (strategy, residency)."""
+"""Formulations as Kiwi's `Problem`: an operator's option is a pair (strategy, residency)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,12 @@ from kiwi.solver.problem import Edge, Interval, Node, Problem
 
 @dataclass(frozen=True)
 class Residency:
-    """When an operator runs again, and when its result is in memory.
+    """The times at which an operator runs again, and the times at which its result is in memory.
 
-    - `held`: half-open times, in order.
-    - `again`: times before which it runs again, each time with what it reads.
-    - `working`: times at which its workspace is needed.
+    - `held`: half-open intervals of time, in ascending order.
+    - `again`: times before which the operator runs again. Each run pays for resharding its
+      operands.
+    - `working`: times at which the workspace of the operator is needed.
     """
 
     held: tuple[tuple[int, int], ...]
@@ -30,22 +31,32 @@ class Residency:
 
 
 Finds = Callable[[Residency, Residency], bool]
-"""Whether all runs of a reader find the value of a producer."""
+"""Says whether all runs of a reader (second argument) find the value of a producer (first)."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResidencyProblem:
-    """A `Problem` with what its options mean: strategies x residencies, strategy-major."""
+    """A `Problem` with the meaning of its options: strategies x residencies, strategy-major."""
 
     graph: ShardedGraph
     residencies: tuple[tuple[Residency, ...], ...]
     problem: Problem
 
     def read_answer(self, solution: tuple[int, ...]) -> Solution:
-        """Schedule and strategies of a solution: what runs again does so just before it is used."""
-        pairs = [divmod(o, len(r)) for o, r in zip(solution, self.residencies, strict=True)]
-        again = ((i, t) for i, (_, k) in enumerate(pairs) for t in self.residencies[i][k].again)
-        return repeated_before(self.graph, again), tuple(s for s, _ in pairs)
+        """Returns the schedule and the strategies of a solution.
+
+        A recomputation runs just before the time that its residency names.
+        """
+        pairs = [
+            divmod(option, len(residencies))
+            for option, residencies in zip(solution, self.residencies, strict=True)
+        ]
+        again = (
+            (i, time)
+            for i, (_, number) in enumerate(pairs)
+            for time in self.residencies[i][number].again
+        )
+        return repeated_before(self.graph, again), tuple(strategy for strategy, _ in pairs)
 
 
 def residency_problem(
@@ -54,32 +65,32 @@ def residency_problem(
     limit_bytes: int,
     finds: Finds | None = None,
 ) -> ResidencyProblem:
-    """The problem of choosing among `residencies` of each operator.
+    """Returns the problem of choosing a strategy and one of its `residencies` for each operator.
 
-    An edge costs resharding for each run of the reader. It is infinite where the reader does not
-    find the value, if `finds` is given.
+    An edge costs resharding for each run of the reader. If `finds` is given, the cost is infinite
+    for pairs of residencies in which the reader does not find the value.
     """
-    found = tuple(residencies)
-    nodes = tuple(map(_node, graph.operators, found))
-    edges = [_read_edge(read, found, finds) for read in graph.reads]
+    options = tuple(residencies)
+    nodes = tuple(map(_node, graph.operators, options))
+    edges = [_read_edge(read, options, finds) for read in graph.reads]
     for tie in graph.ties:
-        ones = np.ones((len(found[tie.first]), len(found[tie.second])))
+        ones = np.ones((len(options[tie.first]), len(options[tie.second])))
         edges.append(Edge(tie.first, tie.second, np.kron(tie.seconds, ones)))
     problem = Problem(nodes, tuple(edges), limit_bytes, len(nodes))
-    return ResidencyProblem(graph, found, problem)
+    return ResidencyProblem(graph, options, problem)
 
 
 def _runs(residencies: Sequence[Residency]) -> np.ndarray:
-    return np.array([1.0 + len(r.again) for r in residencies])
+    return np.array([1.0 + len(residency.again) for residency in residencies])
 
 
 def _node(o: Operator, residencies: tuple[Residency, ...]) -> Node:
     costs = np.outer(o.seconds, _runs(residencies)) + np.array(o.once)[:, None]
     usage = tuple(
-        tuple(Interval(a, b, result) for a, b in r.held)
-        + tuple(Interval(t, t + 1, workspace) for t in r.working if workspace)
+        tuple(Interval(begin, end, result) for begin, end in residency.held)
+        + tuple(Interval(time, time + 1, workspace) for time in residency.working if workspace)
         for result, workspace in zip(o.result_bytes, o.workspace_bytes, strict=True)
-        for r in residencies
+        for residency in residencies
     )
     return Node(o.name, costs.ravel(), usage)
 
@@ -90,6 +101,6 @@ def _read_edge(
     tails, heads = residencies[read.producer], residencies[read.reader]
     costs = np.kron(read.seconds, np.tile(_runs(heads), (len(tails), 1)))
     if finds is not None:
-        there = np.array([[finds(tail, head) for head in heads] for tail in tails])
-        costs += np.tile(np.where(there, 0.0, np.inf), read.seconds.shape)
+        is_found = np.array([[finds(tail, head) for head in heads] for tail in tails])
+        costs += np.tile(np.where(is_found, 0.0, np.inf), read.seconds.shape)
     return Edge(read.producer, read.reader, costs)

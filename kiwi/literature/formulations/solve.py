@@ -1,6 +1,7 @@
 """The formulations by name: how their models are built, solved and read.
 
-An answer's time and peak are those of `price`; over the limit they would be a bug, and raise.
+The time and peak of an answer come from `price`. A solution whose peak is over the limit would be a
+bug, and raises.
 """
 
 import math
@@ -29,7 +30,7 @@ DEFAULT_SOLVER = "highs"
 
 @dataclass(frozen=True)
 class _Question:
-    """A problem to solve; `started` is a reading of `time.monotonic`."""
+    """A problem to solve. `started` is a reading of `time.monotonic`."""
 
     graph: ShardedGraph
     limit_bytes: int
@@ -40,7 +41,10 @@ class _Question:
     def answer(
         self, found: Solution | None, bound: float, solver: str, message: str = ""
     ) -> Answer:
-        """The answer, priced by simulation."""
+        """Returns the answer to the question, priced by simulation.
+
+        Raises `InvalidProblemError` if the solution's peak is over the limit.
+        """
         seconds = time.monotonic() - self.started
         if found is None:
             proven = bound == math.inf
@@ -58,9 +62,13 @@ class _Question:
         return Answer(status, *found, priced, bound, solver, seconds, message)
 
     def faster(self, *found: Solution | None) -> Solution | None:
-        """The fastest of several solutions, the first of equals."""
-        solutions = [each for each in found if each is not None]
-        return min(solutions, key=lambda s: price(self.graph, *s).compute_seconds, default=None)
+        """Returns the fastest solution, the first of equally fast ones; None without any."""
+        solutions = [solution for solution in found if solution is not None]
+        return min(
+            solutions,
+            key=lambda candidate: price(self.graph, *candidate).compute_seconds,
+            default=None,
+        )
 
 
 def solve_formulation(
@@ -74,28 +82,29 @@ def solve_formulation(
     gap: float = 1e-6,
     relax_first: bool = True,
 ) -> Answer:
-    """Solves one of `FORMULATIONS` for a limit in bytes.
+    """Solves one of `FORMULATIONS` for a memory limit in bytes per device.
 
-    - `solver`: "highs", "cp-sat", "scip" or "gurobi" for the integer programs. If Gurobi's licence
-      does not fit, HiGHS stands in and the answer's message says so.
-    - `relax_first`: True solves the relaxation before the full model, and gives only the rest to
-      the model with stages.
+    - `solver`: "highs", "cp-sat", "scip" or "gurobi", for the integer programs. If Gurobi's licence
+      does not fit, HiGHS solves the program instead and the answer's message says so.
+    - `gap`: the relative gap at which a solver stops.
+    - `relax_first`: solve the relaxation before the full model. The program with stages then runs
+      only if the relaxation does not settle the problem.
 
     **Raises:** `UnknownSolverError`, `InvalidProblemError`.
     """
     check_known(solver, MODEL_SOLVERS, "solver", UnknownSolverError)
     check_known(formulation, FORMULATIONS, "formulation", InvalidProblemError)
-    asked = _Question(graph, limit_bytes, seed, gap, time.monotonic())
+    question = _Question(graph, limit_bytes, seed, gap, time.monotonic())
     build = FORMULATIONS[formulation]
     if build is None:
-        return _solve_joint(asked, time_limit_seconds, gap)
+        return _solve_joint(question, time_limit_seconds, gap)
     known = None
     if build is StagedModel and relax_first:
-        known = _known(asked, time_limit_seconds)
+        known = _known(question, time_limit_seconds)
         if known.status is SolveStatus.OPTIMAL:
             return known
-    left = max(0.1, time_limit_seconds - (time.monotonic() - asked.started))
-    return _solve_program(asked, build, solver, left, known)
+    left = max(0.1, time_limit_seconds - (time.monotonic() - question.started))
+    return _solve_program(question, build, solver, left, known)
 
 
 FORMULATIONS: dict[str, type[StrategyProgram] | None] = {
@@ -103,19 +112,22 @@ FORMULATIONS: dict[str, type[StrategyProgram] | None] = {
     "reduced": ReducedModel,
     "joint": None,
 }
-"""The integer programs by name. "joint" is a `Problem`, with solvers of its own."""
+"""The integer programs by name. "joint" is a `Problem`, which has solvers of its own."""
 
 
 def _solve_joint(asked: _Question, seconds: float, gap: float) -> Answer:
     built = build_joint(asked.graph, asked.limit_bytes)
     result = solve(built.problem, time_limit_seconds=seconds, seed=asked.seed, gap=gap)
-    found = None if result.solution is None else built.read_answer(result.solution)
-    return asked.answer(found, result.bound, result.solver)
+    solution = None if result.solution is None else built.read_answer(result.solution)
+    return asked.answer(solution, result.bound, result.solver)
 
 
 def _known(asked: _Question, seconds: float) -> Answer:
-    """The known results for the full model without its stages: the better of the joint schedule and
-    the relaxation's own, and the relaxation's bound."""
+    """Returns the known results for the full model before its program with stages runs.
+
+    The solution is the faster of the joint schedule and the relaxation's own. The bound is the
+    relaxation's.
+    """
     joint = _solve_joint(asked, min(seconds / 4, 5.0), gap=1e-3)
     bound, relaxed = solve_relaxation(asked.graph, asked.limit_bytes, seconds / 4, asked.seed)
     return asked.answer(asked.faster(joint.solution, relaxed), bound, "relaxation")
@@ -128,8 +140,10 @@ def _solve_program(
     seconds: float,
     known: Answer | None,
 ) -> Answer:
-    """Solves an integer program, beginning with what is known; the search may run out of time
-    behind that."""
+    """Solves an integer program, starting from `known`.
+
+    If the search runs out of time, the answer still has the solution of `known`.
+    """
     built, hint, message = build(asked.graph, asked.limit_bytes), None, ""
     start = None if known is None else known.solution
     if known is not None and isinstance(built, StagedModel):
@@ -146,8 +160,8 @@ def _solve_program(
         solver, message = DEFAULT_SOLVER, f"{error.what} HiGHS stood in."
         answer = solve_model(*settings)
     if answer.infeasible:
-        told = conflict(lambda: build(asked.graph, asked.limit_bytes).model, build.families)
-        message += f" Under {asked.limit_bytes} bytes there is no schedule. {told}"
-    found = None if answer.values is None else built.read_answer(answer.values)
+        explanation = conflict(lambda: build(asked.graph, asked.limit_bytes).model, build.families)
+        message += f" Under {asked.limit_bytes} bytes there is no schedule. {explanation}"
+    solution = None if answer.values is None else built.read_answer(answer.values)
     bound = answer.bound * built.scale_seconds if math.isfinite(answer.bound) else answer.bound
-    return asked.answer(asked.faster(found, start), bound, solver, message.strip())
+    return asked.answer(asked.faster(solution, start), bound, solver, message.strip())

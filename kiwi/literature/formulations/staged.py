@@ -1,12 +1,13 @@
 """The paper's full model (Eq. 1, appendix 7.1) as a tight integer linear program.
 
 Sets, data, variables and rows, each with the paper's number, are in
-docs/literature/paper_models.md, "The same in rows"; rows have the names in brackets there. Bytes
-are scaled to the limit, seconds to the cheapest step. `As, Bs, Hs` are products with the strategy
-(`kiwi.literature.formulations.program`).
+docs/literature/paper_models.md, "The same in rows". The methods below name the rows in brackets, as
+that page does. Memory is scaled to the limit, time to the cheapest step. `As, Bs, Hs` are products
+with the strategy (`kiwi.literature.formulations.program`).
 
-Equations 17 to 20 define U by a recurrence over F, which frees. Here H, that holds, stands in place
-of 1 - F: no chain of equations, and products that relax to convex hulls instead of big-M rows.
+Equations 17 to 20 define U by a recurrence over F, which says what is freed. This program uses H,
+which says what is held, in place of 1 - F. It needs no chain of equations, and its products relax
+to convex hulls instead of big-M rows.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from kiwi.solver.schedule import Schedule
 
 
 class StagedModel(StrategyProgram):
-    """The program for a limit in bytes, and the variables that an answer is read from."""
+    """The integer program for a memory limit in bytes, and the variables that define its answer."""
 
     families: ClassVar = {
         "the memory held while some operator runs is within the limit": ("memory",),
@@ -51,31 +52,35 @@ class StagedModel(StrategyProgram):
         self.minimise(runs)
 
     def read_answer(self, values) -> Solution:
-        """Schedule and strategies of a solution."""
+        """Returns the schedule and the strategies of a solution."""
         runs = [cell for cell in sorted(self.computed) if values[self.computed[cell]] > 0.5]
         return Schedule(tuple(i for _, i in runs)), self.strategies(values)
 
     def add_bound(self, seconds: float) -> None:
-        """[bound]: what every schedule takes at least
-        (`kiwi.literature.formulations.relaxation`), less the solver's tolerance."""
+        """Adds the row [bound]: the objective is at least `seconds`, less the solver's tolerance.
+
+        `seconds` is a lower bound on every schedule (`kiwi.literature.formulations.relaxation`).
+        """
         least = seconds / self.scale_seconds * (1.0 - 1e-9)
         self.add(self.model.objective.as_linear_expression() >= least, "bound")
 
     def hint(self, schedule: Schedule, strategies: Sequence[int]) -> dict[mathopt.Variable, float]:
-        """A known solution, for solvers that begin with one."""
-        found = {
-            v: float(o == s)
-            for s, c in zip(strategies, self.chosen, strict=True)
-            for o, v in enumerate(c)
+        """Returns the variables' values in a known solution, from which some solvers can start."""
+        strategy_hints = {
+            variable: float(option == strategy)
+            for strategy, variables in zip(strategies, self.chosen, strict=True)
+            for option, variable in enumerate(variables)
         }
-        runs, t = set(), self.graph.first
+        runs, stage = set(), self.graph.first
         for i in schedule.steps:
-            runs.add((t, i))
-            t += i == t
-        return found | {v: float(cell in runs) for cell, v in self.computed.items()}
+            runs.add((stage, i))
+            stage += i == stage
+        return strategy_hints | {
+            variable: float(cell in runs) for cell, variable in self.computed.items()
+        }
 
     def _users(self, t: int, i: int) -> list[int]:
-        """The readers of i that may run in stage t."""
+        """Returns the readers of i that may run in stage t."""
         return [j for j in self.graph.readers[i] if j <= t]
 
     def _there(self, t: int, i: int) -> Linear:
@@ -83,7 +88,10 @@ class StagedModel(StrategyProgram):
         return run + self.kept[t, i] if (t, i) in self.kept else run
 
     def _add_runs(self) -> None:
-        """Progress, [once]: A, B and their products with s; no B for what is never kept."""
+        """Adds A, B and their products with s, and the rows [once].
+
+        A[t, t] = 1 (progress). Parameters have no A and no B.
+        """
         for t in self.graph.computing:
             for i in range(self.graph.first, t):
                 again = float(self.graph.operators[i].may_recompute)
@@ -97,19 +105,19 @@ class StagedModel(StrategyProgram):
             self.computed[t, t], self._computed_as[t, t] = run, self.chosen[t]
 
     def _add_inputs(self) -> None:
-        """[inputs]"""
+        """Adds the rows [inputs] (Eq. 12)."""
         for (t, j), run in self.computed.items():
             for i in self.graph.inputs[j]:
                 if i >= self.graph.first:
                     self.add(run <= self._there(t, i), f"inputs[{t},{i},{j}]")
 
     def _add_kept(self) -> None:
-        """[kept]"""
+        """Adds the rows [kept] (Eq. 13)."""
         for (t, i), keep in self.kept.items():
             self.add(keep <= self._there(t - 1, i), f"kept[{t},{i}]")
 
     def _add_needed(self) -> None:
-        """[needed]"""
+        """Adds the rows [needed]: a recomputation is used in its stage or kept for the next."""
         for (t, i), run in self.computed.items():
             if i != t and not self._is_result_at_end(t, i):
                 uses = [self.computed[t, j] for j in self._users(t, i)]
@@ -120,13 +128,13 @@ class StagedModel(StrategyProgram):
         return t == self.last and i in self.graph.results
 
     def _add_results(self) -> None:
-        """[results]"""
+        """Adds the rows [results]: results of the step are in memory at the end."""
         for i in self.graph.results:
             if self.graph.first <= i < self.last:
                 self.add(self._there(self.last, i) >= 1.0, f"results[{i}]")
 
     def _add_holds(self) -> None:
-        """[hold]"""
+        """Adds the rows [hold], which stand for Eq. 17 to 20."""
         for t, i in self.computed:
             users = [] if self._is_result_at_end(t, i) else self._users(t, i)
             for q in range(len(users)):
@@ -138,7 +146,7 @@ class StagedModel(StrategyProgram):
                     self.add(parts[o] >= kept, f"hold[{t},{i},{q},kept,{o}]")
 
     def _held(self, t: int, i: int, k: int) -> list[mathopt.Variable]:
-        """For each strategy, whether i is held while k runs in stage t; empty if it never is."""
+        """Returns, per strategy, whether i is held while k runs in stage t; empty if never."""
         if i > k:
             return self._kept_as.get((t, i), [])
         if self._is_result_at_end(t, i):
@@ -147,7 +155,7 @@ class StagedModel(StrategyProgram):
         return self._held_as.get((t, i, past)) or self._kept_as.get((t + 1, i), [])
 
     def _add_memory(self) -> None:
-        """Adds the rows [memory]."""
+        """Adds the rows [memory] (Eq. 15, 16)."""
         first = self.graph.first
         parameters = [dot(self.size[i], self.chosen[i]) for i in range(first)]
         for (t, k), run in self._computed_as.items():

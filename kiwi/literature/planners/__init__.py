@@ -1,7 +1,7 @@
 """The planners of the literature, which `kiwi.plan(planner=name)` finds by their names.
 
-Each is a frozen dataclass with the parameters of its paper, and an object of it can be given in
-place of a name: `kiwi.plan(step, planner=Rotor(slots=200))`.
+A planner is a frozen dataclass with the parameters of its paper. An object can be given in place of
+a name: `kiwi.plan(step, planner=Rotor(slots=200))`.
 """
 
 from kiwi.literature.planners.offloading import FastSA, OffMate, Poet, Pofo
@@ -41,4 +41,4 @@ PLANNERS: tuple[Planner, ...] = (
     Rockmate(),
     Rotor(),
 )
-"""The planners, in the order in which they are listed."""
+"""The planners of the literature, in the order in which Kiwi lists them."""

@@ -1,21 +1,24 @@
 """The planners of papers that copy values to the host, on a step of one device.
 
 1. The step is planned without a limit, with everything kept (`OneDevice`). A value may be copied to
-   the host if the problem of the step offers that, as to "joint": one array of the forward pass
-   that is read behind it (`kiwi.memory.residency`). All others stay (`Host.stays`), arguments too.
-2. The paper's planner finds an `OffloadSchedule` within the budget, simulated by
-   `kiwi.literature.remat.offload.simulate`.
-3. It is emitted as a schedule of units in which some steps are fetches (`as_emitted`), estimated by
-   the account of all plans, and compiled. While it is over the budget the limit is lowered by the
-   excess, and the planner asked again (`kiwi.campaign.limit_search`).
+   the host if the problem of the step offers this, as it does to "joint": an array of the forward
+   pass that is read behind it (`kiwi.memory.residency`). All other values stay on the device
+   (`Host.stays`), arguments included.
+2. The paper's planner finds an `OffloadSchedule` within the budget.
+   `kiwi.literature.remat.offload.simulate` simulates the schedule.
+3. The schedule is emitted as a schedule of units in which some steps are fetches (`as_emitted`). It
+   is estimated by the account of all plans, and compiled. While the compiled program is over the
+   budget, the limit is lowered by the excess and the planner runs again
+   (`kiwi.campaign.limit_search`).
 
 **What is emitted** of an `OffloadSchedule`. A value is copied out once, behind its first
-computation; XLA paces that copy (docs/how_it_works/memory.md). A fetch stands where its transfer
-begins. A value that is fetched anywhere is fetched wherever the schedule computes it again: its
-copy is on the host by then.
+computation, and XLA paces that copy (docs/how_it_works/memory.md). A fetch stands where its
+transfer begins. A value that is fetched once is fetched wherever the schedule computes it again,
+because its copy is on the host by then.
 
-**Compilers** without host memory (XLA:CPU) cannot check such a plan: their programs hold what was
-to be on the host. The plan is then made for the compiler of its hardware and not compiled.
+**Compilers** without host memory (XLA:CPU) cannot check such a plan, because their programs hold
+the values that were to be on the host. The plan is then made for the compiler of its hardware and
+not compiled.
 """
 
 import functools
@@ -60,7 +63,7 @@ from kiwi.solver import SolveStatus
 from kiwi.solver.schedule import Schedule
 
 UNLIMITED_BYTES = 1 << 50
-"""The host memory if the caller names no budget: papers assume that there is enough."""
+"""The host memory if the caller names no host budget. The papers assume that it suffices."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,14 @@ class OffloadingPlanner(OneDevicePlanner):
 
     @abstractmethod
     def offload_method(self) -> OffloadMethod:
-        """Finds a schedule with copies, with the parameters of this planner."""
+        """Returns the method that finds a schedule with copies, with this planner's parameters."""
 
     def method(self) -> Method:
-        """The planner without copies, where it has one."""
+        """Returns the method that finds a schedule without copies, if the planner has one."""
         raise NotImplementedError
 
     def copies(self, settings: Settings) -> bool:
-        """Whether copies to the host are asked for."""
+        """Returns whether the planner copies values to the host under these settings."""
         return True
 
     def formulate(
@@ -90,16 +93,19 @@ class OffloadingPlanner(OneDevicePlanner):
         offered: tuple[tuple[Residency, ...], ...] = (),
         kernels: KernelGraph | None = None,
     ) -> PlanningProblem:
-        """The problem as for every planner, with host memory offered."""
+        """Returns the problem of every planner, with host memory offered if values are copied."""
         if self.copies(settings):
-            own_bytes = settings.host_budget_bytes or UNLIMITED_BYTES
-            settings = replace(settings, host_budget_bytes=own_bytes)
+            host_bytes = settings.host_budget_bytes or UNLIMITED_BYTES
+            settings = replace(settings, host_budget_bytes=host_bytes)
         return super().formulate(step, budget_bytes, settings, offered=offered, kernels=kernels)
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The fastest schedule whose program is within the budget; raises as without copies."""
+        """Returns the plan of the fastest schedule whose compiled program is within the budget.
+
+        Raises the errors of `OneDevicePlanner.plan`.
+        """
         settings = tools.settings
         if not self.copies(settings):
             return super().plan(step, budget_bytes, tools, start)
@@ -110,7 +116,7 @@ class OffloadingPlanner(OneDevicePlanner):
         allowed = tools.allowance.part(1 / shares.SCHEDULE_ROUNDS)
 
         def found_within(limit_bytes: int, host: Host) -> Plan:
-            found = solve_offload(
+            offload_result = solve_offload(
                 one_device.graph,
                 host,
                 limit_bytes,
@@ -120,14 +126,14 @@ class OffloadingPlanner(OneDevicePlanner):
                 planned_seconds=allowed.planned_seconds,
                 method=self.offload_method(),
             )
-            return self._emitted(step, one_device, found)
+            return self._emitted(step, one_device, offload_result)
 
         def plan_within(limit_bytes: int) -> Plan:
             plan = found_within(limit_bytes, host)
             if host.memory_bytes is None:
                 return plan
-            # What is emitted may take more of the host: a value from its computation on, and on
-            # TPUs two elements of a buffer at least.
+            # The emitted program may need more host memory than the schedule: a value is there
+            # from its computation on, and a TPU's buffer has at least two elements.
             over_bytes = plan.estimate.host_peak_bytes - host.memory_bytes
             if over_bytes <= 0:
                 return plan
@@ -152,7 +158,8 @@ class OffloadingPlanner(OneDevicePlanner):
         return plan
 
     def _emitted(self, step: StepToPlan, one_device: OneDevice, found: OffloadResult) -> Plan:
-        """The plan of a simulated schedule, with the pointers of the barriers that it needs."""
+        """Returns the plan of a simulated schedule, including the pointers of the barriers that it
+        needs."""
         base, problem = one_device.base, one_device.solved.problem
         schedule, fetched = as_emitted(one_device.graph, found.schedule)
         solved = Solved(problem, offloading(problem, fetched))
@@ -177,34 +184,35 @@ class OffloadingPlanner(OneDevicePlanner):
 
 
 def host_of(one_device: OneDevice, memory_bytes: int | None) -> Host:
-    """The host of the device, with the memory that the schedule may use."""
+    """Returns the device's host, with `memory_bytes` for values; None for as much as they need."""
     problem = one_device.solved.problem
     bytes_per_second = problem.mesh.hardware.host_bandwidth_bytes_per_second
     graph = one_device.graph
-    movable = {graph.operators[u].outputs[0] for u in _offered(problem)}
+    movable = {graph.operators[unit].outputs[0] for unit in _offered(problem)}
     stays = frozenset(range(len(graph.values))) - movable
     return Host(bytes_per_second, bytes_per_second, memory_bytes, stays=stays)
 
 
 def _offered(problem: PlanningProblem) -> dict[int, int]:
-    """For each unit that may be offloaded, the number of the residency that does so."""
-    found: dict[int, int] = {}
+    """Returns, for each unit that may be offloaded, the number of the residency that does so."""
+    numbers: dict[int, int] = {}
     for node in problem.unit_nodes:
         for number, residency in enumerate(node.residency.options):
             if residency.fetch_at is not None:
-                found.setdefault(node.unit, number)
-    return found
+                numbers.setdefault(node.unit, number)
+    return numbers
 
 
 def offloading(problem: PlanningProblem, fetched: frozenset[int]) -> tuple[int, ...]:
-    """The solution that offloads the results of units, and keeps all others."""
+    """Returns the solution that offloads the results of the units `fetched` and keeps others."""
     offered = _offered(problem)
     units = (offered[node.unit] if node.unit in fetched else 0 for node in problem.unit_nodes)
     return copies_that_follow(problem, (*(0,) * len(problem.sources), *units))
 
 
 def as_emitted(graph: RematGraph, schedule: OffloadSchedule) -> tuple[Schedule, frozenset[int]]:
-    """The steps of a schedule with its fetches, and the operators whose later steps are fetches."""
+    """Returns the steps of a schedule with its fetches, and the operators whose later steps are
+    fetches."""
     fetched = frozenset(graph.producer[transfer.value] for transfer in schedule.inward)
     arriving: dict[int, list[int]] = {}
     for transfer in schedule.inward:
@@ -215,13 +223,16 @@ def as_emitted(graph: RematGraph, schedule: OffloadSchedule) -> tuple[Schedule, 
         if operator != IDLE:
             steps.append(operator)
     steps = _without_unread_fetches(graph, steps, fetched)
-    return Schedule(tuple(steps)), frozenset(u for u in fetched if steps.count(u) > 1)
+    return Schedule(tuple(steps)), frozenset(unit for unit in fetched if steps.count(unit) > 1)
 
 
 def _without_unread_fetches(
     graph: RematGraph, steps: Sequence[int], fetched: frozenset[int]
 ) -> list[int]:
-    """Without the fetches that another one follows before anything is computed from them."""
+    """Returns `steps` without superfluous fetches.
+
+    A fetch is superfluous if nothing reads its value before the next fetch of the value or the end.
+    """
     kept: list[int] = []
     is_read: dict[int, bool] = {}
     first = {operator: place for place, operator in reversed(list(enumerate(steps)))}
@@ -240,11 +251,12 @@ def _without_unread_fetches(
 
 @dataclass(frozen=True)
 class FastSA(OffloadingPlanner):
-    """FastSA: simulated annealing of recomputation and order; within a host budget also of fetches.
+    """FastSA: simulated annealing of recomputation and order, and of fetches within a host budget.
 
     Imanishi et al., NeurIPS 2023: equation 1, algorithm 1; fetches by appendix B.3.
 
-    - `first_moves`, `second_moves`: how many changes the two stages try at most.
+    - `first_moves`, `second_moves`: the largest number of changes that each of the two stages
+      tries.
     """
 
     name: str = "fastsa"
@@ -253,7 +265,7 @@ class FastSA(OffloadingPlanner):
     second_moves: int = SECOND_STAGE.moves
 
     def copies(self, settings: Settings) -> bool:
-        """Whether there is a budget of host memory."""
+        """Returns whether there is a budget of host memory."""
         return bool(settings.host_budget_bytes)
 
     def _with_moves(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,11 +274,11 @@ class FastSA(OffloadingPlanner):
         return functools.partial(function, first=first, second=second)
 
     def method(self) -> Method:
-        """Both stages, without copies."""
+        """Returns the method that runs both stages without copies."""
         return replace(PLANNERS["fastsa"], find=self._with_moves(fastsa))
 
     def offload_method(self) -> OffloadMethod:
-        """Several prices of copies are tried behind plain FastSA."""
+        """Returns the method that runs plain FastSA and then tries several prices of copies."""
         return replace(OFFLOAD_PLANNERS["fastsa"], find=self._with_moves(fastsa_offload))
 
 
@@ -275,9 +287,9 @@ class OffMate(OffloadingPlanner):
     """OffMate: each block keeps its activations, computes them again or sends them to the host.
 
     Zhao et al. 2024; Zhao's thesis, equations 4.1 to 4.23. Weights and the optimizer's state stay
-    on the device: a plan's arguments do.
+    on the device, because a plan keeps arguments there.
 
-    - `gap`: relative, at which the integer program may end.
+    - `gap`: the relative gap at which the solver of the integer program stops.
     """
 
     name: str = "offmate"
@@ -285,7 +297,7 @@ class OffMate(OffloadingPlanner):
     gap: float = GAP
 
     def offload_method(self) -> OffloadMethod:
-        """Solved by HiGHS."""
+        """Returns the method that solves OffMate's integer program with HiGHS."""
         return replace(OFFLOAD_PLANNERS["offmate"], find=functools.partial(offmate, gap=self.gap))
 
 
@@ -295,9 +307,9 @@ class Poet(OffloadingPlanner):
 
     Patil et al., ICML 2022, section 4.
 
-    - `compute_watts`, `joules_per_byte`: the price of computing and of copies. Without a price the
-      schedule of least time is found.
-    - `deadline_seconds`: of the whole step, where energy is minimised.
+    - `compute_watts`, `joules_per_byte`: the energy of computing and of copies. If both are zero,
+      the planner looks for the schedule of least time.
+    - `deadline_seconds`: the largest time of the whole step when energy is minimised.
     """
 
     name: str = "poet"
@@ -307,7 +319,7 @@ class Poet(OffloadingPlanner):
     deadline_seconds: float = math.inf
 
     def offload_method(self) -> OffloadMethod:
-        """Solved by HiGHS."""
+        """Returns the method that solves POET's integer program with HiGHS."""
         energy = None
         if self.compute_watts or self.joules_per_byte:
             energy = Energy(self.compute_watts, self.joules_per_byte, self.deadline_seconds)
@@ -316,11 +328,11 @@ class Poet(OffloadingPlanner):
 
 @dataclass(frozen=True)
 class Pofo(OffloadingPlanner):
-    """POFO: stages of a chain stay, go to the host, or run again, by dynamic programming.
+    """POFO: each stage of a chain stays, goes to the host or runs again, by dynamic programming.
 
     Beaumont, Eyraud-Dubois and Shilova, NeurIPS 2021, algorithm 1.
 
-    - `slots`: in how many units memory is counted for what runs again.
+    - `slots`: the number of memory units in the dynamic program's table for stages that run again.
     """
 
     name: str = "pofo"
@@ -328,7 +340,7 @@ class Pofo(OffloadingPlanner):
     slots: int = MOST_UNITS
 
     def offload_method(self) -> OffloadMethod:
-        """No time limit ends it."""
+        """Returns the method: a dynamic program, which the time limit does not interrupt."""
         return replace(
             OFFLOAD_PLANNERS["pofo"], find=functools.partial(pofo, most_units=self.slots)
         )

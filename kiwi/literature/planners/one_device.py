@@ -1,16 +1,16 @@
 """Plans for one device by schedules of `kiwi.literature.remat`: recomputation and order alone.
 
-1. The step is planned without a limit and without recomputation. That is the plan to be scheduled.
+1. The step is planned without a limit and without recomputation. This is the plan to be scheduled.
 2. A planner finds a schedule of its units within the budget.
-3. Steps are reordered if XLA's heap would waste much (`repacked`).
+3. Steps are reordered if XLA's heap would waste much memory (`repacked`).
 4. The schedule is emitted and compiled like any plan. While the compiled peak is over the budget,
-   steps are reordered again: orders that need equally much compile to different peaks. If that does
-   not help, the limit is lowered by the excess, and the step is planned again with another seed,
-   from the last schedule if the planner can (`kiwi.campaign.limit_search`).
+   steps are reordered again, because orders that need equally much compile to different peaks. If
+   no order helps, the limit is lowered by the excess. The step is then planned again with another
+   seed, from the last schedule if the planner can use one (`kiwi.campaign.limit_search`).
 
-**Order.** A schedule is found for the sum of live bytes. XLA's heap needs more, because free memory
-lies in pieces (`kiwi.memory.heap`). And XLA may run a step before its predecessor
-(`kiwi.emit.barriers`), while the operands of both are live. Many orders of the same computations
+**Order.** A planner limits the sum of live bytes. XLA's heap needs more, because free memory lies
+in pieces (`kiwi.memory.heap`). XLA may also run a step before its predecessor
+(`kiwi.emit.barriers`) while the operands of both are live. Many orders of the same computations
 have the same time and nearly the same peak, but another heap (`kiwi.memory.order_search`).
 """
 
@@ -42,26 +42,30 @@ from kiwi.solver.result import conclude
 from kiwi.solver.schedule import Schedule
 
 MORE_FENCES = 1.2
-"""Room for the fences of recomputations: schedules have a few more steps under tight budgets."""
+"""The factor of memory for fences. Schedules with recomputation have more fences than the plan that
+computes everything once."""
 
 MOST_SEARCHES = 3
 """The largest number of searches for an order before a schedule is compiled."""
 SEED_STRIDE = 1000
 
 Find = Callable[[int, int], RematResult]
-"""A schedule within a limit in bytes, for a seed."""
+"""Returns a schedule within a limit in bytes, for a seed."""
 
 AIM = 0.985
-"""Share of the budget at which a heap is small enough: compiled ones are up to 1.5 % larger than
-simulated, because neighbours may run in another order."""
+"""The share of the budget that a simulated heap may fill before the search for an order ends. A
+compiled heap may be larger than the simulated one, because neighbouring steps may run in another
+order.
+"""
 
 
 @dataclass(frozen=True)
 class Details:
     """What XLA's heap depends on beside a `RematGraph`.
 
-    - `temporaries`: the bytes of each buffer that an operator holds while it runs.
-    - `events`: as in `kiwi.memory.order_search.Steps`.
+    - `temporaries`: for each operator, the sizes in bytes of the buffers that it holds while it
+      runs.
+    - `events`: as in `kiwi.memory.order_search.Steps`, for each operator.
     """
 
     temporaries: tuple[tuple[int, ...], ...]
@@ -69,8 +73,10 @@ class Details:
 
 
 def pointer_bytes(execution: Execution) -> int:
-    """XLA's memory for tuples throughout the step: those that pass fences, and that of
-    the results."""
+    """Returns the memory of XLA's tuples throughout the step, in bytes.
+
+    These are the tuples that pass fences, and the tuple of the results.
+    """
     results = len(execution.units.graph.program.results)
     return barriers(execution).pointer_bytes + POINTER_BYTES * results
 
@@ -80,8 +86,9 @@ class OneDevice:
     """A step on one device, to be scheduled.
 
     - `base`: the plan that computes everything once, in the given order.
-    - `graph`: of its units. `pointer_bytes` of what is resident there are for tuples, more than
-      those of `base`. `details`: of the graph's operators.
+    - `graph`: the graph of its units. `pointer_bytes` of its resident memory are for tuples; this
+      is more than `base` needs.
+    - `details`: the heap's details of the graph's operators.
     """
 
     base: Plan
@@ -92,14 +99,14 @@ class OneDevice:
 
     @classmethod
     def of(cls, base: Plan, solved: Solved) -> "OneDevice":
-        """The step of a plan for one device, which is of the solution `solved`."""
+        """Returns the step of `base`, a plan for one device with the solution `solved`."""
         kernels = base.execution.kernels
         held_bytes = int(MORE_FENCES * pointer_bytes(base.execution))
         strategies = one_device_strategies(kernels, base.mesh)
-        temporaries = tuple(each.buffers_while_running for each in strategies)
-        tuples = tuple(int(each.pointer_bytes > 0) for each in barriers(base.execution).steps)
+        temporaries = tuple(strategy.buffers_while_running for strategy in strategies)
+        events = tuple(int(step.pointer_bytes > 0) for step in barriers(base.execution).steps)
         graph = remat_graph(kernels, strategies, held_bytes)
-        return cls(base, solved, graph, held_bytes, Details(temporaries, tuples))
+        return cls(base, solved, graph, held_bytes, Details(temporaries, events))
 
 
 @dataclass(frozen=True)
@@ -111,14 +118,17 @@ class OneDevicePlanner(Planner):
 
     @abstractmethod
     def method(self) -> Method:
-        """Finds a schedule, with the parameters of this planner."""
+        """Returns the method that finds a schedule, with the parameters of this planner."""
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The fastest schedule whose program is within the budget; raises `InfeasibleBudgetError`
-        with the smallest budget known to be feasible and a proven bound, `BudgetNotMetError` if no
-        schedule fits as compiled, `InvalidProblemError` where the planner cannot take the graph."""
+        """Returns the plan of the fastest schedule whose compiled program is within the budget.
+
+        Raises `InfeasibleBudgetError` with the smallest budget known to be feasible and a proven
+        bound, `BudgetNotMetError` if no schedule fits as compiled, and `InvalidProblemError` if the
+        planner cannot take the graph.
+        """
         one_device = self.to_schedule(step, budget_bytes, tools.settings, start)
         allowed = tools.allowance.part(1 / shares.SCHEDULE_ROUNDS)
         search = Search(
@@ -131,8 +141,10 @@ class OneDevicePlanner(Planner):
         return self.tightened(one_device, search.within, budget_bytes, tools)
 
     def tightened(self, step: OneDevice, find: Find, budget_bytes: int, tools: Tools) -> Plan:
-        """The fastest of the schedules that `find` finds whose program fits, as compiled; raises
-        what `find` raises for the budget itself; `BudgetNotMetError`."""
+        """Returns the plan of `find`'s fastest schedule that fits the budget as compiled.
+
+        Raises the error of `find` for the budget itself, and `BudgetNotMetError`.
+        """
         step = replace(step, base=replace(step.base, memory_budget_bytes=budget_bytes))
         seeds = itertools.count(tools.settings.seed)
 
@@ -156,10 +168,13 @@ class OneDevicePlanner(Planner):
     def to_schedule(
         self, step: StepToPlan, budget_bytes: int, settings: Settings, start: Start | None = None
     ) -> OneDevice:
-        """The step that keeps everything. On one device there is one strategy for each unit, and
-        its first residency keeps what it yields."""
-        own = start or Start(self.formulate(step, budget_bytes, settings))
-        problem = own.problem
+        """Returns the step with everything kept.
+
+        On one device each unit has one strategy, and the first residency of a unit keeps its
+        results.
+        """
+        origin = start or Start(self.formulate(step, budget_bytes, settings))
+        problem = origin.problem
         solved = Solved(problem, (0,) * len(problem.problem.nodes))
         assert all(len(node.strategies) == 1 for node in problem.unit_nodes)
         unlimited = replace(problem.problem, limit_bytes=None)
@@ -168,9 +183,9 @@ class OneDevicePlanner(Planner):
 
 
 def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int = 0) -> Plan:
-    """The plan of a schedule that was found for a step.
+    """Returns the plan of a schedule that was found for a step.
 
-    Steps may change places, within the limit, where XLA's heap would exceed the plan's budget.
+    Steps are reordered, within the limit, if XLA's heap would exceed the plan's budget.
     """
     base = step.base
     schedule = _repacked(step, result.schedule, limit_bytes, base.memory_budget_bytes, seed)
@@ -180,10 +195,10 @@ def scheduled(step: OneDevice, result: RematResult, limit_bytes: int, seed: int 
 def in_another_order(
     step: OneDevice, plan: Plan, limit_bytes: int, over_bytes: int, seed: int
 ) -> Plan | None:
-    """A plan of `scheduled` with its steps reordered again; None if no order changes.
+    """Returns a plan of `scheduled` with its steps reordered again; None if no order changes.
 
-    The bytes `over_bytes` by which the compiled program is over the budget are subtracted from the
-    heap's target.
+    `over_bytes` is the excess of the compiled program over the budget. It is subtracted from the
+    target of the heap's size.
     """
     before = plan.execution.schedule
     aimed_bytes = step.base.memory_budget_bytes - over_bytes
@@ -202,32 +217,34 @@ def _repacked(
     *,
     anew: bool = False,
 ) -> Schedule:
-    """The order that needs least of those that some searches find, with the tuples of its fences.
+    """Returns the first order found whose heap is within the plan's budget, fences included.
 
-    The first that is within the plan's budget is taken.
+    If no search finds one, returns the order with the smallest heap.
     """
-    graph, found = step.graph, []
+    graph, orders = step.graph, []
     for number in range(MOST_SEARCHES):
-        own, details = seed + number * SEED_STRIDE, step.details
-        order = repacked(graph, before, limit_bytes, budget_bytes, own, details, anew=anew)
+        search_seed, details = seed + number * SEED_STRIDE, step.details
+        order = repacked(graph, before, limit_bytes, budget_bytes, search_seed, details, anew=anew)
         held_bytes = pointer_bytes(replace(step.base.execution, schedule=order))
-        needed = needed_bytes(steps_of(graph, order, details)) - step.pointer_bytes + held_bytes
-        found.append((needed, order))
-        if needed <= step.base.memory_budget_bytes:
+        heap_bytes = needed_bytes(steps_of(graph, order, details)) - step.pointer_bytes + held_bytes
+        orders.append((heap_bytes, order))
+        if heap_bytes <= step.base.memory_budget_bytes:
             break
-    return min(found, key=lambda each: each[0])[1]
+    return min(orders, key=lambda candidate: candidate[0])[1]
 
 
 def _with_schedule(step: OneDevice, answer: SolveResult, schedule: Schedule) -> Plan:
-    """The plan of a step under a schedule, with the pointers of the barriers that it needs."""
+    """Returns the plan of a step under a schedule, including its barriers' pointers."""
     held_bytes = pointer_bytes(replace(step.base.execution, schedule=schedule))
     plan = with_schedule(step.base, step.solved, schedule, held_bytes)
     return replace(plan, solve_result=replace(answer, peak_bytes=plan.estimate.peak_bytes))
 
 
 def _solve_result(base: SolveResult, result: RematResult) -> SolveResult:
-    """The planner's outcome without its peak. The bound is the time of computing
-    everything once."""
+    """Returns the planner's outcome without its peak.
+
+    The bound is the time of computing everything once.
+    """
     return replace(
         base,
         status=result.status,
@@ -251,9 +268,11 @@ def repacked(
     *,
     anew: bool = False,
 ) -> Schedule:
-    """The same computations in an order that stays well within the budget, or at least needs less.
+    """Returns the same computations in an order whose heap is well within the budget, or smaller.
 
-    - `schedule`: valid; its peak is within `limit_bytes`, and so is that of the result.
+    - `schedule`: a valid schedule whose peak is within `limit_bytes`. The peak of the result is,
+      too.
+    - `details`: the heap's details of the operators; by default one buffer for each operator.
     - `anew`: as in `kiwi.memory.order_search.better_order`.
     """
     steps = steps_of(graph, schedule, details)
@@ -262,15 +281,18 @@ def repacked(
 
 
 def steps_of(graph: RematGraph, schedule: Schedule, details: Details | None = None) -> Steps:
-    """The steps of a schedule, each of which keeps reading the same computations."""
+    """Returns the steps of a schedule for the search for an order.
+
+    In any order, each step keeps reading the same computations.
+    """
     if details is None:
-        temporaries = tuple((each.temporary_bytes,) for each in graph.operators)
+        temporaries = tuple((operator.temporary_bytes,) for operator in graph.operators)
         details = Details(temporaries, (0,) * len(graph.operators))
     return _Flow(graph, schedule, details).steps()
 
 
 class _Flow:
-    """Follows values through a schedule; `latest` is the step that computed each."""
+    """Follows values through a schedule. `_latest` holds the last step that computed a value."""
 
     def __init__(self, graph: RematGraph, schedule: Schedule, details: Details) -> None:
         self._graph, self._steps, self._details = graph, schedule.steps, details
@@ -280,7 +302,7 @@ class _Flow:
         self._buffers: list[MovingBuffer] = []
 
     def steps(self) -> Steps:
-        """All of them."""
+        """Returns all steps with their buffers, and the pairs of steps whose order must stay."""
         for step, index in enumerate(self._steps):
             operator = self._graph.operators[index]
             for value in operator.inputs:
@@ -307,14 +329,15 @@ class _Flow:
             self._readers[value].append(step)
 
     def _compute(self, value: int, step: int) -> None:
-        """Computes an operator again, after everything that read its earlier result."""
+        """Notes a computation of `value`, which must follow all reads of the value's earlier
+        computation."""
         if value in self._latest:
             before = (self._latest[value], *self._readers[value])
-            self._precedes.update((each, step) for each in before if each != step)
+            self._precedes.update((earlier, step) for earlier in before if earlier != step)
             self._end(value)
         self._latest[value], self._readers[value] = step, []
 
     def _end(self, value: int) -> None:
         first, readers = self._latest[value], tuple(self._readers[value])
-        self._precedes.update((first, r) for r in readers if r < len(self._steps))
+        self._precedes.update((first, reader) for reader in readers if reader < len(self._steps))
         self._buffers.append(MovingBuffer(self._graph.values[value].size_bytes, first, readers))

@@ -1,17 +1,17 @@
 """Plans by the paper's own models: "kiwi-full" and "kiwi-reduced".
 
 1. The step's strategies and reshardings become a `ShardedGraph`.
-2. The model is solved for the budget; its schedule and strategies are simulated, emitted and
+2. The model is solved for the budget. Its schedule and strategies are simulated, emitted and
    compiled as any plan.
-3. While the compiled peak is over the budget, the limit is lowered by the excess, and the model
+3. While the compiled peak is over the budget, the limit is lowered by the excess, and the model is
    solved again (`kiwi.campaign.limit_search`).
 
-**The `ShardedGraph`** is what the paper's formulations choose for. Arguments and constants become
-parameters, resident throughout; units become operators, in order. Sizes are those of
-`kiwi.problem.unit_memory`; buffers that the compiler holds from the start of the step on count
-while their unit runs. These models do not know copies of resharded operands, nor results that
-overwrite an operand or take over a donated argument's buffer. Their plans are estimated, and
-compiled, as any other.
+**The `ShardedGraph`** is the graph for which the paper's formulations choose strategies. Arguments
+and constants become parameters, resident throughout. Units become operators, in order. Sizes come
+from `kiwi.problem.unit_memory`. Buffers that the compiler holds from the start of the step on count
+only while their unit runs. The models do not know copies of resharded operands, results that
+overwrite an operand, or results that take over a donated argument's buffer. Their plans are
+estimated and compiled as any other.
 """
 
 from collections.abc import Iterator
@@ -59,11 +59,13 @@ class PaperModel(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The fastest schedule and strategies whose program is within the budget; raises
-        `InfeasibleBudgetError`, `NoPlanFoundError`; `BudgetNotMetError` if none fits as
-        compiled."""
-        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
-        problem, graph = own.problem, sharded_graph(own.problem)
+        """Returns the plan of the fastest schedule and strategies that fit the budget as compiled.
+
+        Raises `InfeasibleBudgetError`, `NoPlanFoundError`, and `BudgetNotMetError` if no plan fits
+        as compiled.
+        """
+        origin = start or Start(self.formulate(step, budget_bytes, tools.settings))
+        problem, graph = origin.problem, sharded_graph(origin.problem)
 
         def plan_within(limit_bytes: int) -> Plan:
             answer = self._answer(graph, limit_bytes, tools)
@@ -84,7 +86,7 @@ class PaperModel(Planner):
             limit_bytes,
             self.model,
             solver=settings.solver if settings.solver in MODEL_SOLVERS else DEFAULT_SOLVER,
-            # The clock ends integer programs: nothing that they count is in proportion to it.
+            # The clock ends integer programs: no count of their work is in proportion to time.
             time_limit_seconds=tools.allowance.part(1 / shares.SCHEDULE_ROUNDS).planned_seconds,
             seed=settings.seed,
             gap=settings.gap,
@@ -134,19 +136,31 @@ PAPER_MODELS = (
 
 
 def sharded_graph(planning: PlanningProblem) -> ShardedGraph:
-    """Operator `len(planning.sources) + u` is unit u; strategies are those of its node."""
-    results = frozenset(r for r in planning.units.graph.program.results if isinstance(r, int))
-    returned = frozenset(planning.stored[r][0] for r in results if r in planning.units.producer)
+    """Returns the `ShardedGraph` of a step.
+
+    Operator `len(planning.sources) + u` is unit u. The strategies of an operator are those of its
+    node.
+    """
+    results = frozenset(
+        result for result in planning.units.graph.program.results if isinstance(result, int)
+    )
+    returned = frozenset(
+        planning.stored[result][0] for result in results if result in planning.units.producer
+    )
     operators = (*_parameters(planning), *_operators(planning))
     return ShardedGraph(operators, tuple(_reads(planning)), tuple(_ties(planning)), returned)
 
 
 def _parameters(planning: PlanningProblem) -> Iterator[Operator]:
     for source in planning.sources:
-        local = tuple(planning.local_bytes(source.value, s) for s in source.shardings)
-        none = (0,) * len(local)
+        local_bytes = tuple(
+            planning.local_bytes(source.value, sharding) for sharding in source.shardings
+        )
+        no_workspace = (0,) * len(local_bytes)
         name = f"argument {source.value}"
-        yield Operator(name, (0.0,) * len(local), local, none, is_parameter=True)
+        yield Operator(
+            name, (0.0,) * len(local_bytes), local_bytes, no_workspace, is_parameter=True
+        )
 
 
 def _operators(planning: PlanningProblem) -> Iterator[Operator]:
@@ -155,7 +169,7 @@ def _operators(planning: PlanningProblem) -> Iterator[Operator]:
         sizes = [unit_memory(planning.kernels, unit, strategy) for strategy in node.strategies]
         yield Operator(
             f"unit {node.unit} ({planning.units.graph.opcode_of(unit.root)})",
-            tuple(s.seconds for s in node.strategies),
+            tuple(strategy.seconds for strategy in node.strategies),
             tuple(size.result_bytes for size in sizes),
             tuple(size.workspace_bytes + size.beside_bytes for size in sizes),
             tuple(map(float, planning.result_seconds(node))),
@@ -165,23 +179,26 @@ def _operators(planning: PlanningProblem) -> Iterator[Operator]:
 
 
 def _reads(planning: PlanningProblem) -> Iterator[Read]:
-    """One for each pair of nodes: the matrices of several values add up."""
-    found: dict[tuple[int, int], np.ndarray] = {}
+    """Returns one read for each pair of nodes. The matrices of several values add up."""
+    costs_of: dict[tuple[int, int], np.ndarray] = {}
     for head, node in enumerate(planning.unit_nodes, start=len(planning.sources)):
         for read, (value, _) in enumerate(planning.units.units[node.unit].rule.reads):
             (tail, stored), wanted = (
                 planning.stored[value],
-                [s.reads[read] for s in node.strategies],
+                [strategy.reads[read] for strategy in node.strategies],
             )
             seconds = planning.operand(planning.units.units[node.unit], value).table.seconds_matrix(
                 stored, wanted
             )
-            found[tail, head] = found.get((tail, head), 0.0) + seconds
-    return (Read(*pair, seconds) for pair, seconds in found.items())
+            costs_of[tail, head] = costs_of.get((tail, head), 0.0) + seconds
+    return (Read(*pair, seconds) for pair, seconds in costs_of.items())
 
 
 def _ties(planning: PlanningProblem) -> Iterator[Tie]:
-    """From an argument to what replaces it in the next step; loops are none of these models'."""
+    """Returns the ties from an argument to the value that replaces it in the next step.
+
+    The models do not know loops.
+    """
     for argument, value, _ in planning.carried():
         (first, kept), (second, yielded) = planning.stored[argument], planning.stored[value]
         if first < len(planning.sources) <= second:

@@ -1,6 +1,6 @@
 """The planners of recomputation on one device, each with the parameters of its paper.
 
-All of them find a schedule of the units of a step (`kiwi.literature.planners.one_device`).
+Each planner finds a schedule of the units of a step (`kiwi.literature.planners.one_device`).
 """
 
 import functools
@@ -30,14 +30,14 @@ def _with_parameters(name: str, find: Find) -> Method:
 class Checkmate(OneDevicePlanner):
     """Checkmate: the best schedule by stages in the given order, an integer program.
 
-    Jain et al., MLSys 2020, problem 9; here with all outputs of an operator kept together.
+    Jain et al., MLSys 2020, problem 9; here all outputs of an operator are kept together.
     """
 
     name: str = "checkmate"
     description: str = "on one device: the best schedule by stages, an integer program"
 
     def method(self) -> Method:
-        """A schedule from the integer program, solved by HiGHS."""
+        """Returns the method that solves the integer program with HiGHS."""
         return PLANNERS["checkmate"]
 
 
@@ -47,7 +47,7 @@ class CheckmateLp(OneDevicePlanner):
 
     Jain et al., MLSys 2020, section 5 and algorithm 2.
 
-    - `thresholds`: how many random thresholds of rounding are tried beside 0.5.
+    - `thresholds`: the number of random rounding thresholds that are tried beside 0.5.
     """
 
     name: str = "checkmate-lp"
@@ -55,7 +55,7 @@ class CheckmateLp(OneDevicePlanner):
     thresholds: int = RANDOM_THRESHOLDS
 
     def method(self) -> Method:
-        """Solved by PDLP."""
+        """Returns the method that solves the relaxation with PDLP and rounds it."""
         return _with_parameters(
             self.name, functools.partial(checkmate_lp, thresholds=self.thresholds)
         )
@@ -67,8 +67,9 @@ class HiRemate(OneDevicePlanner):
 
     Zhao's thesis, chapter 3.
 
-    - `most_top`, `most_lower`: most parts of the whole graph and of a part of it (M^t, M^l).
-    - `most_options`: most schedules that are kept of a part.
+    - `most_top`, `most_lower`: the largest number of parts of the whole graph and of a part (M^t,
+      M^l).
+    - `most_options`: the largest number of schedules that are kept for a part.
     """
 
     name: str = "hiremate"
@@ -78,7 +79,7 @@ class HiRemate(OneDevicePlanner):
     most_options: int = HiremateSettings.most_options
 
     def method(self) -> Method:
-        """Solved by HiGHS, parts of equal height in parallel."""
+        """Returns the method that solves parts with HiGHS, parts of equal height in parallel."""
         settings = HiremateSettings(
             most_top=self.most_top, most_lower=self.most_lower, most_options=self.most_options
         )
@@ -87,13 +88,13 @@ class HiRemate(OneDevicePlanner):
 
 @dataclass(frozen=True)
 class KeepAll(OneDevicePlanner):
-    """The given order without recomputation, against which the others are compared."""
+    """The given order without recomputation, with which the other planners are compared."""
 
     name: str = "keep-all"
     description: str = "on one device: nothing: the given order"
 
     def method(self) -> Method:
-        """Nothing is searched."""
+        """Returns the method that takes the given order without a search."""
         return PLANNERS["keep-all"]
 
 
@@ -103,7 +104,7 @@ class Moccasin(OneDevicePlanner):
 
     Bartan et al., ICML 2023, section 2.
 
-    - `copies`: most computations of an operator (C_v of the paper).
+    - `copies`: the largest number of computations of an operator (C_v of the paper).
     """
 
     name: str = "moccasin"
@@ -111,7 +112,7 @@ class Moccasin(OneDevicePlanner):
     copies: int = MOST_COPIES
 
     def method(self) -> Method:
-        """Solved by CP-SAT."""
+        """Returns the method that solves the constraint program with CP-SAT."""
         return _with_parameters(self.name, functools.partial(moccasin, copies=self.copies))
 
 
@@ -126,7 +127,7 @@ class OrderOnly(OneDevicePlanner):
     description: str = "on one device: the order alone"
 
     def method(self) -> Method:
-        """A schedule found by annealing."""
+        """Returns the method that finds an order by annealing."""
         return PLANNERS["order-only"]
 
 
@@ -141,13 +142,14 @@ class Remat(OneDevicePlanner):
     description: str = "on one device: schedules by many annealing runs and reordering"
 
     def method(self) -> Method:
-        """Goes on from the last schedule when asked for another budget."""
+        """Returns Kiwi's own search, which continues from its last schedule when asked for another
+        budget."""
         return PLANNERS["remat"]
 
 
 @dataclass(frozen=True)
 class RkCheckmate(OneDevicePlanner):
-    """rk-checkmate: Checkmate's program with each value kept or dropped by itself.
+    """rk-checkmate: Checkmate's program in which each value is kept or dropped separately.
 
     Zhao's thesis, section 2.4.
     """
@@ -156,7 +158,7 @@ class RkCheckmate(OneDevicePlanner):
     description: str = "on one device: the best schedule by stages of kept inputs and results"
 
     def method(self) -> Method:
-        """Solved by HiGHS."""
+        """Returns the method that solves the integer program with HiGHS."""
         return PLANNERS["rk-checkmate"]
 
 
@@ -166,8 +168,10 @@ class Rockmate(OneDevicePlanner):
 
     Zhao's thesis, section 2.6.
 
-    - `peak_budgets`, `save_budgets`: how many budgets of each block are solved, in pairs.
-    - `largest_block`: most operators of a block that is solved; larger ones save everything.
+    - `peak_budgets`, `save_budgets`: the numbers of budgets of each kind. Each block is solved for
+      all pairs of them.
+    - `largest_block`: the largest number of operators of a block that is solved. A larger block
+      saves everything.
     """
 
     name: str = "rockmate"
@@ -177,7 +181,7 @@ class Rockmate(OneDevicePlanner):
     largest_block: int = LARGEST_BLOCK
 
     def method(self) -> Method:
-        """Blocks by HiGHS, the chain by dynamic programming."""
+        """Returns the method that solves blocks with HiGHS and the chain by dynamic programming."""
         budgets = BlockBudgets(self.peak_budgets, self.save_budgets, self.largest_block)
         return _with_parameters(self.name, functools.partial(rockmate, budgets=budgets))
 
@@ -188,7 +192,8 @@ class Rotor(OneDevicePlanner):
 
     Beaumont et al. 2019; Zhao's thesis, equations 2.1 and 2.2.
 
-    - `slots`: in how many units the budget is counted; what is used is rounded up.
+    - `slots`: the number of memory units into which the budget is divided. Used memory is rounded
+      up.
     """
 
     name: str = "rotor"
@@ -196,5 +201,5 @@ class Rotor(OneDevicePlanner):
     slots: int = MOST_UNITS
 
     def method(self) -> Method:
-        """No time limit ends it."""
+        """Returns the method: a dynamic program, which the time limit does not interrupt."""
         return _with_parameters(self.name, functools.partial(rotor, most_units=self.slots))

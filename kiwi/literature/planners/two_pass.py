@@ -1,10 +1,9 @@
 """The planner "two-pass": recomputation of unsharded values first, then sharding.
 
-1. A schedule of recomputation is found for one device and a budget that is as many times larger as
-   there are devices.
-2. What that schedule computes again is fixed, and the step is sharded under the budget itself.
+1. A schedule of recomputation is found for one device whose budget is the memory of all devices.
+2. The recomputations of that schedule are fixed, and the step is sharded under the budget itself.
 
-So do systems that run the two passes one after the other (Liu et al., 2023).
+Systems that run the passes in sequence work in this way (Liu et al., 2023).
 """
 
 from collections import Counter
@@ -27,7 +26,7 @@ from kiwi.targets.registry import planned_target
 
 @dataclass(frozen=True)
 class TwoPass(RuleBased):
-    """Sharding of the step in which a schedule of one device says what is recomputed.
+    """Sharding of a step in which a schedule for one device says what is recomputed.
 
     The rule depends on the budget, and runs every unit in one sequence.
     """
@@ -35,18 +34,21 @@ class TwoPass(RuleBased):
     opens_loops: ClassVar[bool] = False
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> None:
-        """None: recomputation depends on the budget, so no other budget's problem can be used."""
+        """Returns None: what is recomputed depends on the budget, so no problem can be reused."""
 
 
 def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings) -> frozenset[int]:
-    """The units that a schedule for one device runs twice, under the budget of all devices
-    together; raises `InfeasibleBudgetError` if there is no such schedule."""
+    """Returns the units that a schedule for one device runs more than once.
+
+    The budget of that schedule is `budget_bytes` times the number of devices. Raises
+    `InfeasibleBudgetError` if there is no such schedule.
+    """
     devices = settings.mesh.size
-    one = DeviceMesh.create((1,), settings.mesh.hardware)
-    kernels = planned_target(settings.verify, one.hardware).kernels(units, one.hardware)
+    single = DeviceMesh.create((1,), settings.mesh.hardware)
+    kernels = planned_target(settings.verify, single.hardware).kernels(units, single.hardware)
     try:
         result = solve(
-            remat_graph(kernels, one_device_strategies(kernels, one)),
+            remat_graph(kernels, one_device_strategies(kernels, single)),
             devices * budget_bytes,
             DEFAULT_PLANNER,
             settings.time_limit_seconds / 2,
@@ -54,15 +56,15 @@ def rematerialised_first(units: UnitGraph, budget_bytes: int, settings: Settings
             planned_seconds=Tools(settings).allowance.part(1 / 2).planned_seconds,
         )
     except InfeasibleBudgetError as error:
-        least = None if not error.least_peak_bytes else -(-error.least_peak_bytes // devices)
+        least_bytes = None if not error.least_peak_bytes else -(-error.least_peak_bytes // devices)
         raise InfeasibleBudgetError(
             f"No schedule of unsharded values fits {devices} times {format_bytes(budget_bytes)}.",
             cause="The first of the two passes sees no sharding.",
             suggestion='planner="joint", or a larger memory_budget.',
-            least_peak_bytes=least,
+            least_peak_bytes=least_bytes,
         ) from error
     runs = Counter(result.schedule.steps)
-    return frozenset(u for u, n in runs.items() if n > 1)
+    return frozenset(unit for unit, count in runs.items() if count > 1)
 
 
 TWO_PASS = TwoPass(

@@ -1,13 +1,14 @@
 """The planner "two-stage": MAP's two solvers (Liu et al., 2023, section 5.3).
 
 1. The step is sharded, without recomputation, under `BUDGETS` growing budgets: the memory budget
-   times 1, (1 + α), (1 + α)², ... A larger one allows faster shardings that hold more.
-2. Each sharding is a graph for one device, with its communication (`sharded_remat_graph`). It is
-   divided into a chain, and `rotor` finds what to recompute under the memory budget itself.
-3. The fastest pair is emitted and compiled; while that is over the budget, the second stage is
-   repeated under a lower limit.
+   times 1, (1 + α), (1 + α)², ... A larger budget allows faster shardings that hold more.
+2. Each sharding is a graph for one device, with its communication (`sharded_remat_graph`). The
+   graph is divided into a chain, and `rotor` finds what to recompute under the memory budget
+   itself.
+3. The fastest pair is emitted and compiled. While the program is over the budget, the second stage
+   is repeated under a lower limit.
 
-A sharding that fits as it is needs no second stage. α is left open in the text.
+A sharding that fits as it is needs no second stage. The paper leaves α open.
 """
 
 import math
@@ -35,12 +36,12 @@ from kiwi.solver.settle import settled
 
 BUDGETS = 10
 GROWTH = 0.3
-"""α: the largest budget of the first stage is 1.3⁹ = 10.6 times the memory budget."""
+"""α of the first stage's budgets. The largest budget is (1 + α)⁹ = 10.6 times the memory budget."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sharded:
-    """A sharding: the plan that recomputes nothing, and the graph of one device's part of it."""
+    """A sharding: the plan without recomputation, and the graph of one device's part."""
 
     plan: Plan
     solved: Solved
@@ -54,33 +55,35 @@ class TwoStage(Planner):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The fastest pair of a sharding and a schedule that fits, as compiled.
+        """Returns the plan of the fastest pair of a sharding and a schedule that fits as compiled.
 
         **Raises:** `InfeasibleBudgetError` with the smallest peak of all pairs and the largest
-        working set, `BudgetNotMetError` if none fits as compiled, `InvalidProblemError` if the step
-        has no backward pass.
+        working set, `BudgetNotMetError` if no pair fits as compiled, `InvalidProblemError` if the
+        step has no backward pass.
         """
-        own = start or Start(self.formulate(step, budget_bytes, tools.settings))
+        origin = start or Start(self.formulate(step, budget_bytes, tools.settings))
         try:
-            return self._planned(step, own.problem, budget_bytes, tools)
+            return self._planned(step, origin.problem, budget_bytes, tools)
         except BudgetNotMetError:
             raise
         except InfeasibleBudgetError as error:
-            bound_bytes = least_bound_bytes(own.problem)
+            bound_bytes = least_bound_bytes(origin.problem)
             raise _infeasible(budget_bytes, error.least_peak_bytes, bound_bytes) from error
 
     def _planned(
         self, step: StepToPlan, problem: PlanningProblem, budget_bytes: int, tools: Tools
     ) -> Plan:
-        found = list(first_stage(problem, budget_bytes, tools))
+        results = list(first_stage(problem, budget_bytes, tools))
         shardings = []
-        for result in found:
+        for result in results:
             if result.solution is not None:
                 solved = Solved(problem, result.solution)
                 plan = self.plan_of(step, solved, result, budget_bytes)
                 shardings.append(Sharded(plan, solved, sharded_remat_graph(solved)))
         if not shardings:
-            peaks = [r.least_peak_bytes for r in found if r.least_peak_bytes is not None]
+            peaks = [
+                result.least_peak_bytes for result in results if result.least_peak_bytes is not None
+            ]
             raise _infeasible(budget_bytes, min(peaks, default=None))
         search = LimitSearch(
             lambda limit_bytes: self._fastest_pair(shardings, limit_bytes),
@@ -91,18 +94,20 @@ class TwoStage(Planner):
         return ClosedLoop(self, search, budget_bytes, tools).run()
 
     def _fastest_pair(self, shardings: Sequence[Sharded], limit_bytes: int) -> Plan:
-        """The fastest sharding with its best schedule within the limit; raises
-        `InfeasibleBudgetError`."""
-        found: list[Plan] = []
+        """Returns the plan of the fastest sharding with its best schedule within the limit.
+
+        Raises `InfeasibleBudgetError`.
+        """
+        plans: list[Plan] = []
         least_bytes: list[int] = []
         for sharded in shardings:
             try:
-                found.append(_second_stage(sharded, limit_bytes))
+                plans.append(_second_stage(sharded, limit_bytes))
             except InfeasibleBudgetError as error:
                 least_bytes += [] if error.least_peak_bytes is None else [error.least_peak_bytes]
-        if not found:
+        if not plans:
             raise _infeasible(limit_bytes, min(least_bytes, default=None))
-        return min(found, key=lambda plan: plan.estimate.step_seconds)
+        return min(plans, key=lambda plan: plan.estimate.step_seconds)
 
 
 TWO_STAGE = TwoStage(
@@ -111,34 +116,37 @@ TWO_STAGE = TwoStage(
 
 
 def least_bound_bytes(planning: PlanningProblem) -> int:
-    """No sharding peaks lower under any schedule: the largest working set, as sharded as can be.
+    """Returns a lower bound on the peak of every sharding under every schedule, in bytes.
 
-    Results may take the place of operands, so that only the larger of both counts.
+    The bound is the largest working set when every value is sharded as far as possible. Results may
+    take the place of operands, so only the larger of both counts.
     """
     graph = smallest_remat_graph(planning)
 
     def computed_bytes(values: Sequence[int]) -> int:
-        return sum(graph.values[v].size_bytes for v in values if graph.producer[v] >= 0)
+        return sum(graph.values[value].size_bytes for value in values if graph.producer[value] >= 0)
 
     return graph.resident_bytes + max(
         (
-            max(computed_bytes(each.inputs), computed_bytes(each.outputs)) + each.temporary_bytes
-            for each in graph.operators
+            max(computed_bytes(operator.inputs), computed_bytes(operator.outputs))
+            + operator.temporary_bytes
+            for operator in graph.operators
         ),
         default=0,
     )
 
 
 def growing_budgets(budget_bytes: int) -> list[int]:
-    """The budgets of the first stage."""
+    """Returns the budgets of the first stage, in ascending order."""
     return [int(budget_bytes * (1 + GROWTH) ** n) for n in range(BUDGETS)]
 
 
 def first_stage(problem: PlanningProblem, budget_bytes: int, tools: Tools) -> Iterator[SolveResult]:
-    """Different shardings as the budget grows, until it no longer binds; those budgets that none
-    was found for have no solution.
+    """Yields different shardings as the budget grows, until the budget no longer binds.
 
-    All have the bound of sharding without a budget, which holds for whatever follows.
+    A result without a solution stands for a budget for which no sharding was found. All results
+    have the bound of sharding without a budget, which also holds for every schedule of the second
+    stage.
     """
     budgets = growing_budgets(budget_bytes)
     free = _sharded(problem, None, tools.allowance.part(1 / (len(budgets) + 1)), tools, None)
@@ -164,7 +172,8 @@ def _sharded(
     tools: Tools,
     warm_start: Sequence[int] | None,
 ) -> SolveResult:
-    """The fastest sharding found within the limit; of equals the one that holds least."""
+    """Returns the fastest sharding found within the limit; among equally fast ones, the smallest in
+    memory."""
     limited = replace(problem.problem, limit_bytes=limit_bytes)
     result = tools.solve(limited, allowed, warm_start)
     if result.solution is None:
@@ -173,12 +182,14 @@ def _sharded(
 
 
 def _second_stage(sharded: Sharded, limit_bytes: int) -> Plan:
-    """The sharding as it is, or with the schedule that `rotor` finds; raises
-    `InfeasibleBudgetError` with the smallest peak of the sharding."""
+    """Returns the plan of the sharding as it is, or with the schedule that `rotor` finds.
+
+    Raises `InfeasibleBudgetError` with the smallest peak of the sharding.
+    """
     plan, started = sharded.plan, time.monotonic()
     message = "The first stage met the limit."
     if plan.estimate.peak_bytes > limit_bytes:
-        # A dynamic program without random choices: no time limit ends it.
+        # Rotor is a dynamic program without random choices, which no time limit ends.
         finding = rotor(Task(sharded.graph, limit_bytes, math.inf, math.inf, 0))
         assert finding.schedule is not None
         peak_bytes = simulate(sharded.graph, finding.schedule).peak_bytes

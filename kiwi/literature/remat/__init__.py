@@ -1,4 +1,4 @@
-"""Rematerialisation of a plain graph: planners of the literature and Kiwi's own."""
+"""Rematerialisation of a plain graph: planners of the literature, and Kiwi's own."""
 
 from kiwi.literature.remat.graph import Operator as Operator
 from kiwi.literature.remat.graph import RematGraph as RematGraph

@@ -1,7 +1,7 @@
 """Command line: `python -m kiwi.literature.remat GRAPH.json --budget 0.8 --planner fastsa`.
 
-Writes `{"schedule": [node id, ...], "peak": bytes, "time": seconds, "bound": seconds}`, where
-`bound` is a proven lower bound on the time of every schedule.
+Writes `{"schedule": [node id, ...], "peak": bytes, "time": seconds, "bound": seconds}`. `bound` is
+a proven lower bound on the time of every schedule.
 """
 
 import argparse
@@ -17,7 +17,8 @@ from kiwi.literature.remat.solve import DEFAULT_PLANNER, PLANNERS, solve
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns 0, or 2 if no schedule was found or the input is not usable."""
+    """Runs the command and returns its exit code: 0, or 2 without a schedule or with unusable
+    input."""
     options = _parser().parse_args(arguments)
     try:
         loaded = read_node_link(options.graph)

@@ -1,19 +1,20 @@
-"""A training graph as a chain of stages with options, as dynamic programs over chains see it.
+"""A training graph as a chain of stages with options, the input of dynamic programs over chains.
 
-Stage s has forward operators and backward operators. Its *input* is what stage s - 1 hands on.
-An option computes forward so that some values are saved, and backward from them, perhaps with
-recomputation inside. Besides, the forward part can be run to produce the output alone.
+A stage s has forward operators and backward operators. Its *input* is what stage s - 1 hands on. An
+option runs the forward part so that some values are saved, and later the backward part from these
+values, perhaps with recomputation. The forward part can also be run to produce the output alone.
 
-All byte figures leave out the input of the stage and what is resident throughout: the inputs
-of the graph, and *shared* values (common nodes, and values that are read across stages other
-than from one to the next), which the programs over chains keep from the first to the last use.
+All numbers of bytes leave out the input of the stage and the resident values: the inputs of the
+graph and the *shared* values. Shared values are values of common operators, and values that are
+read across stages other than from one stage to the next. Programs over chains keep shared values
+from the first to the last use.
 
-**Linearisation** of a training graph into a chain of groups (MAP, section 5.2, algorithm 2).
-Forward operators are taken in the given order and appended to the current group. A group ends where
-no value of it or of earlier groups is still to be read by later forward operators, except those of
-the operator just appended. Values of *common* operators (non-differentiable: without a backward
-operator, and reading only common values, e.g. an attention mask) are read all over the network;
-they are left out of that account.
+**Linearisation** divides a training graph into a chain of groups (MAP, section 5.2, algorithm 2).
+Forward operators are taken in the given order and appended to the current group. A group ends if
+later forward operators read no value of it or of earlier groups, except the values of the operator
+just appended. *Common* operators (non-differentiable) have no backward operator and read only
+common values, e.g. an attention mask. Their values are read all over the network and are left out
+of that account.
 """
 
 import math
@@ -32,10 +33,11 @@ Steps = tuple[int, ...]
 class Option:
     """One way to run a stage forward and, later, backward.
 
-    - `seconds`: of `forward` and `backward`, operators in the order they are computed.
-    - `saved_bytes`: the stage's values kept in between, its output included.
-    - `forward_peak_bytes`, `backward_peak_bytes`: largest memory of the stage's values while
-      they run; backward includes the gradients that it reads and hands on.
+    - `forward`, `backward`: operators in the order they are computed.
+    - `seconds`: the time of both.
+    - `saved_bytes`: the stage's values kept between both, its output included.
+    - `forward_peak_bytes`, `backward_peak_bytes`: the largest memory of the stage's values while
+      the part runs. The backward peak includes the gradients that it reads and hands on.
     """
 
     forward: Steps
@@ -48,10 +50,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: its options, and its forward part run for output and shared values alone.
+    """A stage with its options, and the run of its forward part for output and shared values alone.
 
-    `held_gradient_bytes`: gradients and results of the graph that are live after the backward
-    part of the next stage, while anything runs before the backward part of this one.
+    - `discard`: the operators of that run; `discard_seconds`, `discard_peak_bytes`: its time,
+      infinite if it may not be repeated, and its peak.
+    - `output_bytes`: the values that the stage hands on.
+    - `held_gradient_bytes`: gradients and results of the graph that are live after the backward
+      part of the next stage, as long as anything runs before the backward part of this stage.
     """
 
     options: tuple[Option, ...]
@@ -64,7 +69,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Chain:
-    """Stages; `prologue` is computed before the first, `resident_bytes` is held throughout."""
+    """A chain of stages. `prologue` is computed before the first, `resident_bytes` are held
+    throughout."""
 
     stages: tuple[Stage, ...]
     prologue: Steps
@@ -73,9 +79,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class Linearised:
-    """Operators by role and stage, each list in the given order; the last stage has the loss.
+    """Operators by role and stage, each list in the given order. The last stage has the loss.
 
-    `common` ones belong to no stage and come first.
+    `common` operators belong to no stage and come first.
     """
 
     forward: tuple[tuple[int, ...], ...]
@@ -85,10 +91,11 @@ class Linearised:
 
 @dataclass(frozen=True)
 class Borders:
-    """The stages of a graph, the values at their borders, and those that are shared.
+    """The stages of a graph, the values at their borders, and the shared values.
 
-    Border s is that in front of stage s: `handed_on[s]` pass it forward; `gradients[s]` are the
-    gradients and results that are live there between the backward parts of both sides.
+    Border s is in front of stage s. `handed_on[s]` are the values that pass it forward.
+    `gradients[s]` are the gradients and results that are live there between the backward parts of
+    both sides.
     """
 
     graph: RematGraph
@@ -103,12 +110,18 @@ class Borders:
         return range(len(self.groups.forward))
 
     def _peak_bytes(self, index: int, steps: Steps, before: Set[int], after: Set[int]) -> int:
-        """The largest memory of a stage's values while `steps` run, as `memory_bytes` takes it."""
+        """Returns the largest memory of a stage's values while `steps` run, in bytes.
+
+        `before` and `after` are as in `kiwi.literature.remat.simulate.memory_bytes`.
+        """
         hidden = self.handed_on[index] | self.shared
         return max(memory_bytes(self.graph, Schedule(steps), before, after, hidden), default=0)
 
     def option(self, index: int, forward: Steps, backward: Steps) -> Option:
-        """The option of a stage that computes these; what it saves is what backward reads of it."""
+        """Returns the option of a stage that computes `forward` and `backward`.
+
+        The option saves the values of `forward` that `backward` reads.
+        """
         graph = self.graph
         made = {value for k in forward for value in graph.operators[k].outputs} - self.shared
         saved = read_first(graph, backward) & made
@@ -123,11 +136,11 @@ class Borders:
         )
 
     def keep_all(self, index: int) -> Option:
-        """Forward once, backward once, everything saved that backward reads."""
+        """Returns the option that runs both parts once and saves all that backward reads."""
         return self.option(index, self.groups.forward[index], self.groups.backward[index])
 
     def stage(self, index: int, options: tuple[Option, ...]) -> Stage:
-        """A stage with the given options."""
+        """Returns a stage with the given options."""
         graph, output = self.graph, self.handed_on[index + 1]
         # Shared values are computed in the first run of a stage, whichever that is.
         discard = ancestors(graph, self.groups.forward[index], output | self.shared)
@@ -142,26 +155,28 @@ class Borders:
         )
 
     def chain(self, options: Sequence[tuple[Option, ...]]) -> Chain:
-        """The stages with the options of each."""
-        stages = tuple(self.stage(index, each) for index, each in enumerate(options))
+        """Returns the chain of all stages; `options` holds the options of each stage."""
+        stages = tuple(
+            self.stage(index, stage_options) for index, stage_options in enumerate(options)
+        )
         shared_bytes = self.graph.bytes_of(self.shared)
         return Chain(stages, self.groups.common, self.graph.resident_bytes + shared_bytes)
 
 
 def make_chain(graph: RematGraph) -> Chain:
-    """The chain in which each stage has one option: to save all that its backward part reads."""
+    """Returns the chain in which each stage has one option: to save all that backward reads."""
     borders = stage_borders(graph)
     return borders.chain([(borders.keep_all(index),) for index in borders.stages])
 
 
 def stage_borders(graph: RematGraph) -> Borders:
-    """The stages of `graph`, and which values cross which borders; raises as `linearise` does."""
+    """Returns the stages of `graph` and the values at their borders; raises as `linearise` does."""
     groups = linearise(graph)
-    forward_stage = {k: s for s, group in enumerate(groups.forward) for k in group}
-    backward_stage = {k: s for s, group in enumerate(groups.backward) for k in group}
+    forward_stage = {k: stage for stage, group in enumerate(groups.forward) for k in group}
+    backward_stage = {k: stage for stage, group in enumerate(groups.backward) for k in group}
     stage_of = forward_stage | backward_stage
     handed_on: list[set[int]] = [set() for _ in range(len(groups.forward) + 1)]
-    shared = {v for v, writer in enumerate(graph.producer) if writer in groups.common}
+    shared = {value for value, writer in enumerate(graph.producer) if writer in groups.common}
     for value, writer in enumerate(graph.producer):
         if writer in forward_stage:
             stage = forward_stage[writer]
@@ -170,12 +185,13 @@ def stage_borders(graph: RematGraph) -> Borders:
                 shared.add(value)
             elif stage + 1 in reading:
                 handed_on[stage + 1].add(value)
-    gradients = tuple(_gradients(graph, backward_stage, s) for s in range(len(handed_on)))
+    gradients = tuple(_gradients(graph, backward_stage, stage) for stage in range(len(handed_on)))
     return Borders(graph, groups, tuple(map(frozenset, handed_on)), gradients, frozenset(shared))
 
 
 def _gradients(graph: RematGraph, backward_stage: dict[int, int], stage: int) -> frozenset[int]:
-    """Values written by backward parts from `stage` on, read before it or results of the graph."""
+    """Returns the values that backward parts from `stage` on write for earlier stages, or as
+    results."""
     return frozenset(
         value
         for value, writer in enumerate(graph.producer)
@@ -188,7 +204,7 @@ def _gradients(graph: RematGraph, backward_stage: dict[int, int], stage: int) ->
 
 
 def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
-    """Values that `steps` read before they write them."""
+    """Returns the values that `steps` read before they write them."""
     read: set[int] = set()
     written: set[int] = set()
     for k in steps:
@@ -198,7 +214,7 @@ def read_first(graph: RematGraph, steps: Iterable[int]) -> set[int]:
 
 
 def ancestors(graph: RematGraph, group: Steps, values: Set[int]) -> Steps:
-    """Operators of `group` that are needed for `values`, in the order of the group."""
+    """Returns the operators of `group` that are needed for `values`, in the order of the group."""
     needed = set(values)
     chosen = []
     for k in reversed(group):
@@ -209,40 +225,43 @@ def ancestors(graph: RematGraph, group: Steps, values: Set[int]) -> Steps:
 
 
 def linearise(graph: RematGraph) -> Linearised:
-    """The stages of `graph`; raises as `backward_operators` does."""
+    """Returns the stages of `graph`; raises as `backward_operators` does."""
     backward = backward_operators(graph)
     common = _common_operators(graph, backward)
     forward = [k for k in graph.order if k not in backward and k not in common]
     groups = _groups(graph, forward)
     stage_of = {operator: stage for stage, group in enumerate(groups) for operator in group}
-    behind = backward_owners(graph, backward, stage_of, len(groups) - 1)
+    backward_stages = backward_owners(graph, backward, stage_of, len(groups) - 1)
     return Linearised(
         tuple(map(tuple, groups)),
         tuple(
-            tuple(k for k in graph.order if behind.get(k) == stage) for stage in range(len(groups))
+            tuple(k for k in graph.order if backward_stages.get(k) == stage)
+            for stage in range(len(groups))
         ),
         tuple(k for k in graph.order if k in common),
     )
 
 
 def backward_operators(graph: RematGraph) -> set[int]:
-    """Backward operators and all that depends on them (gradients, updates); raises
-    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
+    """Returns the backward operators and all operators that depend on them (gradients, updates).
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
     if not graph.backward_of:
         raise InvalidProblemError(
             "the graph cannot be divided into stages: no backward operator is known",
             cause="`backward_of` is empty",
             suggestion="a planner for general graphs, such as remat",
         )
-    found = {backward for _, backward in graph.backward_of}
+    operators = {backward for _, backward in graph.backward_of}
     for k in graph.order:
-        if found.intersection(graph.predecessors(k)):
-            found.add(k)
-    return found
+        if operators.intersection(graph.predecessors(k)):
+            operators.add(k)
+    return operators
 
 
 def _common_operators(graph: RematGraph, backward: set[int]) -> set[int]:
-    """Lemma 5.4, started from operators that read nothing but inputs of the graph."""
+    """Returns the common operators (lemma 5.4), starting from readers of inputs of the graph."""
     paired = {forward for forward, _ in graph.backward_of}
     common: set[int] = set()
     for k in graph.order:
@@ -252,14 +271,20 @@ def _common_operators(graph: RematGraph, backward: set[int]) -> set[int]:
 
 
 def _groups(graph: RematGraph, forward: list[int]) -> list[list[int]]:
-    """Algorithm 2; `read_until` is the place of the last forward reader of all but the last one."""
+    """Returns the groups of algorithm 2.
+
+    `read_until` is the place of the last forward operator that reads a value of an operator before
+    the current one.
+    """
     place = {k: at for at, k in enumerate(forward)}
     groups: list[list[int]] = [[]]
     read_until = -1
     for at, k in enumerate(forward):
         groups[-1].append(k)
-        readers = (r for v in graph.operators[k].outputs for r in graph.readers[v])
-        last = max((place[r] for r in readers if r in place), default=-1)
+        readers = (
+            reader for value in graph.operators[k].outputs for reader in graph.readers[value]
+        )
+        last = max((place[reader] for reader in readers if reader in place), default=-1)
         if read_until <= at < last:
             groups.append([])
         read_until = max(read_until, last)
@@ -269,14 +294,20 @@ def _groups(graph: RematGraph, forward: list[int]) -> list[list[int]]:
 def backward_owners(
     graph: RematGraph, backward: set[int], owners: Mapping[int, int], last: int
 ) -> dict[int, int]:
-    """The number of each backward operator: that of its forward operator, `owners` of which, else
-    `last`; but never later than that of an operator it depends on, since backward parts run in
-    reverse.
+    """Returns the number of each backward operator, in the numbering of `owners`.
+
+    A backward operator gets the number of its forward operator, or `last` without one. The number
+    is never greater than the number of an operator that it depends on, because backward parts run
+    in reverse.
     """
     partner = {after: before for before, after in graph.backward_of}
-    behind: dict[int, int] = {}
+    number_of: dict[int, int] = {}
     for k in graph.order:
         if k in backward:
-            earlier = [behind[p] for p in graph.predecessors(k) if p in behind]
-            behind[k] = min([owners.get(partner.get(k, -1), last), *earlier])
-    return behind
+            earlier = [
+                number_of[predecessor]
+                for predecessor in graph.predecessors(k)
+                if predecessor in number_of
+            ]
+            number_of[k] = min([owners.get(partner.get(k, -1), last), *earlier])
+    return number_of

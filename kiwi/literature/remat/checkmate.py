@@ -1,13 +1,14 @@
 """Checkmate and rk-checkmate: the best schedule by stages in the given order, by HiGHS.
 
-All are the program of `kiwi.literature.remat.stages` with a node for each operator. Checkmate (Jain
-et al., MLSys 2020; text in Zhao's thesis, section 2.1.1) keeps or drops all outputs of an operator
-together; rk-checkmate (section 2.4) each by itself. Without phantoms (a framework's hidden saved
-tensors): what backward reads is listed as a value.
+Both are the program of `kiwi.literature.remat.stages` with a node for each operator. Checkmate
+(Jain et al., MLSys 2020; text in Zhao's thesis, section 2.1.1) keeps or drops all outputs of an
+operator together. rk-checkmate (section 2.4) keeps or drops each output separately. Phantoms (a
+framework's hidden saved tensors) are not used: a value that the backward pass reads is listed as a
+value.
 
-Checkmate's linear relaxation is solved by PDLP and rounded (FastSA, appendices A.1 and D.2): what
-is kept between stages is rounded by 0.5 and by random thresholds; what must be computed follows.
-The best rounding by the simulator is returned.
+Checkmate's linear relaxation is solved by PDLP and rounded (FastSA, appendices A.1 and D.2). Values
+kept between stages are rounded by 0.5 and by random thresholds; then the operators that must run
+follow. The rounding that is best when simulated is returned.
 """
 
 import datetime
@@ -28,29 +29,31 @@ from kiwi.solver.schedule import Schedule
 GAP = 1e-9
 
 BUDGET_SHARES = (0.9, 1.0)
-"""For which the relaxation is solved; the second where it cannot meet the first."""
+"""The shares of the budget for which the relaxation is solved. A later share is used only if the
+relaxation cannot meet the earlier one."""
 TOLERANCE = 1e-4
 RANDOM_THRESHOLDS = 100
 
 
 def checkmate(task: Task) -> Finding:
-    """The best schedule in which all outputs of an operator are kept together."""
+    """Returns the best schedule in which all outputs of an operator are kept together."""
     return _solved(task, checkmate_program(task))
 
 
 def checkmate_program(
     task: Task, *, integer: bool = True, budget_share: float = 1.0
 ) -> StageProgram:
-    """Checkmate's program for `budget_share` of the budget, or its linear relaxation."""
+    """Returns Checkmate's program for `budget_share` of the budget, or its linear relaxation."""
     budget_bytes = budget_share * (task.budget_bytes - task.graph.resident_bytes)
     graph = stage_graph(task.graph, joined=True)
     return StageProgram(graph, budget_bytes, once=True, integer=integer)
 
 
 def rk_checkmate(task: Task, loss: int = -1, save_bytes: int | None = None) -> Finding:
-    """The best schedule in which each value is kept by itself.
+    """Returns the best schedule in which each value is kept separately.
 
     At most `save_bytes` are in memory after the first (and only) computation of operator `loss`.
+    None means no such limit.
     """
     resident_bytes = task.graph.resident_bytes
     limit_bytes = None if save_bytes is None else save_bytes - resident_bytes
@@ -59,26 +62,31 @@ def rk_checkmate(task: Task, loss: int = -1, save_bytes: int | None = None) -> F
 
 
 def stage_graph(graph: RematGraph, loss: int = -1, *, joined: bool = False) -> StageGraph:
-    """Node k is the k-th operator of the given order.
+    """Returns the stage graph in which node k is the k-th operator of the given order.
 
-    `joined`: value k is all that node k writes; otherwise values have their numbers in `graph`.
+    If `joined`, value k stands for all values that node k writes. Otherwise values have their
+    numbers in `graph`. Operator `loss` runs once.
     """
     rank = {k: place for place, k in enumerate(graph.order)}
-    number = {v: rank[w] if joined else v for v, w in enumerate(graph.producer) if w >= 0}
+    number = {
+        value: rank[writer] if joined else value
+        for value, writer in enumerate(graph.producer)
+        if writer >= 0
+    }
     size_bytes: Counter[int] = Counter()
-    for v, d in number.items():
-        size_bytes[d] += graph.values[v].size_bytes
+    for value, d in number.items():
+        size_bytes[d] += graph.values[value].size_bytes
     nodes = []
     for k in graph.order:
-        each = graph.operators[k]
-        reads = frozenset(number[v] for v in each.inputs if v in number)
-        part = Part((k,), each.compute_seconds, reads, (Substep(each.temporary_bytes),))
-        nodes.append(Node((part,), repeatable=each.recomputable and k != loss))
+        operator = graph.operators[k]
+        reads = frozenset(number[value] for value in operator.inputs if value in number)
+        part = Part((k,), operator.compute_seconds, reads, (Substep(operator.temporary_bytes),))
+        nodes.append(Node((part,), repeatable=operator.recomputable and k != loss))
     return StageGraph(
         tuple(nodes),
         size_bytes,
-        {d: rank[graph.producer[v]] for v, d in number.items()},
-        frozenset(number[v] for v in graph.results if v in number),
+        {d: rank[graph.producer[value]] for value, d in number.items()},
+        frozenset(number[value] for value in graph.results if value in number),
         loss=rank.get(loss, -1),
     )
 
@@ -99,7 +107,7 @@ def _solved(task: Task, program: StageProgram) -> Finding:
 
 
 def checkmate_lp(task: Task, thresholds: int = RANDOM_THRESHOLDS) -> Finding:
-    """The best rounding of the relaxation, among those at 0.5 and at so many random thresholds."""
+    """Returns the best rounding of the relaxation, at 0.5 and at `thresholds` random thresholds."""
     for share in BUDGET_SHARES:
         built = checkmate_program(task, integer=False, budget_share=share)
         with quiet_stdout():
@@ -110,13 +118,15 @@ def checkmate_lp(task: Task, thresholds: int = RANDOM_THRESHOLDS) -> Finding:
 
 
 def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult, count: int) -> Finding:
-    kept = {cell: result.variable_values(each) for cell, each in built.present.items()}
+    kept = {cell: result.variable_values(variable) for cell, variable in built.present.items()}
     draw = random.Random(task.seed)
     thresholds = [0.5] + [draw.random() for _ in range(count)]
     rounded = {round_kept(built.graph, kept, threshold).steps for threshold in thresholds}
     schedules = [Schedule(steps) for steps in sorted(rounded)]
-    valid = [candidate(task, each) for each in schedules if not violations(task.graph, each)]
-    best = min(valid, key=lambda c: c.rank, default=None)
+    valid = [
+        candidate(task, schedule) for schedule in schedules if not violations(task.graph, schedule)
+    ]
+    best = min(valid, key=lambda rounding: rounding.rank, default=None)
     return Finding(
         None if best is None else best.schedule,
         iterations=len(rounded),
@@ -127,25 +137,26 @@ def _rounded(task: Task, built: StageProgram, result: mathopt.SolveResult, count
 def round_kept(
     graph: StageGraph, kept: Mapping[tuple[int, int], float], threshold: float
 ) -> Schedule:
-    """Keeps every value above `threshold`, and computes what is needed then, stage by stage.
+    """Returns the schedule that keeps values above `threshold` and computes what is then needed.
 
-    A value that may not be computed again is kept until its last reader's first computation. If a
-    recomputation needs it later, the schedule is not valid.
+    `kept[t, d]` says how far value d is present when stage t begins. A value that may not be
+    computed again is kept until the first computation of its last reader. If a recomputation needs
+    the value later, the schedule is not valid.
     """
     lasts = {d for d in graph.writer if not graph.nodes[d].repeatable}
     steps: list[int] = []
-    there: set[int] = set()
+    present: set[int] = set()
     for t in range(len(graph.nodes)):
         following = {i for i in range(t + 1) if kept.get((t + 1, i), 0.0) > threshold}
         following |= {i for i in lasts if i <= t < max(graph.readers[i], default=-1)}
         if t == len(graph.nodes) - 1:
             following |= graph.results
-        needed = {t} | (following - there)
+        needed = {t} | (following - present)
         for i in range(t, -1, -1):
             if i in needed:
-                needed |= graph.nodes[i].parts[0].reads - there
+                needed |= graph.nodes[i].parts[0].reads - present
         steps += graph.steps_of((i, 0) for i in sorted(needed))
-        there = following & (there | needed)
+        present = following & (present | needed)
     return Schedule(tuple(steps))
 
 

@@ -1,17 +1,17 @@
 """FastSA: simulated annealing with recomputation and reordering (Imanishi et al., NeurIPS 2023).
 
-First stage on grouped operators until the budget is met or the moves are used up, second stage
-on single operators at low temperature. Differs from the text in the length of the sequence:
-the smallest power of two that leaves at least `GAPS_PER_STEP` positions per step, instead
-of always 2**20, because a tree that fits the cache is several times faster.
+The first stage anneals grouped operators until the budget is met or the moves are used up. The
+second stage anneals single operators at low temperature. The length of the sequence differs from
+the text: it is the smallest power of two that leaves at least `GAPS_PER_STEP` positions per step,
+instead of always 2**20, because a tree that fits the cache is faster.
 
-**Node grouping** (appendix C.1): operators that are computed as one. An operator whose inputs are
-no larger than its outputs is joined to each of its readers, so that its result is never kept: each
-reader recomputes it. Groups make the annealer recompute chains in one move.
+**Node grouping** (appendix C.1) makes groups of operators that are computed as one. An operator
+whose inputs are no larger than its outputs is joined to each of its readers. Its result is then
+never kept, and each reader recomputes it. Groups make the annealer recompute chains in one move.
 
-Differs from the text in two points, without which all of a graph may end in one group: sizes
-are compared for the operator alone, not for the group that it has become, and an operator
-without inputs stays alone. (The text has parameters among the inputs, which prevents both.)
+Grouping differs from the text in two points, without which all of a graph may end in one group.
+Sizes are compared for the operator alone, not for the group that it has become. An operator without
+inputs stays alone. (The text has parameters among the inputs, which prevents both.)
 """
 
 import math
@@ -32,25 +32,32 @@ from kiwi.literature.remat.simulate import memory_bytes
 from kiwi.solver.schedule import Schedule
 
 GAPS_PER_STEP = 8
+"""The least number of positions of the sequence for each step of the schedule."""
 NOMINAL_MOVES_PER_SECOND = 1_000_000
-"""Moves are planned by this rate, so that results do not depend on the speed of the machine."""
+"""The rate from which the number of moves is derived, so that results do not depend on the speed of
+the machine."""
 CHUNK_MOVES = 20_000
+"""The number of moves between two looks at the clock."""
 FIRST_STAGE_SHARE = 0.6
-"""The share of the remaining time, on machines too slow for the planned moves."""
+"""The share of the remaining time for the first stage, on machines too slow for the planned
+moves."""
 PAPER_SHARES = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""The relative frequencies of the kinds of moves in the paper."""
 
 LONGEST_GROUP = 256
-"""Most operators in one group: on long chains all groups together would grow quadratically."""
+"""The largest number of operators in one group. An operator that would make a larger group is not
+joined. Without this limit, the groups of a long chain together would grow quadratically."""
 
 
 @dataclass(frozen=True)
 class AnnealingSettings:
-    """One annealing run.
+    """The settings of one annealing run.
 
-    - `moves`: how many changes are tried.
-    - `objective`: `PRODUCT` (equation 1) or `SHARP` (footnote 2, meets budgets).
+    - `moves`: the number of changes that are tried.
+    - `objective`: `PRODUCT` (equation 1), `SHARP` (footnote 2, meets budgets) or `STRICT` (Kiwi's
+      own).
     - `first_temperature`, `last_temperature`: relative to the objective at the start.
-    - `shares`: relative frequencies of the kinds of moves (`annealing.moves`).
+    - `shares`: the relative frequencies of the kinds of moves (`annealing.moves`).
     - `stop_at_budget`: end as soon as the budget is met.
     """
 
@@ -64,8 +71,13 @@ class AnnealingSettings:
 
 @dataclass(frozen=True)
 class AnnealingOutcome:
-    """The best sequence of a run, and at which temperature (relative) it ended; `completed`: the
-    clock neither ended nor hurried it."""
+    """The best sequence of a run.
+
+    - `within_budget`: whether its peak is within the budget.
+    - `temperature`: the relative temperature at which the run ended.
+    - `moves`: the number of moves made.
+    - `completed`: the clock neither ended nor hurried the run.
+    """
 
     schedule: Schedule
     within_budget: bool
@@ -76,13 +88,14 @@ class AnnealingOutcome:
 
 FIRST_STAGE = AnnealingSettings(20_000_000, stop_at_budget=True)
 SECOND_STAGE = AnnealingSettings(6_000_000)
-"""The text has 2 million moves; the first stage mostly ends early and leaves time for more."""
+"""The settings of the second stage. It has more moves than the text's, because the first stage
+mostly ends early and leaves time."""
 
 
 def fastsa(
     task: Task, first: AnnealingSettings = FIRST_STAGE, second: AnnealingSettings = SECOND_STAGE
 ) -> Finding:
-    """Both stages on `task.graph`, with fewer moves where the time limit is short."""
+    """Runs both stages on `task.graph`, with fewer moves if the time limit is short."""
     first, second = within_time(task.time_limit_seconds, first, second)
     grouping = group_operators(task.graph)
     order, seconds = Schedule(grouping.graph.order), FIRST_STAGE_SHARE * task.remaining_seconds()
@@ -90,7 +103,7 @@ def fastsa(
     heat = grouped.temperature
     if grouped.within_budget:
         second = replace(second, first_temperature=heat, last_temperature=heat * 1e-4)
-    else:  # groups cannot meet the budget: beyond the text, a whole run on single operators
+    else:  # beyond the text: groups cannot meet the budget, so single operators get a whole run
         second = replace(first, moves=first.moves // 2, stop_at_budget=False)
     start = grouping.expand(grouped.schedule)
     single = run_annealing(task, task.graph, start, second, task.remaining_seconds())
@@ -102,7 +115,7 @@ def fastsa(
 
 
 def order_only(task: Task) -> Finding:
-    """A topological order of small peak, without recomputation (appendix B.2)."""
+    """Returns a topological order of small peak, without recomputation (appendix B.2)."""
     first, _ = within_time(task.time_limit_seconds, FIRST_STAGE, SECOND_STAGE)
     shares = tuple(float(kind == ROTATE) for kind in range(MOVE_KINDS))
     rotating = replace(first, shares=shares)
@@ -118,11 +131,12 @@ def run_annealing(
     seconds: float = math.inf,
     fetch_seconds: Mapping[int, float] | None = None,
 ) -> AnnealingOutcome:
-    """One annealing run on `graph` (the task's own, or a grouping of it) from `start`.
+    """Makes one annealing run on `graph` (the task's own, or a grouping of it) from `start`.
 
-    The clock is looked at between chunks of moves: a run that would take longer than `seconds`
-    cools faster, with fewer moves. At the deadline it ends, however hot. `fetch_seconds`: of values
-    that may be fetched from the host (`annealing.tables`), by operators beyond those of the graph.
+    The clock is read between chunks of moves. A run that would take longer than `seconds` cools
+    faster, with fewer moves. At the task's deadline the run ends, however hot. `fetch_seconds` maps
+    values that may be fetched from the host to the time of a fetch; operators beyond those of the
+    graph stand for the fetches (`annealing.tables`).
     """
     started = time.monotonic()
     tables = make_tables(graph, start, fetch_seconds)
@@ -162,7 +176,11 @@ def run_annealing(
 
 
 def within_time(seconds: float, *stages: AnnealingSettings) -> list[AnnealingSettings]:
-    """The stages with the moves that there is time for; the first may be made again in half."""
+    """Returns the stages with as many moves as `seconds` allow for.
+
+    The time includes a second stage of half as many moves as the first, which `fastsa` runs if
+    groups cannot meet the budget.
+    """
     moves = [stage.moves for stage in stages]
     planned = max(1.5 * moves[0], sum(moves))
     share = min(1.0, 0.9 * seconds * NOMINAL_MOVES_PER_SECOND / planned)
@@ -173,25 +191,29 @@ def within_time(seconds: float, *stages: AnnealingSettings) -> list[AnnealingSet
 class Grouping:
     """A graph of groups: group `g` computes the original operators `members[g]` in turn.
 
-    The values are those of the original. An operator may be a member of several groups.
+    The values are the original values. An operator may be a member of several groups.
     """
 
     graph: RematGraph
     members: tuple[tuple[int, ...], ...]
 
     def expand(self, schedule: Schedule) -> Schedule:
-        """The schedule of the original operators."""
-        return Schedule(tuple(each for step in schedule.steps for each in self.members[step]))
+        """Returns the schedule of the original operators."""
+        return Schedule(
+            tuple(operator for step in schedule.steps for operator in self.members[step])
+        )
 
 
 def group_operators(graph: RematGraph) -> Grouping:
-    """Algorithm 1 of FastSA on the given order."""
+    """Returns the groups of the graph's operators, by algorithm 1 of FastSA on the given order."""
     members: dict[int, tuple[int, ...]] = {k: (k,) for k in range(len(graph.operators))}
     inputs = {k: graph.operators[k].inputs for k in members}
-    readers: list[dict[int, None]] = [dict.fromkeys(each) for each in graph.readers]
+    readers: list[dict[int, None]] = [
+        dict.fromkeys(value_readers) for value_readers in graph.readers
+    ]
     for index in graph.order:
         joined = _readers_to_join(graph, index, readers)
-        if any(len(members[index]) + len(members[each]) > LONGEST_GROUP for each in joined):
+        if any(len(members[index]) + len(members[reader]) > LONGEST_GROUP for reader in joined):
             continue
         outputs = graph.operators[index].outputs
         for reader in joined:
@@ -210,13 +232,13 @@ def group_operators(graph: RematGraph) -> Grouping:
 def _readers_to_join(
     graph: RematGraph, index: int, readers: list[dict[int, None]]
 ) -> tuple[int, ...]:
-    """Readers that take over operator `index`; none if its result must stay a value."""
+    """Returns the readers that take over operator `index`; none if its result must stay a value."""
     outputs = graph.operators[index].outputs
-    own = graph.operators[index].inputs
-    if not own or not outputs or graph.results.intersection(outputs):
+    inputs = graph.operators[index].inputs
+    if not inputs or not outputs or graph.results.intersection(outputs):
         return ()
     joined = readers[outputs[0]]
-    is_small = graph.bytes_of(own) <= graph.bytes_of(outputs)
+    is_small = graph.bytes_of(inputs) <= graph.bytes_of(outputs)
     together = all(readers[value].keys() == joined.keys() for value in outputs)
     return tuple(joined) if is_small and together and graph.operators[index].recomputable else ()
 
@@ -231,13 +253,13 @@ def _build(
             compute_seconds=graph.seconds_of(group),
             inputs=inputs[index],
             temporary_bytes=_temporary_bytes(graph, index, group),
-            recomputable=all(graph.operators[each].recomputable for each in group),
+            recomputable=all(graph.operators[member].recomputable for member in group),
         )
         for index, group in members.items()
     )
     order = tuple(number[index] for index in graph.order if index in number)
     # Values within a group have no writer any more; they must not count as resident.
-    outside = {value for each in operators for value in each.inputs + each.outputs}
+    outside = {value for operator in operators for value in operator.inputs + operator.outputs}
     values = tuple(
         value if place in outside else replace(value, size_bytes=0)
         for place, value in enumerate(graph.values)
@@ -247,6 +269,6 @@ def _build(
 
 
 def _temporary_bytes(graph: RematGraph, index: int, members: tuple[int, ...]) -> int:
-    """Memory within a group beyond its inputs and outputs, which count as live throughout."""
-    own = frozenset(graph.operators[index].outputs)
-    return max(memory_bytes(graph, Schedule(members), after=frozenset(), hidden=own))
+    """Returns the memory in a group without its inputs and outputs, which are live throughout."""
+    outputs = frozenset(graph.operators[index].outputs)
+    return max(memory_bytes(graph, Schedule(members), after=frozenset(), hidden=outputs))

@@ -9,9 +9,9 @@ from kiwi.errors import InvalidProblemError
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that occupies `size_bytes`, zero or more, of memory while it is live.
+    """A tensor that occupies `size_bytes` of memory while it is live. The size may be zero.
 
-    `name`: a label for messages and files, here and in `Operator`.
+    `name` is a label for messages and files, as in `Operator`.
     """
 
     name: str
@@ -22,10 +22,12 @@ class Value:
 class Operator:
     """A computation that reads values and writes values.
 
-    - `compute_seconds`: its time. Planners only add and compare times, so that any unit serves.
-    - `inputs`, `outputs`: indices of the values that it reads and writes, without repetition.
-    - `temporary_bytes`: memory beyond inputs and outputs that is held only while it runs.
-    - `recomputable`: False if it must run exactly once, e.g. because it has side effects.
+    - `compute_seconds`: the time of one run. Planners only add and compare times, so any unit
+      serves.
+    - `inputs`, `outputs`: the indices of the values that the operator reads and writes, without
+      repetition.
+    - `temporary_bytes`: memory beyond inputs and outputs that is held only while the operator runs.
+    - `recomputable`: False if the operator must run exactly once, e.g. because it has side effects.
     """
 
     name: str
@@ -40,14 +42,15 @@ class Operator:
 class RematGraph:
     """Operators and values of one step, with the order in which they are given.
 
-    Every operator must be computed at least once. A value that no operator writes is an input
-    of the whole graph and is resident throughout. Aliasing and in-place updates are not
-    modelled: a view is expressed as a value of zero bytes.
+    Every operator must be computed at least once. A value that no operator writes is an input of
+    the whole graph and is resident throughout. Aliasing and in-place updates are not modelled; a
+    view is expressed as a value of zero bytes.
 
-    - `operators`, `values`: referred to by index.
-    - `order`: the given order of the operators, each once, inputs before their readers.
+    - `operators`, `values`: other fields refer to them by index.
+    - `order`: the given order, which holds each operator once and after the operators it reads
+      from.
     - `results`: values that must be live at the end of the step.
-    - `backward_of`: pairs (forward operator, backward operator), where known.
+    - `backward_of`: the known pairs (forward operator, backward operator).
 
     Raises `kiwi.errors.InvalidProblemError` if the parts do not fit together.
     """
@@ -74,35 +77,35 @@ class RematGraph:
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each value, the operators that read it, in the order of their indices."""
+        """For each value, the operators that read it, in ascending order."""
         readers: list[list[int]] = [[] for _ in self.values]
         for index, operator in enumerate(self.operators):
             for value in operator.inputs:
                 readers[value].append(index)
-        return tuple(tuple(each) for each in readers)
+        return tuple(tuple(value_readers) for value_readers in readers)
 
     @cached_property
     def resident_bytes(self) -> int:
-        """Memory of the values that no operator writes; they are live throughout."""
-        return self.bytes_of(v for v, producer in enumerate(self.producer) if producer < 0)
+        """The memory of the values that no operator writes. They are live throughout."""
+        return self.bytes_of(value for value, producer in enumerate(self.producer) if producer < 0)
 
     @cached_property
     def once_seconds(self) -> float:
-        """Time to compute every operator once: a lower bound on the time of any schedule."""
+        """The time to compute every operator once: a lower bound on the time of any schedule."""
         return self.seconds_of(range(len(self.operators)))
 
     def bytes_of(self, values: Iterable[int]) -> int:
-        """The sizes of `values` together."""
+        """Returns the total size of `values`."""
         return sum(self.values[value].size_bytes for value in values)
 
     def seconds_of(self, steps: Iterable[int]) -> float:
-        """The time of operators, one after the other."""
+        """Returns the total time of the operators `steps`."""
         return sum(self.operators[k].compute_seconds for k in steps)
 
     def predecessors(self, operator: int) -> tuple[int, ...]:
-        """Operators that write an input of `operator`, each once."""
+        """Returns the operators that write an input of `operator`, each once."""
         producers = (self.producer[value] for value in self.operators[operator].inputs)
-        return tuple(dict.fromkeys(each for each in producers if each >= 0))
+        return tuple(dict.fromkeys(producer for producer in producers if producer >= 0))
 
     def _check_indices(self) -> None:
         written: set[int] = set()
@@ -153,7 +156,7 @@ def single_output_graph(
     results: frozenset[int] = frozenset(),
     backward_of: tuple[tuple[int, int], ...] = (),
 ) -> RematGraph:
-    """The graph in which operator `k` writes just value `k`; `edges` are (writer, reader).
+    """Returns the graph in which operator `k` writes only value `k`; `edges` are (writer, reader).
 
     Without an `order` the operators are taken in the order of their indices. Raises
     `kiwi.errors.InvalidProblemError` as `RematGraph` does.
@@ -171,24 +174,27 @@ def single_output_graph(
 def extract(
     graph: RematGraph, operators: Sequence[Operator], counted: Set[int], results: Set[int]
 ) -> tuple[RematGraph, Mapping[int, int]]:
-    """`operators` over values of `graph`, in this order and without names; numbers of the values.
+    """Returns the graph of `operators`, in order and without names, and each value's new number.
 
-    Values are numbered by first occurrence, so that parts that look alike are equal. Those that are
-    not `counted` have size zero.
+    `operators` refer to the values of `graph`. Values are numbered by first occurrence, so that
+    parts that look alike are equal. Values that are not in `counted` have size zero. `results` are
+    the values of `graph` that must be live at the end.
     """
     number: dict[int, int] = {}
-    for each in operators:
-        for value in (*each.inputs, *each.outputs):
+    for operator in operators:
+        for value in (*operator.inputs, *operator.outputs):
             number.setdefault(value, len(number))
     local = tuple(
         replace(
-            each,
+            operator,
             name="",
-            inputs=tuple(number[v] for v in each.inputs),
-            outputs=tuple(number[v] for v in each.outputs),
+            inputs=tuple(number[value] for value in operator.inputs),
+            outputs=tuple(number[value] for value in operator.outputs),
         )
-        for each in operators
+        for operator in operators
     )
-    values = tuple(Value("", graph.values[v].size_bytes if v in counted else 0) for v in number)
-    kept = frozenset(number[v] for v in results if v in number)
+    values = tuple(
+        Value("", graph.values[value].size_bytes if value in counted else 0) for value in number
+    )
+    kept = frozenset(number[value] for value in results if value in number)
     return RematGraph(local, values, tuple(range(len(local))), kept), number

@@ -1,29 +1,31 @@
-"""Large neighbourhoods: all recomputations of some operators are planned anew, by CP-SAT.
+"""Large neighbourhoods: CP-SAT plans all recomputations of some operators anew.
 
-The model is that of Moccasin (Bartan et al., ICML 2023) for a few *free* operators. What else is
-computed stays where it is: the schedule without the free operators' recomputations, its *frame*.
-With the given order as frame and all operators free, it is Moccasin's own.
+The model is Moccasin's (Bartan et al., ICML 2023) for a few *free* operators. Other computations
+stay where they are. They form the *frame*: the schedule without the recomputations of free
+operators. With the given order as frame and all operators free, the model covers the whole graph,
+as in the paper.
 
-**Sets.** Frame steps i, in order; free operators k with ranks 1 … m by first computation;
-*touched* values v: those that free operators read or write. Slot i (m + 1) is frame step i; the m
-slots before it are places for one recomputation of each free operator, by rank, so that a
-recomputation finds inputs that are recomputed in the same place.
+**Sets.** Frame steps i, in order. Free operators k with ranks 1 … m by first computation. *Touched*
+values v: the values that free operators read or write. Slot i (m + 1) is frame step i. The m slots
+before it are places for one recomputation of each free operator, by rank, so that a recomputation
+finds inputs that are recomputed in the same place.
 
 **Data.** time(k), bytes of values, temporary bytes of operators, the budget, all integers.
 
-**Variables.** `active[k, c]`, `start[k, c]` in the slots of k behind its first computation; per
-computation of a touched value the slot `end` until which it is retained.
+**Variables.** `active[k, c]`: whether copy c of k exists. `start[k, c]`: its slot, behind the first
+computation of k. `end`, for each computation of a touched value: the slot until which the value is
+retained.
 
 **Minimise** the sum of time(k) active[k, c].
 
 **Constraints**
 
-- (a) Each reading of a touched value lies in the retention of some computation before it.
+- (a) Each read of a touched value lies in the retention of some computation before it.
 - (b) Results are retained until the end.
-- (c) In every slot, retained touched values, what the frame holds of others, and temporary memory
-  are within the budget.
+- (c) In every slot, the retained touched values, the frame's other values, and temporary memory are
+  within the budget.
 - (d) Copies of an operator are used in turn.
-- (e) Less time than now.
+- (e) The schedule takes less time than the given one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,19 +40,20 @@ from kiwi.solver.schedule import Schedule
 
 Amount = cp_model.IntVar | int
 TIME_UNITS = 10**9
+"""The number of integer units into which the time of all operators is divided."""
 MOST_COPIES = 2
-"""Most computations of an operator in Moccasin's own program."""
+"""The largest number of computations of an operator in Moccasin's own program."""
 WORKERS = 8
-"""Strategies of CP-SAT, which take turns."""
+"""The number of CP-SAT's strategies, which take turns."""
 WORK_PER_SECOND = 0.15
-"""Work of each of them per second on two cores, in CP-SAT's deterministic time."""
+"""The work planned for each second of the time limit, in CP-SAT's deterministic time."""
 
 
 @dataclass(frozen=True)
 class Frame:
     """A schedule without the recomputations of free operators.
 
-    `again[k]`: for each recomputation of free operator k, the frame step before which it was.
+    `again[k]` holds, for each recomputation of free operator k, the frame step before which it was.
     """
 
     steps: tuple[int, ...]
@@ -58,7 +61,7 @@ class Frame:
 
     @classmethod
     def of(cls, schedule: Schedule, free: Sequence[int]) -> "Frame":
-        """Takes the recomputations of `free` out."""
+        """Returns the frame of `schedule` without the recomputations of the operators `free`."""
         steps: list[int] = []
         again: dict[int, list[int]] = {k: [] for k in free}
         seen: set[int] = set()
@@ -73,7 +76,12 @@ class Frame:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A computation of a touched value: when, until when it is retained, and whether at all."""
+    """A computation of a touched value.
+
+    - `start`: the slot of the computation.
+    - `end`: the slot until which the value is retained.
+    - `active`: whether the computation exists; None if it always does.
+    """
 
     start: Amount
     end: cp_model.IntVar
@@ -81,9 +89,10 @@ class _Copy:
 
 
 class RetentionModel:
-    """The program under construction but for its objective: one method per constraint family.
+    """The program under construction without its objective, a method for each constraint family.
 
-    A free operator has as many recomputations as in the schedule, and `least_copies` at least.
+    A free operator may have as many recomputations as in the schedule, or `least_copies` if that is
+    more.
     """
 
     def __init__(
@@ -127,7 +136,7 @@ class RetentionModel:
         self.copies[v].append(_Copy(start, end, active))
 
     def _add_free_copies(self) -> None:
-        """(d)"""
+        """Adds the copies of free operators, with the constraints (d)."""
         for k, places in self.frame.again.items():
             slots = [self._slot(k, p) for p in range(self.first[k] + 1, len(self.frame.steps))]
             domain = cp_model.Domain.from_values(slots)
@@ -141,11 +150,11 @@ class RetentionModel:
                     self._add_copy(v, start, active)
 
     def _slot(self, k: int, place: int) -> int:
-        """The slot of free operator k before frame step `place`."""
+        """Returns the slot of free operator k before frame step `place`."""
         return (place - 1) * self.width + self.rank[k]
 
     def _add_readings(self) -> None:
-        """(a), (b): results are read at the end."""
+        """Adds the constraints (a) and (b). Results are read at the end."""
         self._add_reading(self.graph.results, self.last, None)
         for place, k in enumerate(self.frame.steps):
             self._add_reading(self.graph.operators[k].inputs, place * self.width, None)
@@ -169,7 +178,7 @@ class RetentionModel:
             self.model.add_bool_or(choices if active is None else [*choices, ~active])
 
     def _add_budget(self, budget_bytes: int) -> None:
-        """(c)"""
+        """Adds the constraints (c)."""
         intervals, demands = [], []
         for v, copies in self.copies.items():
             for copy in copies if self.graph.values[v].size_bytes else ():
@@ -199,23 +208,33 @@ class RetentionModel:
         return self.model.new_optional_interval_var(copy.start, size, copy.end + 1, copy.active, "")
 
     def _held_by_frame(self) -> list[tuple[int, int]]:
-        """Bytes of the untouched values, just before each frame step and while it runs."""
+        """Returns the bytes that the frame holds just before each of its steps and while it runs.
+
+        Touched values are left out. The temporary memory of the step counts while it runs.
+        """
         schedule, count = Schedule(self.frame.steps), len(self.frame.steps)
-        others = (r for r in live_ranges(self.graph, schedule) if r.value not in self.touched)
-        before = [LiveRange(r.value, r.first + 1, r.last) for r in others]
+        others = (
+            live_range
+            for live_range in live_ranges(self.graph, schedule)
+            if live_range.value not in self.touched
+        )
+        before = [
+            LiveRange(live_range.value, live_range.first + 1, live_range.last)
+            for live_range in others
+        ]
         during = memory_bytes(self.graph, schedule, hidden=self.touched)
         return list(zip(held_bytes(self.graph, before, count), during, strict=True))
 
     def recomputation_units(self) -> cp_model.LinearExprT:
-        """The time of all recomputations of free operators."""
+        """Returns the time of all recomputations of free operators, in integer units."""
         return sum(self.units(k) * active for (k, _), active in self.active.items())
 
     def units(self, k: int) -> int:
-        """The time of an operator as an integer."""
+        """Returns the time of operator k in integer units."""
         return round(self.graph.operators[k].compute_seconds / self.unit_seconds)
 
     def _add_hints(self) -> None:
-        """Hints that repeat the schedule as it is."""
+        """Adds hints that repeat the schedule as it is."""
         for (k, c), active in self.active.items():
             places = self.frame.again[k]
             self.model.add_hint(active, c < len(places))
@@ -223,7 +242,8 @@ class RetentionModel:
                 self.model.add_hint(self.start[k, c], self._slot(k, places[c]))
 
     def solve(self, solver: cp_model.CpSolver) -> tuple[Schedule | None, bool]:
-        """The frame with the recomputations put back, and whether the search was complete."""
+        """Returns the frame with the recomputations of the solution, or None, and whether the
+        search was complete."""
         status = solver.solve(self.model)
         complete = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -238,9 +258,9 @@ class RetentionModel:
 
 
 def _time_unit(graph: RematGraph) -> float:
-    """The unit in which times are integers: 1 where they are integers already."""
+    """Returns the seconds of one integer unit of time: 1 if all times are integers already."""
     seconds = [operator.compute_seconds for operator in graph.operators]
-    if all(float(each).is_integer() for each in seconds) and sum(seconds) < TIME_UNITS:
+    if all(float(value).is_integer() for value in seconds) and sum(seconds) < TIME_UNITS:
         return 1.0
     return (graph.once_seconds or 1.0) / TIME_UNITS
 
@@ -253,12 +273,14 @@ def improve(
     effort_seconds: float,
     wall_seconds: float,
 ) -> tuple[Schedule | None, bool]:
-    """A schedule in less time that differs in when the operators `free` are recomputed.
+    """Returns a faster schedule that differs only in the recomputations of `free`, or None.
 
-    None without one; the second is whether there is none (left).
+    The second result says whether the search was complete. After a complete search without a
+    schedule there is none.
 
-    - `schedule`: valid; its time is to be beaten, whether or not it is within the budget.
-    - `effort_seconds`: the limit in CP-SAT's deterministic time; `wall_seconds`: by the clock.
+    - `schedule`: a valid schedule, within the budget or not, whose time is to be beaten.
+    - `effort_seconds`: the limit in CP-SAT's deterministic time.
+    - `wall_seconds`: the limit by the clock.
     """
     frame = Frame.of(schedule, free)
     again = [k for k, places in frame.again.items() for _ in places]
@@ -276,12 +298,12 @@ def improve(
 
 
 def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
-    """The best schedule with at most `copies` computations of each operator, by CP-SAT.
+    """Returns the best schedule with at most `copies` computations of each operator, by CP-SAT.
 
-    This is the program around the given order, with `copies` - 1 recomputations of every operator.
-    With as many as there are operators, the schedules are those of Checkmate. CP-SAT's own count of
-    its work ends the search, where about as much as planned would pass; the clock does on a machine
-    that is far slower.
+    The program is the retention model around the given order, with `copies` - 1 recomputations of
+    every operator. With as many copies as there are operators, the program has the same schedules
+    as Checkmate. CP-SAT's own count of its work ends the search after about the planned time. The
+    clock ends it on a far slower machine.
     """
     graph = task.graph
     free = [k for k in graph.order if graph.operators[k].recomputable]
@@ -294,11 +316,11 @@ def moccasin(task: Task, copies: int = MOST_COPIES) -> Finding:
     solver.parameters.max_time_in_seconds = max(0.01, task.remaining_seconds())
     solver.parameters.max_deterministic_time = work
     solver.parameters.random_seed = task.seed % (1 << 30)
-    # Several strategies in turns: repeatable, unlike a race.
+    # Strategies that take turns give repeatable results, unlike a race.
     solver.parameters.num_workers = WORKERS
     solver.parameters.interleave_search = True
     schedule, complete = built.solve(solver)
-    # CP-SAT ends by its work only when all of it is done: else the clock ended the search.
+    # CP-SAT ended by its work only if all of it is done. Otherwise the clock ended the search.
     by_work = complete or solver.response_proto.deterministic_time >= work
     if schedule is None:
         return Finding(None, family_is_infeasible=complete, deterministic=by_work)

@@ -1,11 +1,11 @@
 """Reading graphs from networkx node-link JSON.
 
 In such a file each node is one operator with one result. The keys differ between sources;
-those understood are listed in `SECONDS_KEYS`, `BYTES_KEYS` and `ID_KEYS`. Links are
-`source`/`target` pairs, or `0`/`1` pairs as older versions of networkx write them. The given
-order is `graph.order` where present, else the order in which `networkx.topological_sort`
-yields the nodes (by generations, each in the order of discovery). Nodes named `X` and `X_backward`
-are taken as a forward operator and its backward operator.
+`SECONDS_KEYS`, `BYTES_KEYS` and `ID_KEYS` list the keys that Kiwi reads. Links are
+`source`/`target` pairs, or `0`/`1` pairs as older versions of networkx write them. The given order
+is `graph.order` if present. Otherwise it is the order of `networkx.topological_sort` (by
+generations, each in the order of discovery). Nodes named `X` and `X_backward` are taken as a
+forward operator and its backward operator.
 """
 
 import json
@@ -28,14 +28,15 @@ NodeId: TypeAlias = int | str
 
 @dataclass(frozen=True)
 class NodeLinkGraph:
-    """A graph with the identifiers that its nodes have in the file: `ids[operator]`."""
+    """A graph, and the identifier `ids[operator]` that each operator's node has in the file."""
 
     graph: RematGraph
     ids: tuple[NodeId, ...]
 
 
 def read_node_link(path: Path | str) -> NodeLinkGraph:
-    """The graph in file `path`; raises `kiwi.errors.InvalidProblemError` if it is not one."""
+    """Returns the graph in file `path`; raises `kiwi.errors.InvalidProblemError` if it is not
+    one."""
     try:
         data = json.loads(Path(path).read_text())
         return from_node_link(data)
@@ -48,15 +49,21 @@ def read_node_link(path: Path | str) -> NodeLinkGraph:
 
 
 def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
-    """The graph in node-link data that has been parsed already."""
+    """Returns the graph of parsed node-link data.
+
+    Raises `KeyError`, `TypeError` or `AttributeError` if the data has another form, and
+    `kiwi.errors.InvalidProblemError` if they do not describe a graph.
+    """
     nodes = data["nodes"]
     if not nodes:
         raise InvalidProblemError("the graph has no nodes")
     ids = tuple(node[_key_of(nodes[0], ID_KEYS)] for node in nodes)
-    index = {each: place for place, each in enumerate(ids)}
+    index = {node_id: place for place, node_id in enumerate(ids)}
     edges = [(index[writer], index[reader]) for writer, reader in _links(data)]
     given = data.get("graph", {}).get("order")
-    order = tuple(index[each] for each in given) if given else topological_order(len(ids), edges)
+    order = (
+        tuple(index[node_id] for node_id in given) if given else topological_order(len(ids), edges)
+    )
     seconds_key, bytes_key = _key_of(nodes[0], SECONDS_KEYS), _key_of(nodes[0], BYTES_KEYS)
     graph = single_output_graph(
         [node[seconds_key] for node in nodes],
@@ -64,14 +71,14 @@ def from_node_link(data: dict[str, Any]) -> NodeLinkGraph:
         edges,
         names=[str(node.get("name", node_id)) for node, node_id in zip(nodes, ids, strict=True)],
         order=order,
-        results=frozenset(index[each] for each in data.get("graph", {}).get("results", ())),
+        results=frozenset(index[node_id] for node_id in data.get("graph", {}).get("results", ())),
         backward_of=_pairs(nodes),
     )
     return NodeLinkGraph(graph, ids)
 
 
 def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[int, ...]:
-    """The order of `networkx.topological_sort`, empty if there is a cycle."""
+    """Returns the order of `networkx.topological_sort`; empty if there is a cycle."""
     sorter = TopologicalSorter(dict.fromkeys(range(node_count), ()))
     for writer, reader in dict.fromkeys(edges):
         sorter.add(reader, writer)
@@ -81,7 +88,7 @@ def topological_order(node_count: int, edges: list[tuple[int, int]]) -> tuple[in
 
 
 def _pairs(nodes: list[dict[str, Any]]) -> tuple[tuple[int, int], ...]:
-    """Forward and backward nodes by their names: `X` and `X_backward`."""
+    """Returns the pairs (forward node, backward node), known by the names `X` and `X_backward`."""
     place = {str(node.get("name", "")): index for index, node in enumerate(nodes)}
     return tuple(
         (index, place[name + BACKWARD_SUFFIX])

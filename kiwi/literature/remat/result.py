@@ -1,4 +1,4 @@
-"""The input and the result of planners, the order of schedules, and the report of `solve`."""
+"""The input and the result of planners, the ranking of schedules, and the report of `solve`."""
 
 import time
 from dataclasses import dataclass
@@ -18,11 +18,12 @@ _Schedule = TypeVar("_Schedule", default=Schedule)
 class Task:
     """The task of a planner: a schedule of `graph` within `budget_bytes`.
 
-    - `deadline`: value of `time.monotonic()` at which the planner must have ended.
-    - `time_limit_seconds`: the whole time. Planners plan the length of their searches by it, not by
-      the clock, so that results repeat unless the clock binds.
-    - `seed`: of all random choices.
-    - `start`: the result of an earlier search for another budget, from which this one may go on.
+    - `deadline`: the value of `time.monotonic()` at which the planner must have ended.
+    - `time_limit_seconds`: the time for the whole search. Planners derive the length of their
+      searches from it, not from the clock, so that results repeat unless the clock binds.
+    - `seed`: the seed of all random choices.
+    - `start`: the result of an earlier search for another budget, from which this search may
+      continue.
     """
 
     graph: RematGraph
@@ -33,7 +34,7 @@ class Task:
     start: Schedule | None = None
 
     def remaining_seconds(self) -> float:
-        """Time left until the deadline, at least 0."""
+        """Returns the time left until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
 
@@ -41,10 +42,11 @@ class Task:
 class Finding(Generic[_Schedule]):
     """The result of a planner, or of a part of its search.
 
-    - `schedule`: the best schedule found (the planner's claim; `solve` simulates it), or None.
+    - `schedule`: the best schedule found, or None. The planner claims that it is valid; `solve`
+      simulates it.
     - `family_bound`: a proven lower bound on the objective of the schedules that the planner can
-      express (one order, one form), in seconds, or in joules if that was asked for; or None. It may
-      exceed that of better schedules.
+      express (one order, one form), or None. The unit is seconds, or joules if energy is minimised.
+      The bound may exceed the objective of schedules outside this family.
     - `family_is_infeasible`: the planner proved that no schedule of its family fits the budget.
     - `iterations`: moves, nodes or table entries, as the planner counts them.
     - `deterministic`: False if the clock ended the search, so that another run may differ.
@@ -57,7 +59,7 @@ class Finding(Generic[_Schedule]):
     deterministic: bool = True
 
     def why_none(self, planner: str) -> str:
-        """Why there is no schedule that fits, of a planner of this name."""
+        """Returns a phrase that says why the planner of this name has no schedule that fits."""
         if self.family_is_infeasible:
             return f"proven for the schedules that {planner!r} can express; others may exist"
         return f"planner {planner!r} found none; that is no proof that there is none"
@@ -65,9 +67,10 @@ class Finding(Generic[_Schedule]):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A schedule with its simulated numbers; candidates are compared by `rank`.
+    """A schedule with its simulated peak and time. Candidates are compared by `rank`.
 
-    `fits`: it is within the budget; `is_least`: and recomputes nothing, so that none is better.
+    - `fits`: the peak is within the budget.
+    - `is_least`: the schedule fits and recomputes nothing, so that no schedule is faster.
     """
 
     schedule: Schedule
@@ -78,16 +81,19 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[int, float, float]:
-        """Within the budget first, then least time; otherwise least peak."""
+        """The sort key of the candidate, smaller is better.
+
+        Schedules within the budget come first, by time. Others follow by peak.
+        """
         if self.fits:
             return (0, self.seconds, self.peak_bytes)
         return (1, self.peak_bytes, self.seconds)
 
 
 def candidate(task: Task, schedule: Schedule) -> Candidate:
-    """Simulates a valid schedule."""
-    found = simulate(task.graph, schedule)
-    peak_bytes, seconds = found.peak_bytes, found.compute_seconds
+    """Returns the candidate of a valid schedule, which is simulated."""
+    simulated = simulate(task.graph, schedule)
+    peak_bytes, seconds = simulated.peak_bytes, simulated.compute_seconds
     fits, once_seconds = peak_bytes <= task.budget_bytes, task.graph.once_seconds
     is_least = fits and seconds <= once_seconds * (1 + 1e-12)
     return Candidate(schedule, peak_bytes, seconds, fits, is_least)
@@ -97,10 +103,11 @@ def candidate(task: Task, schedule: Schedule) -> Candidate:
 class RematResult:
     """A simulated schedule within the budget.
 
-    - `bound_seconds`: proven lower bound on the time of every schedule of the graph.
-    - `family_bound_seconds`, `iterations`, `deterministic`: as in `Finding`, in seconds.
+    - `bound_seconds`: a proven lower bound on the time of every schedule of the graph.
+    - `family_bound_seconds`: `Finding.family_bound`, in seconds.
+    - `iterations`, `deterministic`: as in `Finding`.
     - `status`: `OPTIMAL` if the time equals `bound_seconds`, else `FEASIBLE`.
-    - `planner`, `seconds`: who planned it, and in what wall time.
+    - `planner`, `seconds`: the name of the planner and its wall time.
     """
 
     schedule: Schedule
@@ -116,5 +123,5 @@ class RematResult:
 
     @property
     def overhead(self) -> float:
-        """Time beyond computing every operator once, as a share of that time."""
+        """The time beyond computing every operator once, as a share of that time."""
         return self.compute_seconds / self.bound_seconds - 1.0 if self.bound_seconds else 0.0

@@ -1,8 +1,8 @@
 """Rockmate (Zhao's thesis, chapter 2): rk-checkmate inside blocks, rk-rotor over them.
 
 The graph is linearised into blocks. For each block, rk-checkmate finds schedules under several
-pairs of peak and save budgets (section 2.6: evenly spaced); blocks that are identical up to
-the numbers of their operators and values are solved once. The option of plain Rotor, to save
+pairs of peak and save budgets (section 2.6: evenly spaced). Blocks that are identical up to the
+numbers of their operators and values are solved once. The option of plain Rotor, to save
 everything, is always among the options, so that Rockmate is at least as good as Rotor.
 """
 
@@ -19,17 +19,19 @@ from kiwi.literature.remat.simulate import evenly, largest_working_set, order_pe
 
 PEAK_BUDGETS, SAVE_BUDGETS = 3, 4
 LARGEST_BLOCK = 60
+"""The largest number of operators of a block that is solved. A larger block saves everything."""
 BLOCKS_SHARE = 0.7
-"""Share of the time limit for the blocks."""
+"""The share of the time limit for the blocks."""
 
 
 @dataclass(frozen=True)
 class BlockBudgets:
-    """For which budgets blocks are solved.
+    """The budgets for which blocks are solved.
 
-    - `peaks`, `saves`: how many peak and save budgets of each block (M_peak and M_save of section
-      2.6); each pair is an integer program.
-    - `largest_block`: most operators of a block that is solved; larger ones save everything.
+    - `peaks`, `saves`: the numbers of peak and save budgets of each block (M_peak and M_save of
+      section 2.6). Each pair is an integer program.
+    - `largest_block`: the largest number of operators of a block that is solved. A larger block
+      saves everything.
     """
 
     peaks: int = PEAK_BUDGETS
@@ -38,38 +40,42 @@ class BlockBudgets:
 
 
 def rockmate(task: Task, budgets: BlockBudgets | None = None) -> Finding:
-    """The best persistent schedule over the options of all blocks; raises
-    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
+    """Returns the best persistent schedule over the options of all blocks.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
     budgets = budgets or BlockBudgets()
     borders = stage_borders(task.graph)
-    blocks = [block_graph(borders, s) for s in borders.stages]
+    blocks = [block_graph(borders, index) for index in borders.stages]
     solved: dict[RematGraph, tuple[Steps, ...]] = {}
     by_clock = False
     ends = time.monotonic() + BLOCKS_SHARE * task.remaining_seconds()
     left = len(set(blocks))
-    for s, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         if block not in solved:
             seconds = max(0.0, ends - time.monotonic()) / (left - len(solved))
-            solved[block], ended = _block_schedules(task, borders, s, block, seconds, budgets)
+            solved[block], ended = _block_schedules(task, borders, index, block, seconds, budgets)
             by_clock = by_clock or ended
-    options = [_options(borders, s, solved[block]) for s, block in enumerate(blocks)]
+    options = [_options(borders, index, solved[block]) for index, block in enumerate(blocks)]
     finding = solve_chain(task, borders.chain(options))
     return replace(finding, deterministic=finding.deterministic and not by_clock)
 
 
 def block_graph(borders: Borders, index: int) -> RematGraph:
-    """The forward operators of a stage, a loss in place of the rest, and its backward operators.
+    """Returns a stage's forward operators, a loss in place of the rest, and its backward operators.
 
     Operators and values are numbered by first occurrence. The output of the stage before has size
     zero.
     """
     graph = borders.graph
     forward, backward = borders.groups.forward[index], borders.groups.backward[index]
-    output, gradient = (sorted(b[index + 1]) for b in (borders.handed_on, borders.gradients))
+    output, gradient = (
+        sorted(values_at[index + 1]) for values_at in (borders.handed_on, borders.gradients)
+    )
     loss = Operator("loss", 0.0, tuple(output), tuple(gradient))
     operators = [graph.operators[k] for k in forward]
     operators += [loss, *(graph.operators[k] for k in backward)]
-    written = {v for v, writer in enumerate(graph.producer) if writer >= 0}
+    written = {value for value, writer in enumerate(graph.producer) if writer >= 0}
     counted = written - borders.handed_on[index] - borders.shared
     return extract(graph, operators, counted, borders.gradients[index])[0]
 
@@ -82,8 +88,10 @@ def _block_schedules(
     seconds: float,
     budgets: BlockBudgets,
 ) -> tuple[tuple[Steps, ...], bool]:
-    """Schedules of the block for all pairs of budgets, as far as the time goes; whether the clock
-    ended a search."""
+    """Returns distinct schedules of the block for as many pairs of budgets as time allows for.
+
+    The second result says whether the clock ended a search.
+    """
     if len(block.operators) > budgets.largest_block or len(block.operators) < 4:
         return (), False
     loss, gradients = len(borders.groups.forward[index]), borders.gradients[index + 1]
@@ -96,18 +104,18 @@ def _block_schedules(
     )
     peaks = evenly(low, high, budgets.peaks)
     saved = evenly(0, most_saved, budgets.saves)
-    found: dict[Steps, None] = {}
+    schedules: dict[Steps, None] = {}
     by_clock = False
     for peak_bytes, save_bytes in itertools.product(peaks, saved):
         if time.monotonic() >= deadline:
             by_clock = True
             break
-        own = replace(task, graph=block, budget_bytes=peak_bytes, deadline=deadline)
-        finding = rk_checkmate(own, loss, save_bytes + borders.graph.bytes_of(gradients))
+        block_task = replace(task, graph=block, budget_bytes=peak_bytes, deadline=deadline)
+        finding = rk_checkmate(block_task, loss, save_bytes + borders.graph.bytes_of(gradients))
         by_clock = by_clock or not finding.deterministic
         if finding.schedule is not None:
-            found[finding.schedule.steps] = None
-    return tuple(found), by_clock
+            schedules[finding.schedule.steps] = None
+    return tuple(schedules), by_clock
 
 
 def _options(borders: Borders, index: int, schedules: tuple[Steps, ...]) -> tuple[Option, ...]:

@@ -1,21 +1,23 @@
 """Rotor and rk-rotor: dynamic programs over chains, optimal among persistent schedules.
 
-Rotor: Beaumont et al., text in Zhao's thesis, section 2.1.2 (equations 2.1, 2.2); with several
-options per stage, section 2.5.3 (equations 2.20 to 2.22); with communication, MAP, theorem 5.1:
-collectives are operators of the graph like others, so that their time and memory are in the
-options. A schedule is persistent if what is kept of a stage stays until its backward part.
+Rotor is by Beaumont et al.; text in Zhao's thesis, section 2.1.2 (equations 2.1, 2.2). With several
+options per stage it is rk-rotor, section 2.5.3 (equations 2.20 to 2.22). With communication it is
+MAP's, theorem 5.1: collectives are operators of the graph like others, so that their time and
+memory are in the options. A schedule is persistent if every kept value of a stage stays until the
+stage's backward part.
 
-`least[s, t, m]` is the least time to run stages s … t forward and backward with m units of memory,
-given the input of s and the gradient behind t, neither of which is counted. Either stage s runs
-once, with option o:
+`least[s, t, m]` is the least time to run stages s … t forward and backward with m units of memory.
+The input of s and the gradient behind t are given and not counted. Either stage s runs once, with
+option o:
 
     seconds(s, o) + least[s + 1, t, m - saved(s, o)],
 
-or its output is not saved and the next kept value is the input of some stage i:
+or its output is not saved, and the next kept value is the input of some stage i:
 
     discard seconds of s … i - 1 + least[i, t, m - output(i - 1)] + least[s, i - 1, m].
 
-Both need memory for what runs directly, with the gradients that are live behind t.
+Both cases need memory for the parts that run directly, and for the gradients that are live behind
+t.
 """
 
 from typing import NamedTuple
@@ -29,14 +31,16 @@ from kiwi.literature.remat.result import Finding, Task
 from kiwi.solver.schedule import Schedule
 
 MOST_UNITS = 500
-"""Memory is counted in units of this share of the budget, rounded up for what is used."""
+"""The largest number of memory units of the dynamic program's table. Used memory is rounded up to
+whole units."""
 MOST_CELLS = 20_000_000
+"""The largest number of cells of a table, about. A longer chain has fewer, larger units."""
 
 Units = npt.NDArray[np.int64]
 
 
 class ChainTables(NamedTuple):
-    """A chain in memory units; options of stage s are `option_start[s]:option_start[s + 1]`."""
+    """A chain in memory units. The options of stage s are `option_start[s]:option_start[s + 1]`."""
 
     option_start: Units
     option_seconds: npt.NDArray[np.float64]
@@ -50,46 +54,61 @@ class ChainTables(NamedTuple):
 
 
 def rotor(task: Task, most_units: int = MOST_UNITS) -> Finding:
-    """The best persistent schedule in which a stage saves all or nothing; raises
-    `kiwi.errors.InvalidProblemError` if no backward operator is known. `most_units`: of memory, in
-    which the budget is counted."""
+    """Returns the best persistent schedule in which each stage saves all or nothing.
+
+    `most_units` is the largest number of memory units of the table. Raises
+    `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
     return solve_chain(task, make_chain(task.graph), most_units)
 
 
 def solve_chain(task: Task, chain: Chain, most_units: int = MOST_UNITS) -> Finding:
-    """The best persistent schedule of `chain` (rk-rotor); the one of least peak if none fits."""
+    """Returns the best persistent schedule of `chain` (rk-rotor).
+
+    If no schedule fits the budget, returns a schedule of least peak.
+    """
     budget = task.budget_bytes - chain.resident_bytes
     table = RotorTable(chain, unit_bytes_of(chain, budget, most_units), max(0, budget))
     if budget >= 0 and np.isfinite(table.least[0, -1, -1]):
         return Finding(table.schedule(table.least.shape[2] - 1), iterations=table.least.size)
-    saved = [max(o.saved_bytes for o in stage.options) for stage in chain.stages]
+    saved = [max(option.saved_bytes for option in stage.options) for stage in chain.stages]
     unit = unit_bytes_of(chain, sum(saved), most_units)
     feasible = RotorTable(chain, unit, _units_to_save(chain, saved, unit) * unit)
     return Finding(
         feasible.schedule(int(np.flatnonzero(np.isfinite(feasible.least[0, -1]))[0])),
-        # Rounding to units may hide a schedule: proven only where a unit is a byte.
+        # Rounding to units may hide a schedule: this is a proof only if a unit is a byte.
         family_is_infeasible=budget < 0 or table.unit_bytes == 1,
         iterations=table.least.size + feasible.least.size,
     )
 
 
 def unit_bytes_of(chain: Chain, budget_bytes: int, most_units: int) -> int:
-    """The unit of memory in a table for so much: at most `most_units` of them, fewer if long."""
+    """Returns the size of a memory unit, in bytes, in a table for `budget_bytes`.
+
+    The table has at most `most_units` units, and fewer if the chain is long (`MOST_CELLS`).
+    """
     most = max(1, min(most_units, MOST_CELLS // len(chain.stages) ** 2))
     return max(1, -(-budget_bytes // most))
 
 
 def _units_to_save(chain: Chain, saved_bytes: list[int], unit_bytes: int) -> int:
-    """The units of memory that suffice to save the given bytes of each stage: these bytes, and the
-    largest value that runs directly."""
+    """Returns the units of memory that suffice to save `saved_bytes[s]` of each stage s.
+
+    These are the units of all saved bytes, of the held gradients, and of the largest part that runs
+    directly.
+    """
     options = [option for stage in chain.stages for option in stage.options]
-    peak_bytes = max(max(o.forward_peak_bytes, o.backward_peak_bytes) for o in options)
+    peak_bytes = max(
+        max(option.forward_peak_bytes, option.backward_peak_bytes) for option in options
+    )
     held_bytes = max(stage.held_gradient_bytes for stage in chain.stages)
-    return sum(-(-each // unit_bytes) for each in (*saved_bytes, held_bytes, peak_bytes))
+    return sum(
+        -(-size_bytes // unit_bytes) for size_bytes in (*saved_bytes, held_bytes, peak_bytes)
+    )
 
 
 class RotorTable:
-    """`least` and `choice` (`fill_table`) of a chain, for all memory up to a budget."""
+    """The arrays `least` and `choice` (`fill_table`) of a chain, for all memory up to a budget."""
 
     def __init__(self, chain: Chain, unit_bytes: int, budget_bytes: int) -> None:
         self.chain, self.unit_bytes = chain, unit_bytes
@@ -98,15 +117,15 @@ class RotorTable:
         self.least, self.choice = fill_table(self.tables, len(chain.stages), units)
 
     def schedule(self, memory: int) -> Schedule:
-        """The optimal schedule for so many units."""
+        """Returns the optimal schedule for `memory` units."""
         steps = self.steps(0, len(self.chain.stages) - 1, memory)
         return Schedule((*self.chain.prologue, *steps))
 
     def steps(self, first: int, last: int, memory: int) -> list[int]:
-        """The operators that run the stages `first` to `last` forward and backward.
+        """Returns the operators that run the stages `first` to `last` forward and backward.
 
-        The stack (chains are long) holds cells that are still to be run, and operators to append
-        after them.
+        A stack stands for recursion, because chains are long. It holds cells that are still to be
+        run, and operators to append after them.
         """
         stages, tables, steps = self.chain.stages, self.tables, []
         pending: list[tuple[int, int, int] | list[int]] = [(first, last, memory)]
@@ -152,7 +171,11 @@ def _tables(chain: Chain, unit_bytes: int) -> ChainTables:
 
 @njit(cache=True, nogil=True)
 def fill_table(tables, count, memory):
-    """`least` and `choice`: -1 - option for the first case, the stage i for the second."""
+    """Returns `least` and `choice`, both indexed by [s, t, m].
+
+    `choice` is -1 - option if stage s runs once with that option. Otherwise it is the stage i of
+    the second case.
+    """
     least = np.full((count, count, memory + 1), np.inf)
     choice = np.zeros((count, count, memory + 1), np.int32)
     for length in range(count):

@@ -1,4 +1,4 @@
-"""One interface to all planners: checks the question, simulates the answer."""
+"""The common interface of all planners: checks the arguments and simulates the schedule."""
 
 import functools
 import math
@@ -33,10 +33,11 @@ Find = Callable[[Task], Finding]
 class Method:
     """A way to find a schedule.
 
-    `compiled`: planners with compiled loops that `find` runs, too. Compiling takes ten seconds at
-    the first use on a machine. That is no part of a search, whose time is limited.
-
-    `counts_work`: whether moves, tries or nothing end the search, and not the clock.
+    - `find`: the planner.
+    - `compiled`: planners whose compiled loops `find` runs, too. Their first use on a machine
+      compiles the loops. This is no part of a search, whose time is limited.
+    - `counts_work`: whether a count of moves or tries, or nothing, ends the search instead of the
+      clock.
     """
 
     find: Find
@@ -45,19 +46,19 @@ class Method:
 
     def warm_up(self) -> None:
         """Makes the compiled loops ready, once in a process."""
-        for each in self.compiled:
-            _run_once(each)
+        for find in self.compiled:
+            _run_once(find)
 
 
 @functools.cache
 def _run_once(find: Find) -> None:
-    """Plans for two operators, the second the backward operator of the first, in few moves."""
+    """Plans a graph of two operators, forward and backward, in few moves."""
     graph = single_output_graph([1.0, 1.0], [1, 1], [(0, 1)], backward_of=((0, 1),))
     find(Task(graph, 2, math.inf, 1e-6, 0))
 
 
 def keep_all(task: Task) -> Finding:
-    """The given order, without recomputation."""
+    """Returns the given order, without recomputation."""
     return Finding(Schedule(task.graph.order))
 
 
@@ -74,13 +75,15 @@ PLANNERS: dict[str, Method] = {
     "rockmate": Method(rockmate, (rotor,)),
     "rotor": Method(rotor, (rotor,), counts_work=True),
 }
+"""The planners by name."""
 DEFAULT_PLANNER = "remat"
 CHAIN_PLANNER = "rotor"
-"""A planner that finds small peaks of large graphs quickly, if a backward part is known."""
+"""The planner that finds small peaks of large graphs quickly, if a backward part is known."""
 LEAST_SHARE, LEAST_SECONDS = 0.1, 0.5
-"""For which a feasible budget is looked for after a planner failed: of the time limit, at least."""
+"""After a planner has failed, the search for a feasible budget gets this share of the time limit,
+but at least this number of seconds."""
 LATEST = 4.0
-"""The factor by which that planner may be late on a slow machine."""
+"""The search for a feasible budget may take this multiple of its time on a slow machine."""
 
 
 def solve(
@@ -92,20 +95,20 @@ def solve(
     *,
     planned_seconds: float | None = None,
 ) -> RematResult:
-    """A schedule of `graph` whose peak is at most `budget_bytes`, in little time.
+    """Returns a schedule of `graph` whose peak is at most `budget_bytes`, in little time.
 
-    The time limit is for the search; compiling the planner's inner loops, once per machine,
-    is not counted (`Method.warm_up`). `planned_seconds`: by which planners that count their work
-    plan it, by default the time limit; they find the same unless they reach that first. The clock
-    ends the others after `planned_seconds`.
+    The time limit is for the search. Compiling the planner's inner loops, once per machine, is not
+    counted (`Method.warm_up`). `planned_seconds` is by default the time limit. Planners that count
+    their work derive its amount from `planned_seconds`; their result is the same in each run unless
+    they reach the time limit first. The clock ends all other planners after `planned_seconds`.
 
     Raises:
 
     - `kiwi.errors.UnknownPlannerError`, `kiwi.errors.InvalidArgumentError`.
-    - `kiwi.errors.InfeasibleBudgetError` if no schedule was found. It names the smallest peak
-      that is known to be feasible (of the given order, of what the planner found, or of short
-      searches by `remat` and `rotor` beyond the time limit) and the largest working set, below
-      which none exists.
+    - `kiwi.errors.InfeasibleBudgetError` if no schedule was found. The error names the smallest
+      peak that is known to be feasible. This is the peak of the given order, of the planner's
+      schedule, or of a schedule that `remat` or `rotor` finds in a short search beyond the time
+      limit. The error also names the largest working set, below which no schedule exists.
     """
     search = Search(graph, planner, time_limit_seconds, planned_seconds)
     return search.within(budget_bytes, seed)
@@ -113,9 +116,9 @@ def solve(
 
 @dataclass
 class Search:
-    """Searches in one graph under one budget after another; `remat` goes on where the last ended.
+    """Searches in one graph under one budget after another; `remat` continues where it ended.
 
-    **Arguments:** as of `solve`; the time limit is that of each search. `method`: how the planner
+    **Arguments:** as in `solve`; the time limit holds for each search. `method` is how the planner
     finds a schedule, by default with its usual parameters.
     """
 
@@ -127,7 +130,8 @@ class Search:
     _last: Schedule | None = field(default=None, init=False)
 
     def within(self, budget_bytes: int, seed: int = 0) -> RematResult:
-        """A schedule whose peak is at most `budget_bytes`, as `solve` finds it."""
+        """Returns a schedule whose peak is at most `budget_bytes`, as `solve` finds it; raises as
+        `solve`."""
         graph, planner, limit = self.graph, self.planner, self.time_limit_seconds
         _check_arguments(planner, budget_bytes, limit, seed)
         method = self.method or PLANNERS[planner]
@@ -141,16 +145,16 @@ class Search:
         sought_bytes = max(budget_bytes, largest_working_set(graph).size_bytes)
         finding = method.find(replace(task, budget_bytes=sought_bytes))
         self._last = finding.schedule or self._last
-        found = None if finding.schedule is None else candidate(task, finding.schedule)
-        if found is None or not found.fits:
-            raise _infeasible(task, planner, finding, found)
+        simulated = None if finding.schedule is None else candidate(task, finding.schedule)
+        if simulated is None or not simulated.fits:
+            raise _infeasible(task, planner, finding, simulated)
         return RematResult(
-            schedule=found.schedule,
-            peak_bytes=found.peak_bytes,
-            compute_seconds=found.seconds,
+            schedule=simulated.schedule,
+            peak_bytes=simulated.peak_bytes,
+            compute_seconds=simulated.seconds,
             bound_seconds=graph.once_seconds,
             family_bound_seconds=finding.family_bound,
-            status=SolveStatus.OPTIMAL if found.is_least else SolveStatus.FEASIBLE,
+            status=SolveStatus.OPTIMAL if simulated.is_least else SolveStatus.FEASIBLE,
             planner=planner,
             seconds=time.monotonic() - started,
             iterations=finding.iterations,
@@ -195,22 +199,24 @@ def _infeasible(
 
 
 def _least_known(task: Task, planner: str, found: Candidate | None) -> tuple[int, str]:
-    """The smallest peak known, and who has it."""
+    """Returns the smallest peak known, and the name of its planner."""
     graph = task.graph
     known = [(order_peak_bytes(graph), "the given order")]
     known += [] if found is None else [(found.peak_bytes, planner)]
-    # Others end with a proof, or with nothing: short searches say what would be possible.
+    # Other planners end with a proof or with nothing: short searches say which budget is feasible.
     others = {DEFAULT_PLANNER, *((CHAIN_PLANNER,) if graph.backward_of else ())} - {planner}
     known += [(_least_found(task, other), other) for other in sorted(others)]
-    return min(known, key=lambda each: each[0])
+    return min(known, key=lambda peak_and_planner: peak_and_planner[0])
 
 
 def _least_found(task: Task, planner: str) -> int:
-    """The smallest peak that a planner, of those that count their work, finds in a small part of
-    the time."""
+    """Returns the smallest peak that a planner finds in a small part of the time.
+
+    The planner must be one that counts its work.
+    """
     PLANNERS[planner].warm_up()
     graph, seconds = task.graph, max(LEAST_SECONDS, LEAST_SHARE * task.time_limit_seconds)
     bound_bytes = largest_working_set(graph).size_bytes
     ends = time.monotonic() + LATEST * seconds
-    found = PLANNERS[planner].find(Task(graph, bound_bytes, ends, seconds, task.seed))
-    return candidate(task, found.schedule or Schedule(graph.order)).peak_bytes
+    finding = PLANNERS[planner].find(Task(graph, bound_bytes, ends, seconds, task.seed))
+    return candidate(task, finding.schedule or Schedule(graph.order)).peak_bytes

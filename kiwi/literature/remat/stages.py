@@ -1,41 +1,45 @@
 """The integer program over stages of Checkmate, rk-checkmate and H-ILP.
 
-**Sets.** Nodes k in topological order, and stages t >= k: stage t ends with the first run of node
-t. Options o of a node are ways to run it; reads(k, o). Values d, with writer w(d). Substeps i of
-(k, o) with own bytes m, freed and unborn values (`Substep`). A backward node may have a forward
-node, whose option it shares and whose *phantom* it needs: what that option saves for it. All of
-this but nodes, stages and values is H-ILP's (Zhao's thesis, section 3.4, numbers in brackets);
-Checkmate (Jain et al., MLSys 2020) and rk-checkmate (section 2.4) have one option and one substep
-for each operator, with its temporary memory.
+**Sets.** Nodes k stand in topological order. Stages t >= k: stage t ends with the first run of node
+t. Options o of a node are ways to run it; reads(k, o) are the values that an option reads. Values d
+have a writer w(d). Substeps i of (k, o) have own bytes m, freed and unborn values (`Substep`). A
+backward node may have a forward node, whose option it shares. It then needs the *phantom* of that
+option: the values that the option saves for it. Options, substeps and phantoms are H-ILP's (Zhao's
+thesis, section 3.4, numbers in brackets). Checkmate (Jain et al., MLSys 2020) and rk-checkmate
+(section 2.4) have one option and one substep for each operator, with its temporary memory.
 
-**Data.** time(k, o), bytes s(d), phantom bytes p(b, o), budget B, optionally a save budget. Bytes
-are scaled to B, time to that of all nodes.
+**Data.** time(k, o), bytes s(d), phantom bytes p(b, o), budget B, and optionally a save budget.
+Memory is scaled to B, time to the sum over all nodes.
 
 **Variables.** `run[t, k, o]` in {0, 1}: node k runs in stage t with option o. `present[t, d]` in
-{0, 1}: d is in memory when stage t begins. `saved[t, b, o]` in {0, 1}: so is the phantom of (b, o).
-`created[t, d]`, `deleted[t, d, k]` in [0, 1]; `used`: memory while k runs in stage t, with all that
-it reads and writes and without its own bytes.
+{0, 1}: value d is in memory when stage t begins. `saved[t, b, o]` in {0, 1}: the phantom of (b, o)
+is in memory when stage t begins. `created[t, d]` and `deleted[t, d, k]` are in [0, 1]. `used` is
+the memory while k runs in stage t: with all that k reads and writes, without its own bytes.
 
 **Minimise** the sum of time(k, o) run[t, k, o].
 
 **Constraints**
 
-- (a) Node t runs in stage t (3.9), with one option (3.15); nodes that are not repeatable run once
+- (a) Node t runs in stage t (3.9), with one option (3.15). Nodes that are not repeatable run once
   (3.10).
-- (b) Options run if what they read is there (3.13, 3.14).
-- (c) What is present was present or computed in the stage before (3.12).
-- (d) A phantom is there if it was or its forward node ran with that option (3.17); one option at
-  a time (3.16); a backward option needs its phantom (3.19).
-- (e) Created if computed and not present (3.22, 3.23). Checkmate: what is present is not computed.
-- (f) Deleted after k: if k runs, d is not present in the next stage, and no later reader runs
-  (3.25, 3.26, stated one by one: tighter, and `deleted` need not be integer).
-- (g) used follows from what is present, created and deleted (3.27 to 3.32).
+- (b) An option runs only if the values that it reads are in memory or computed in the stage (3.13,
+  3.14).
+- (c) A value is present only if it was present or computed in the stage before (3.12).
+- (d) A phantom is in memory only if it was before, or if its forward node ran with its option
+  (3.17). There is one option at a time (3.16). A backward option needs its phantom (3.19).
+- (e) A value is created if it is computed and not present (3.22, 3.23). In Checkmate a present
+  value is not computed.
+- (f) A value is deleted after k if k runs, the value is not present in the next stage, and no later
+  reader runs (3.25, 3.26). Stated one by one, these rows are tighter, and `deleted` need not be
+  integer.
+- (g) `used` follows from what is present, created and deleted (3.27 to 3.32).
 - (h) used + m run - freed and deleted - unborn and created <= B, for each substep (3.34).
-- (i) At the end of the loss's stage, what is present but for gradients is within the save budget.
+- (i) At the end of the loss's stage, the present values without gradients are within the save
+  budget.
 - (j) Results are present at the end (3.8).
 
-Differs from the texts: phantoms may be dropped between stages (3.18 is left out), values have one
-writer each, and stages in which a node could only run in vain are left out.
+Differs from the texts: phantoms may be dropped between stages (3.18 is left out), each value has
+one writer, and stages in which a run of a node could not be of use are left out.
 """
 
 import math
@@ -47,20 +51,20 @@ from typing import Any
 from ortools.math_opt.python import mathopt
 
 BUDGET_UNITS = 1e4
-"""Memory is scaled so that the budget has this size: tolerances are then far below a byte."""
+"""The budget in the model's unit of memory. The tolerances of solvers are then far below a byte."""
 
 Runs = tuple[tuple[int, int], ...]
-"""(node, option) in the order they run."""
+"""Pairs (node, option) in the order they run."""
 Terms = list[mathopt.LinearTypes]
 
 
 @dataclass(frozen=True)
 class Substep:
-    """Memory at one step of a part.
+    """The memory at one step of a part.
 
-    - `own_bytes`: of values that only the part knows, the whole phantom subtracted.
-    - `freed`: values from outside that are not read from here on.
-    - `unborn`: values for others that are written later.
+    - `own_bytes`: the memory of values that only the part knows, less the whole phantom.
+    - `freed`: values from outside the part that it does not read from this step on.
+    - `unborn`: values for other nodes that the part writes later.
     """
 
     own_bytes: int
@@ -69,11 +73,12 @@ class Substep:
 
     @property
     def is_bounding(self) -> bool:
-        """Whether all that is in memory while the node runs is within the budget, run or not."""
+        """Whether the budget bounds `used` itself, whether or not the node runs in the stage."""
         return self.own_bytes >= 0 and not self.freed and not self.unborn
 
     def implies(self, other: "Substep") -> bool:
-        """Whether a limit on this step's memory is at least as tight as on `other`'s."""
+        """Returns whether a limit on this step's memory is at least as tight as a limit on
+        `other`'s."""
         return (
             self.own_bytes >= other.own_bytes
             and self.freed <= other.freed
@@ -85,8 +90,9 @@ class Substep:
 class Part:
     """One way to run a node.
 
-    - `steps`: its operators in turn. `reads`: values from outside that it needs.
-    - `peak_bytes`: of its own values, the phantom included.
+    - `steps`: its operators in turn.
+    - `reads`: values from outside that it needs.
+    - `peak_bytes`: the peak of its own values, the phantom included.
     """
 
     steps: tuple[int, ...]
@@ -98,7 +104,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Node:
-    """A node: one `Part` per option. `forward`: the node's forward node if it is a backward one."""
+    """A node with one `Part` for each option.
+
+    - `forward`: the forward node of a backward node, else -1.
+    - `repeatable`: whether the node may run more than once.
+    """
 
     parts: tuple[Part, ...]
     forward: int = -1
@@ -107,12 +117,15 @@ class Node:
 
 @dataclass(frozen=True)
 class StageGraph:
-    """Nodes in topological order.
+    """Nodes in topological order, and the values between them.
 
-    - `size_bytes`, `writer`: of each value between nodes, `writer` a node.
-    - `results`: values that must be there at the end.
-    - `phantom_bytes[b]`: by option, where it has any, for each backward node b.
-    - `loss`: the node behind which the save budget holds; `gradients`: what that leaves out.
+    - `size_bytes`: the size of each value.
+    - `writer`: the node that writes each value.
+    - `results`: values that must be in memory at the end.
+    - `phantom_bytes[b]`: for each backward node b, the size of the phantom of each option that has
+      one.
+    - `loss`: the node behind which the save budget holds.
+    - `gradients`: values that do not count for the save budget.
     """
 
     nodes: tuple[Node, ...]
@@ -124,45 +137,47 @@ class StageGraph:
     gradients: frozenset[int] = frozenset()
 
     def steps_of(self, runs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-        """The operators of `runs` in turn."""
+        """Returns the operators of `runs` in turn."""
         return tuple(step for k, o in runs for step in self.nodes[k].parts[o].steps)
 
     @cached_property
     def once_seconds(self) -> float:
-        """The least time to run every node once; 1 where that is 0."""
+        """The least time to run every node once; 1 if that time is 0."""
         return sum(min(part.seconds for part in node.parts) for node in self.nodes) or 1.0
 
     @cached_property
     def readers(self) -> Mapping[int, Mapping[int, Sequence[int]]]:
-        """For each value the nodes that read it, in order, with the options that do."""
-        found: dict[int, dict[int, list[int]]] = {d: {} for d in self.writer}
+        """For each value, the nodes that read it, in order, each with the options that do."""
+        readers: dict[int, dict[int, list[int]]] = {d: {} for d in self.writer}
         for k, node in enumerate(self.nodes):
             for o, part in enumerate(node.parts):
-                for d in part.reads & found.keys():
-                    found[d].setdefault(k, []).append(o)
-        return found
+                for d in part.reads & readers.keys():
+                    readers[d].setdefault(k, []).append(o)
+        return readers
 
     @cached_property
     def latest(self) -> Sequence[int]:
-        """The last stage in which a run of each node can be of use."""
+        """For each node, the last stage in which a run of the node can be of use."""
         last = len(self.nodes) - 1
-        using: list[set[int]] = [set() for _ in self.nodes]
+        users: list[set[int]] = [set() for _ in self.nodes]
         for d, w in self.writer.items():
-            using[w].update(self.readers[d], (last,) if d in self.results else ())
+            users[w].update(self.readers[d], (last,) if d in self.results else ())
         for b, node in enumerate(self.nodes):
             if node.forward >= 0:
-                using[node.forward].add(b)
+                users[node.forward].add(b)
         latest = list(range(len(self.nodes)))
         for k in reversed(latest[:]):
             if self.nodes[k].repeatable:
-                latest[k] = max([k, *(latest[r] for r in using[k])])
+                latest[k] = max([k, *(latest[r] for r in users[k])])
         return latest
 
 
 class StageProgram:
-    """The program under construction: one method per family of constraints.
+    """The program under construction, with one method for each family of constraints.
 
-    - `once`: what is present is not computed, as in Checkmate.
+    - `budget_bytes`: the budget B.
+    - `save_bytes`: the save budget, or None.
+    - `once`: a present value is not computed, as in Checkmate.
     - `integer`: False for the linear relaxation.
     """
 
@@ -189,19 +204,21 @@ class StageProgram:
         self._add_memory(save_bytes)
         self.model.minimize(
             mathopt.fast_sum(
-                graph.nodes[k].parts[o].seconds / graph.once_seconds * each
-                for (_, k, o), each in self.run.items()
+                graph.nodes[k].parts[o].seconds / graph.once_seconds * variable
+                for (_, k, o), variable in self.run.items()
             )
         )
 
     def runs(self, values: Mapping[mathopt.Variable, float]) -> Runs:
-        """The computations of a solution, stage by stage and in the order of nodes within each."""
-        return tuple((k, o) for (_, k, o), each in sorted(self.run.items()) if values[each] > 0.5)
+        """Returns the runs of a solution, by stages and in the order of nodes within each stage."""
+        return tuple(
+            (k, o) for (_, k, o), variable in sorted(self.run.items()) if values[variable] > 0.5
+        )
 
     def hint(self, known: Sequence[int]) -> dict[mathopt.Variable, float]:
-        """Each node runs in its own stage; what is read later stays.
+        """Returns the variables' values if nodes run only in their own stages and read values stay.
 
-        `known`: by forward node the option of it and its backward node.
+        `known[f]` is the option of forward node f and of its backward node.
         """
         pairs = [k if node.forward < 0 else node.forward for k, node in enumerate(self.graph.nodes)]
         option = [0 if k == self.graph.loss else known[k] for k in pairs]
@@ -215,7 +232,7 @@ class StageProgram:
         return values
 
     def _add_variables(self) -> None:
-        """With (j)."""
+        """Makes the variables that decide, with (j)."""
         graph, end = self.graph, len(self.graph.nodes)
         self.run = {
             (t, k, o): self._decision(float(t == k and len(graph.nodes[k].parts) == 1))
@@ -251,87 +268,87 @@ class StageProgram:
         self.model.add_linear_constraint(row)
 
     def _computed(self, stage: int, node: int, options: Iterable[int] | None = None) -> Any:
-        """The sum of `run` over the options, or some of them."""
+        """Returns the sum of `run` over all options of a node, or over the given ones."""
         among = range(len(self.graph.nodes[node].parts)) if options is None else options
-        found = [self.run[c] for o in among if (c := (stage, node, o)) in self.run]
-        return found[0] if len(found) == 1 else mathopt.fast_sum(found)
+        terms = [self.run[cell] for o in among if (cell := (stage, node, o)) in self.run]
+        return terms[0] if len(terms) == 1 else mathopt.fast_sum(terms)
 
     def _at_start(self, stage: int, value: int) -> Any:
-        """`present`, or zero where the value cannot be there."""
+        """Returns `present`, or zero if the value cannot be in memory when the stage begins."""
         return self.present.get((stage, value), 0.0)
 
     def _there(self, stage: int, value: int) -> Any:
         return self._computed(stage, self.graph.writer[value]) + self._at_start(stage, value)
 
     def _add_runs(self) -> None:
-        """(a)"""
+        """Adds the constraints (a)."""
         for t, k, o in self.run:
             if o == 1:
                 computed = self._computed(t, k)
                 self._add(computed == 1.0 if t == k else computed <= 1.0)
 
     def _add_reads(self) -> None:
-        """(b)"""
+        """Adds the constraints (b)."""
         for d, reading in self.graph.readers.items():
             for k, options in reading.items():
                 for t in range(k, self.graph.latest[k] + 1):
                     self._add(self._computed(t, k, options) <= self._there(t, d))
 
     def _add_presence(self) -> None:
-        """(c)"""
+        """Adds the constraints (c)."""
         for (t, d), present in self.present.items():
             self._add(present <= self._there(t - 1, d))
 
     def _add_phantoms(self) -> None:
-        """(d)"""
+        """Adds the constraints (d)."""
         for b, sizes in self.graph.phantom_bytes.items():
             f = self.graph.nodes[b].forward
             for t in range(f, b + 1):
-                there = [self._phantom(t, b, o) for o in sizes]
-                for o, before in zip(sizes, there, strict=True):
+                phantoms = [self._phantom(t, b, o) for o in sizes]
+                for o, before in zip(sizes, phantoms, strict=True):
                     after = self.run[b, b, o] if t == b else self.saved[t + 1, b, o]
                     self._add(after <= before)
                 if t > f and sizes:
-                    self._add(mathopt.fast_sum(there) <= 1.0)
+                    self._add(mathopt.fast_sum(phantoms) <= 1.0)
 
     def _phantom(self, t: int, b: int, o: int) -> Any:
-        """Whether the phantom of (b, o) is in memory at the end of stage t, unless dropped."""
+        """Returns whether the phantom of (b, o) is in memory when stage t ends, unless dropped."""
         run = self.run.get((t, self.graph.nodes[b].forward, o), 0.0)
         return self.saved.get((t, b, o), 0.0) + run
 
     def _add_creation(self) -> dict[tuple[int, int], Any]:
-        """(e)"""
-        found = {}
+        """Adds the constraints (e); returns `created` for each stage and value."""
+        creation = {}
         for d, w in self.graph.writer.items():
             for t in range(w, self.graph.latest[w] + 1):
                 computed, before = self._computed(t, w), self._at_start(t, d)
-                created = found[t, d] = computed if self._once or t == w else self._share()
+                created = creation[t, d] = computed if self._once or t == w else self._share()
                 if created is not computed:
                     self._add(created <= computed)
                     self._add(created >= computed - before)
                 if (t, d) in self.present:
                     self._add(created + before <= 1.0)
-        return found
+        return creation
 
     def _add_deletion(self) -> dict[tuple[int, int], dict[int, mathopt.Variable]]:
-        """(f): by stage and node, and by value, what may leave memory behind it."""
-        found: dict[tuple[int, int], dict[int, mathopt.Variable]] = {}
+        """Adds the constraints (f); returns `deleted` by (stage, node) and then by value."""
+        deletion: dict[tuple[int, int], dict[int, mathopt.Variable]] = {}
         for d, reading in self.graph.readers.items():
             w = self.graph.writer[d]
             around = sorted({w, *reading})
             for t in range(w, len(self.graph.nodes)):
                 inside = [k for k in around if k <= t <= self.graph.latest[k]]
                 for place, k in enumerate(inside):
-                    deleted = found.setdefault((t, k), {})[d] = self._share()
+                    deleted = deletion.setdefault((t, k), {})[d] = self._share()
                     self._add(deleted <= self._computed(t, k))
                     if (t + 1, d) in self.present:
                         self._add(deleted <= 1.0 - self.present[t + 1, d])
                     for j in inside[place + 1 :]:
                         self._add(deleted <= 1.0 - self._computed(t, j, reading[j]))
-        return found
+        return deletion
 
     def _add_memory(self, save_bytes: float | None) -> None:
-        """(g), (i)"""
+        """Adds the constraints (g), (h) and (i)."""
         graph, unit = self.graph, self._unit
         for t, terms in enumerate(self._held_at_start()):
             held: Any = mathopt.fast_sum(terms)
@@ -343,7 +360,7 @@ class StageProgram:
                     held = self._add_run_memory(t, k, held)
 
     def _held_at_start(self) -> list[Terms]:
-        """The memory of what is there when each stage begins."""
+        """Returns, for each stage, the memory that is held when it begins, as terms."""
         held: list[Terms] = [[] for _ in range(len(self.graph.nodes) + 1)]
         for (t, d), present in self.present.items():
             held[t].append(self._size[d] * present)
@@ -352,7 +369,7 @@ class StageProgram:
         return held
 
     def _add_run_memory(self, t: int, k: int, held: Any) -> Any:
-        """(g), (h) of one run; returns the memory behind it."""
+        """Adds the constraints (g) and (h) of one run; returns the memory behind it."""
         graph, unit, deleted = self.graph, self._unit, self._deleted.get((t, k), {})
         born = {d: self._size[d] * self._created[t, d] for d, w in graph.writer.items() if w == k}
         phantoms = [
@@ -371,9 +388,9 @@ class StageProgram:
                     continue
                 freed = [self._size[d] * deleted[d] for d in sorted(step.freed & deleted.keys())]
                 unborn = [born[d] for d in sorted(step.unborn & born.keys())]
-                own = unit * step.own_bytes * self.run[t, k, o]
-                self._add(used + own - mathopt.fast_sum([*freed, *unborn]) <= BUDGET_UNITS)
-        gone = [self._size[d] * each for d, each in deleted.items()]
+                own_memory = unit * step.own_bytes * self.run[t, k, o]
+                self._add(used + own_memory - mathopt.fast_sum([*freed, *unborn]) <= BUDGET_UNITS)
+        gone = [self._size[d] * variable for d, variable in deleted.items()]
         if t == k:
             sizes = graph.phantom_bytes.get(k, {})
             gone += [unit * sizes[o] * self._phantom(t, k, o) for o in sizes]

@@ -1,4 +1,4 @@
-"""The annealing loop: proposals, the objectives of FastSA, acceptance, the best sequence."""
+"""The annealing loop: proposals, the objectives of FastSA, acceptance, and the best sequence."""
 
 from typing import NamedTuple
 
@@ -12,18 +12,22 @@ from kiwi.literature.remat.annealing.sequence import State, roll_back, roll_forw
 from kiwi.literature.remat.annealing.tables import Ints
 
 PRODUCT, SHARP, STRICT = 0, 1, 2
-"""The two objectives of FastSA (equation 1, and that of its footnote 2), and Kiwi's own."""
+"""The objectives: equation 1 of FastSA, the objective of FastSA's footnote 2, and Kiwi's own."""
 STRICTNESS = 5.0
+"""The factor of the excess over the budget in the objective `STRICT`."""
 SECONDS_EXPONENT = 0.6
+"""The exponent of the time in the objective `SHARP`."""
 SHARPNESS = 100.0
+"""The steepness of the objective `SHARP` at the budget."""
 
 
 class Best(NamedTuple):
     """The best sequence so far: `steps[:count[0]]`.
 
-    Least seconds among those within the budget; as long as there is none, least peak.
-    `score` is (1.0 if within the budget, seconds or peak); `count[1]` is 1 while the state itself
-    is the best and has not been copied.
+    A sequence within the budget is better with less time. As long as there is none, a sequence is
+    better with a smaller peak. `score` is (1.0, seconds) for a sequence within the budget and (0.0,
+    peak) for another. `count[1]` is 1 while the state itself is the best sequence and has not been
+    copied.
     """
 
     steps: Ints
@@ -32,9 +36,9 @@ class Best(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Parameters of one annealing run; the temperature falls geometrically.
+    """Parameters of one annealing run. The temperature falls geometrically.
 
-    `cumulated` holds the cumulated shares of the kinds of moves, the last one is 1.
+    `cumulated` holds the cumulated shares of the kinds of moves; the last entry is 1.
     """
 
     budget_bytes: float
@@ -46,7 +50,7 @@ class Plan(NamedTuple):
 
 
 def start_best(state: State, budget_bytes: float) -> Best:
-    """The sequence of the state as it is."""
+    """Returns the state's present sequence as the best one."""
     steps, score = np.zeros(state.operator_at.size, np.int32), _score(state, budget_bytes)
     best = Best(steps, np.zeros(2, np.int64), np.array(score))
     _save(state, best)
@@ -55,10 +59,12 @@ def start_best(state: State, budget_bytes: float) -> Best:
 
 @njit(cache=True, nogil=True)
 def objective_value(objective, budget_bytes, peak, seconds):
-    """`max(budget, M) C` (equation 1), or `L(Elu(L^-1(M))) C^0.6` with L(0) = budget, L(-100) = 0.
+    """Returns the objective to be minimised.
 
-    With the second the peak weighs so much more than the time that budgets are met. `STRICT` is
-    equation 1 with a multiple of the excess.
+    `PRODUCT` is `max(budget, M) C` (equation 1) with peak M and time C. `SHARP` is
+    `L(Elu(L^-1(M))) C^0.6` with a linear function L, L(0) = budget and L(-100) = 0. Its peak weighs
+    so much more than the time that budgets are met. `STRICT` is equation 1 with a multiple of the
+    excess over the budget.
     """
     if objective == PRODUCT:
         return max(budget_bytes, peak) * seconds
@@ -72,7 +78,7 @@ def objective_value(objective, budget_bytes, peak, seconds):
 
 @njit(cache=True, nogil=True)
 def most_seconds_within(objective, budget_bytes, limit):
-    """The time above which `objective_value` exceeds `limit` whatever the peak."""
+    """Returns the time above which `objective_value` exceeds `limit` whatever the peak."""
     if objective == SHARP:
         least = budget_bytes * (1.0 - 1.0 / SHARPNESS)
         return (limit / least) ** (1.0 / SECONDS_EXPONENT)
@@ -81,7 +87,7 @@ def most_seconds_within(objective, budget_bytes, limit):
 
 @njit(cache=True, nogil=True)
 def _score(state, budget_bytes):
-    """Whether the state is within the budget (1.0 or 0.0), and its seconds or else its peak."""
+    """Returns (1.0, seconds) for a state within the budget, and (0.0, peak) for another."""
     peak = peak_bytes(state.memory)
     return (1.0, state.seconds[0]) if peak <= budget_bytes else (0.0, peak)
 
@@ -96,7 +102,7 @@ def _save(state, best):
 
 @njit(cache=True, nogil=True)
 def _note(tables, state, best, budget_bytes):
-    """Keeps the best sequence; copies it only when the state is about to leave it."""
+    """Updates the best sequence. A best state is copied only when it is about to change."""
     within, amount = _score(state, budget_bytes)
     is_equal = within == best.score[0]
     if within > best.score[0] or (is_equal and amount < best.score[1]):
@@ -110,7 +116,7 @@ def _note(tables, state, best, budget_bytes):
 
 @njit(cache=True, nogil=True)
 def anneal(tables, state, best, plan, value):
-    """Runs `plan.moves` moves; `value` is the objective of the state. Returns the final value."""
+    """Runs `plan.moves` moves from a state with objective `value`; returns the final objective."""
     cooling = (plan.last_temperature / plan.first_temperature) ** (1.0 / max(1, plan.moves))
     temperature = plan.first_temperature
     for _ in range(plan.moves):

@@ -1,11 +1,11 @@
-"""Peak memory of a changing sequence: an add-max segment tree over differences.
+"""The peak memory of a changing sequence: an add-max segment tree over differences.
 
-Memory along the sequence is the prefix sum of `change`. Adding `x` on the range [l, r) is then
-two point updates, and the root holds the largest prefix sum: the operations of the add-max
-segment tree of FastSA (Imanishi et al. 2023, section 2.1.1), each in O(log T).
+Memory along the sequence is the prefix sum of its changes. Adding `x` on the range [l, r) is then
+two point updates, and the root holds the largest prefix sum. These are the operations of the
+add-max segment tree of FastSA (Imanishi et al. 2023, section 2.1.1), each in O(log T).
 
-Each node stores the sum of its leaves and the largest prefix within it; a leaf's prefix
-includes the temporary memory at its position. Point updates are first collected and then
+Each node stores the sum of its leaves and the largest prefix sum within it. The prefix sum at a
+leaf includes the temporary memory at its position. Point updates are first collected and then
 propagated once per touched leaf.
 """
 
@@ -19,10 +19,13 @@ from kiwi.literature.remat.annealing.tables import Floats
 
 
 class Memory(NamedTuple):
-    """The tree: node `i` has children `2 i` and `2 i + 1`; leaf of position `t` is `T + t`.
+    """The tree. Node `i` has children `2 i` and `2 i + 1`. Position `t` has the leaf `T + t`.
 
-    `total`, `highest` and `offset` (the temporary memory at each position) are in bytes;
-    `touched`/`stamp`/`count` collect the leaves to propagate.
+    - `total`: the sum of each node's leaves, in bytes.
+    - `highest`: the largest prefix sum within each node, in bytes.
+    - `offset`: the temporary memory at each position, in bytes.
+    - `touched`, `stamp`, `count`: the leaves to propagate, whether a leaf is among them, and their
+      number.
     """
 
     total: Floats
@@ -34,7 +37,7 @@ class Memory(NamedTuple):
 
 
 def make_memory(positions: int) -> Memory:
-    """An empty tree over `positions` (a power of two) positions."""
+    """Returns an empty tree over `positions` positions, a power of two."""
     return Memory(
         np.zeros(2 * positions),
         np.zeros(2 * positions),
@@ -47,7 +50,7 @@ def make_memory(positions: int) -> Memory:
 
 @njit(cache=True, nogil=True)
 def touch(memory, position):
-    """Marks a leaf for propagation."""
+    """Marks the leaf of a position for propagation."""
     if not memory.stamp[position]:
         memory.stamp[position] = True
         memory.touched[memory.count[0]] = position
@@ -56,7 +59,7 @@ def touch(memory, position):
 
 @njit(cache=True, nogil=True)
 def add_on_range(memory, left, right, amount_bytes):
-    """Adds to the memory of positions [left, right), up to propagation."""
+    """Adds to the memory of positions [left, right); `propagate` carries the change to the root."""
     positions = memory.offset.size
     memory.total[positions + left] += amount_bytes
     touch(memory, left)
@@ -86,5 +89,5 @@ def propagate(memory):
 
 @njit(cache=True, nogil=True)
 def peak_bytes(memory):
-    """The largest memory over all positions."""
+    """Returns the largest memory over all positions."""
     return memory.highest[1]

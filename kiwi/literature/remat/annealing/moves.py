@@ -1,8 +1,8 @@
-"""Random changes of a sequence: the moves of FastSA (section 2.2, appendix B.3), and some that aim.
+"""Random changes of a sequence: the moves of FastSA (section 2.2, appendix B.3), and aimed moves.
 
-Each function makes its change (logged by `sequence.change`, so that it can be rolled back) and
-leaves the log empty if it finds none that keeps the sequence executable. Additions are given
-the most seconds that could be accepted, and are not made beyond.
+Each move logs its changes through `sequence.change`, so that they can be rolled back. A move that
+finds no change that keeps the sequence executable leaves the log empty. A move that adds
+computations gets the largest time that could be accepted and adds nothing beyond it.
 """
 
 import math
@@ -16,15 +16,17 @@ from kiwi.literature.remat.annealing.sequence import EMPTY, LOG_LENGTH, change, 
 ADD, REMOVE, ROTATE = range(3)
 """The moves of FastSA."""
 ADD_BEFORE_READER, ROTATE_NEARBY, REMOVE_COPY, ADD_CHAIN, REMOVE_CHAIN = range(3, 8)
+"""Aimed moves."""
 FLIP_FETCH = 8
 """FastSA's move for offloading."""
 MOVE_KINDS = 9
 LONGEST_CHAIN = 24
+"""The largest number of changes in a chain. A move ends its chain there."""
 
 
 @njit(cache=True, nogil=True)
 def _random_bits(state):
-    """The next 64 bits of the state's generator (splitmix64)."""
+    """Returns the next 64 bits of the state's generator (splitmix64)."""
     state.random[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state.random[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -34,13 +36,13 @@ def _random_bits(state):
 
 @njit(cache=True, nogil=True)
 def random_below(state, count):
-    """A uniform integer in 0 … count - 1, for count below 2**32."""
+    """Returns a uniform integer in 0 … count - 1, for count below 2**32."""
     return np.int64(((_random_bits(state) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
 
 
 @njit(cache=True, nogil=True)
 def random_unit(state):
-    """A uniform number in (0, 1]."""
+    """Returns a uniform number in (0, 1]."""
     return (np.float64(_random_bits(state) >> np.uint64(11)) + 1.0) * 2.0**-53
 
 
@@ -89,14 +91,17 @@ def _put(tables, state, operator, target):
 
 @njit(cache=True, nogil=True)
 def _remove(tables, state, draws):
-    """Removes a computation if another copy remains, and stands before each reader."""
+    """Removes a random computation if another copy remains and comes before each reader.
+
+    At most `draws` computations are drawn until one has another copy.
+    """
     source = -1
     for _ in range(draws):
         source = state.taken[random_below(state, state.taken_count[0])]
         if _is_copy(tables, state, state.operator_at[source]):
             break
     operator = state.operator_at[source]
-    # The end, at which results are read, lies behind the other copy.
+    # The position at which results are read lies behind the other copy.
     end = state.operator_at.size - 2
     if _is_copy(tables, state, operator) and _latest(tables, state, source) == end:
         change(tables, state, operator, source, -1)
@@ -104,13 +109,13 @@ def _remove(tables, state, draws):
 
 @njit(cache=True, nogil=True)
 def _is_copy(tables, state, operator):
-    """Whether one computation of an operator may go: others remain, or it fetches."""
+    """Returns whether one run of an operator may go: others remain, or the operator is a fetch."""
     return state.copies[operator] > 1 or operator >= tables.first_fetch
 
 
 @njit(cache=True, nogil=True)
 def _rotate(tables, state):
-    """Moves a random computation to a random free position, if its operands leave it there."""
+    """Moves a random computation to a random free position, if its inputs and readers allow it."""
     source = state.taken[random_below(state, state.taken_count[0])]
     target, operator = _random_gap(state), state.operator_at[source]
     if _earliest(tables, state, operator) <= target <= _latest(tables, state, source):
@@ -126,7 +131,7 @@ def _gap_at_or_before(state, position, floor):
 
 @njit(cache=True, nogil=True)
 def _random_input(tables, state):
-    """A random computation and one of its inputs, -1 where it has none."""
+    """Returns the position of a random computation and one of its inputs, -1 if it has none."""
     reader = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[reader]
     first = tables.input_start[operator]
@@ -136,7 +141,8 @@ def _random_input(tables, state):
 
 @njit(cache=True, nogil=True)
 def _add_before_reader(tables, state, most_seconds):
-    """Recomputes an input of a random computation somewhere since its last event."""
+    """Recomputes an input of a random computation, somewhere between the input's last event and the
+    reader."""
     reader, value = _random_input(tables, state)
     if value < 0:
         return
@@ -154,7 +160,8 @@ def _add_before_reader(tables, state, most_seconds):
 
 @njit(cache=True, nogil=True)
 def _rotate_nearby(tables, state):
-    """Moves a random computation within the window that its operands leave it, mostly not far."""
+    """Moves a random computation within the window that its inputs and readers allow, mostly not
+    far."""
     source = state.taken[random_below(state, state.taken_count[0])]
     operator = state.operator_at[source]
     low, high = _earliest(tables, state, operator), _latest(tables, state, source)
@@ -170,7 +177,7 @@ def _rotate_nearby(tables, state):
 
 @njit(cache=True, nogil=True)
 def _flip_fetch(tables, state, most_seconds):
-    """Fetches an input of a random computation in front of it; or no longer, if it was."""
+    """Fetches an input of a random computation in front of it, or removes a fetch from there."""
     reader, value = _random_input(tables, state)
     if value < 0:
         return
@@ -186,9 +193,9 @@ def _flip_fetch(tables, state, most_seconds):
 
 @njit(cache=True, nogil=True)
 def _add_chain(tables, state, most_seconds):
-    """Recomputes an input of a computation, and with it inputs that would have to be kept for it.
+    """Recomputes an input of a computation, and then inputs that would have to be kept for that.
 
-    The log is the queue: each computation that was put has its inputs looked at in turn.
+    The log is the queue: the inputs of each added computation are examined in turn.
     """
     _add_before_reader(tables, state, most_seconds)
     k = 0
@@ -230,7 +237,7 @@ def _remove_chain(tables, state):
 
 @njit(cache=True, nogil=True)
 def _is_useless(tables, state, position):
-    """Whether there is another copy, and nothing reads what is computed at `position`."""
+    """Returns whether another copy exists and nothing reads what is computed at `position`."""
     operator = state.operator_at[position]
     if not _is_copy(tables, state, operator):
         return False
@@ -245,7 +252,7 @@ def _is_useless(tables, state, position):
 
 @njit(cache=True, nogil=True)
 def _random_gap(state):
-    """A random free position, or -1 if none is found soon."""
+    """Returns a random free position, or -1 if none is found soon."""
     for _ in range(64):
         position = random_below(state, state.operator_at.size)
         if state.operator_at[position] == EMPTY:
@@ -255,7 +262,10 @@ def _random_gap(state):
 
 @njit(cache=True, nogil=True)
 def _earliest(tables, state, operator):
-    """The first position behind the first computations of all inputs, or of what is fetched."""
+    """Returns the first position behind the first computations of all inputs.
+
+    For a fetch, this is the first position behind the first computation of its value.
+    """
     if operator >= tables.first_fetch:
         value = tables.output_values[tables.output_start[operator]]
         return (state.events[tables.event_start[value]] >> 1) + 1
@@ -268,8 +278,11 @@ def _earliest(tables, state, operator):
 
 @njit(cache=True, nogil=True)
 def _latest(tables, state, source):
-    """The last position that the computation at `source` may move to: before the first reader, and
-    before the first fetch if none precedes it."""
+    """Returns the last position to which the computation at `source` may move.
+
+    If the computation is the first event of one of its values, it stays before the read or the
+    fetch that follows.
+    """
     operator, last = state.operator_at[source], state.operator_at.size - 2
     for k in range(tables.output_start[operator], tables.output_start[operator + 1]):
         value = tables.output_values[k]

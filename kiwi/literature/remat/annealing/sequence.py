@@ -1,13 +1,13 @@
 """A sequence of computations with gaps, under insertion and removal of single computations.
 
 Positions 0 … T - 1 hold an operator or nothing (`EMPTY`; a no-op of FastSA). For each value the
-state keeps its events in the order of their positions: computations and readings. A live range
-runs from a computation to the last reading before the next computation. Inserting or removing
-one event extends, shrinks, splits or merges at most one live range (FastSA, section 2.2.1), so
-that memory changes on one range of positions per value.
+state keeps its events in the order of their positions. An event is a computation or a read. A live
+range runs from a computation to the last read before the next computation. Inserting or removing
+one event extends, shrinks, splits or merges at most one live range (FastSA, section 2.2.1). Memory
+therefore changes on one range of positions per value.
 
-Events are coded `2 * position + 1` for a computation and `2 * position` for a reading.
-The last position is kept for the readings that hold the results of the graph until the end.
+Events are coded `2 * position + 1` for a computation and `2 * position` for a read. The last
+position is kept for the reads that hold the results of the graph until the end.
 """
 
 from typing import NamedTuple
@@ -26,19 +26,25 @@ from kiwi.literature.remat.annealing.memory import (
 from kiwi.literature.remat.annealing.tables import Ints, Tables
 
 EMPTY = -1
+"""The entry of a position without an operator."""
 RESERVED = -2
+"""The entry of the last position, at which results are read."""
 LOG_LENGTH = 64
-"""Most single changes in one move."""
+"""The largest number of single changes in one move."""
 
 
 class State(NamedTuple):
     """A sequence and all that is derived from it.
 
-    `operator_at[t]` is the operator at position `t`; `taken[:taken_count[0]]` lists the occupied
-    positions and `place_of[t]` is where `t` stands in that list; `copies` counts the computations
-    of each operator; `event_count` and `events` hold the events per value; `seconds[0]` is the
-    time of all computations; `random[0]` is the generator's state; `log[:log_count[0]]` lists the
-    changes of the last move as (operator, source or -1, target or -1).
+    - `operator_at[t]`: the operator at position `t`.
+    - `taken[:taken_count[0]]`: the occupied positions; `place_of[t]`: the place of `t` in that
+      list.
+    - `copies`: the number of computations of each operator.
+    - `event_count`, `events`: the events of each value (`Tables.event_start`).
+    - `memory`: the memory along the sequence.
+    - `seconds[0]`: the time of all computations.
+    - `random[0]`: the generator's state.
+    - `log[:log_count[0]]`: the changes of the last move as (operator, source or -1, target or -1).
     """
 
     operator_at: Ints
@@ -56,7 +62,7 @@ class State(NamedTuple):
 
 
 def make_state(tables: Tables, positions: int, seed: int) -> State:
-    """A state without computations; `positions` must be a power of two."""
+    """Returns a state without computations; `positions` must be a power of two."""
     operator_count, value_count = tables.seconds.size, tables.size.size
     return State(
         np.full(positions, EMPTY, np.int32),
@@ -89,7 +95,7 @@ def load(tables, state, steps):
 
 @njit(cache=True, nogil=True)
 def steps_of(state):
-    """The sequence without its gaps."""
+    """Returns the sequence without its gaps."""
     steps = np.empty(state.taken_count[0], np.int32)
     count = 0
     for operator in state.operator_at:
@@ -101,7 +107,7 @@ def steps_of(state):
 
 @njit(cache=True, nogil=True)
 def find_event(tables, state, value, position):
-    """Index in the pool of the first event of `value` at `position` or later."""
+    """Returns the index in `events` of the first event of `value` at `position` or later."""
     low = tables.event_start[value]
     high = low + state.event_count[value]
     code = 2 * position
@@ -134,7 +140,10 @@ def _close_event(tables, state, value, at):
 
 @njit(cache=True, nogil=True)
 def _reading_change(tables, state, value, at, end, position, sign):
-    """Memory of a reading between the events `at - 1` and `at`, of which `end` is one past last."""
+    """Changes memory for a read between the events `at - 1` and `at`.
+
+    `end` is one past the value's last event. `sign` is 1.0 if the read is added, -1.0 if removed.
+    """
     read_later = at < end and (state.events[at] & 1) == 0
     if not read_later and at > tables.event_start[value]:
         before = state.events[at - 1] >> 1
@@ -143,10 +152,10 @@ def _reading_change(tables, state, value, at, end, position, sign):
 
 @njit(cache=True, nogil=True)
 def _computation_change(tables, state, value, at, end, position, sign):
-    """Memory of a computation between the events `at - 1` and `at`.
+    """Changes memory for a computation between the events `at - 1` and `at`.
 
-    Between a live range's events it frees the value from the last reading until `position`.
-    As the first event of its value it starts the live range of the readings that follow.
+    Within a live range, the computation frees the value from the last read until `position`. As the
+    first event of its value, the computation starts the live range of the reads that follow.
     Otherwise it adds a live range of one position.
     """
     size = tables.size[value]
@@ -165,7 +174,7 @@ def _computation_change(tables, state, value, at, end, position, sign):
 
 @njit(cache=True, nogil=True)
 def _change_event(tables, state, value, position, is_computation, sign):
-    """Adds an event (`sign` 1.0) or takes it away (-1.0), up to propagation of memory."""
+    """Adds an event (`sign` 1.0) or removes it (-1.0); memory is not yet propagated."""
     at = find_event(tables, state, value, position)
     if sign < 0.0:
         _close_event(tables, state, value, at)
@@ -192,7 +201,7 @@ def _change_events(tables, state, operator, position, sign):
 
 @njit(cache=True, nogil=True)
 def insert(tables, state, operator, position):
-    """Computes `operator` at a free position, up to propagation of memory."""
+    """Computes `operator` at a free position; memory is not yet propagated."""
     _change_events(tables, state, operator, position, 1.0)
     state.operator_at[position] = operator
     state.place_of[position] = state.taken_count[0]
@@ -202,7 +211,7 @@ def insert(tables, state, operator, position):
 
 @njit(cache=True, nogil=True)
 def remove(tables, state, position):
-    """Undoes `insert`."""
+    """Removes the computation at `position`, which undoes `insert`."""
     _change_events(tables, state, state.operator_at[position], position, -1.0)
     state.operator_at[position] = EMPTY
     state.taken_count[0] -= 1
@@ -213,7 +222,10 @@ def remove(tables, state, position):
 
 @njit(cache=True, nogil=True)
 def change(tables, state, operator, source, target):
-    """Removes, puts or moves one computation, and logs that."""
+    """Adds, removes or moves one computation, and logs the change.
+
+    `source` is -1 if the computation is added, `target` is -1 if it is removed.
+    """
     entry = state.log[state.log_count[0]]
     entry[0], entry[1], entry[2] = operator, source, target
     state.log_count[0] += 1
@@ -230,7 +242,7 @@ def _move(tables, state, operator, source, target):
 
 @njit(cache=True, nogil=True)
 def roll_back(tables, state):
-    """Undoes the logged changes; the log stays, for `roll_forward`."""
+    """Undoes the logged changes. The log stays, for `roll_forward`."""
     for k in range(state.log_count[0] - 1, -1, -1):
         operator, source, target = state.log[k]
         _move(tables, state, operator, target, source)
@@ -239,7 +251,7 @@ def roll_back(tables, state):
 
 @njit(cache=True, nogil=True)
 def roll_forward(tables, state):
-    """Does the logged changes again."""
+    """Makes the logged changes again."""
     for k in range(state.log_count[0]):
         operator, source, target = state.log[k]
         _move(tables, state, operator, source, target)

@@ -1,7 +1,7 @@
 """A `RematGraph` as flat arrays, for compiled code.
 
-Only values that some operator writes appear here: the others are resident throughout, so
-that the caller subtracts them from the budget.
+Only values that some operator writes appear here. Other values are resident throughout, and the
+caller subtracts their memory from the budget.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,24 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 
 EVENT_POOL = 1 << 23
-"""Most events (computations and readings of values) that a state has room for."""
+"""The largest number of events (computations and reads of values) for which a state has room."""
 MOST_COPIES = 24
-"""Most computations of one operator, if the event pool allows, unless it begins with more."""
+"""The largest number of computations of one operator that moves may reach. A smaller number, at
+least 2, applies if the event pool does not suffice for it."""
 
 
 class Tables(NamedTuple):
     """The graph. Operator `n` reads `input_values[input_start[n]:input_start[n + 1]]`.
 
-    `size` is in bytes per value, `seconds` and `temporary` (bytes) are per operator; `event_start`
-    is where the events of a value begin in the pool; `most_copies` bounds the computations
-    of each operator. Operators from `first_fetch` on bring a value back from the host: they read
-    nothing, write that value, and may occur any number of times, or never. `fetch_of` is that
-    operator by value, -1 if there is none.
+    - `output_start`, `output_values`: what operators write, in the same form.
+    - `size`: bytes per value.
+    - `seconds`, `temporary`: seconds and temporary bytes per operator.
+    - `is_result`, `producer`: per value.
+    - `event_start`: the index of each value's first event in the pool.
+    - `most_copies`: the largest number of computations of each operator.
+    - `first_fetch`: the first of the operators that bring a value back from the host. Such an
+      operator reads nothing, writes its value, and may occur any number of times, or never.
+    - `fetch_of`: the fetch of each value, -1 if there is none.
     """
 
     input_start: Ints
@@ -50,19 +55,22 @@ class Tables(NamedTuple):
 def make_tables(
     graph: RematGraph, start: Schedule, fetch_seconds: Mapping[int, float] | None = None
 ) -> Tables:
-    """`graph` as arrays; values are renumbered by dropping those that no operator writes.
+    """Returns `graph` as arrays. Values are renumbered without those that no operator writes.
 
-    There is room for the events of `start`, even where it has more copies than may be added.
-    `fetch_seconds`: by value, for those that may be fetched from the host, in the order of their
-    operators.
+    The pool has room for the events of `start`, even if `start` has more copies than may be added.
+    `fetch_seconds` maps each value that may be fetched from the host to the time of a fetch. The
+    fetches are operators beyond those of the graph, in this order.
     """
     written = [value for value, producer in enumerate(graph.producer) if producer >= 0]
     number = {value: place for place, value in enumerate(written)}
-    inputs = [[number[v] for v in op.inputs if v in number] for op in graph.operators]
-    outputs = [[number[v] for v in op.outputs] for op in graph.operators]
+    inputs = [
+        [number[value] for value in operator.inputs if value in number]
+        for operator in graph.operators
+    ]
+    outputs = [[number[value] for value in operator.outputs] for operator in graph.operators]
     fetched = fetch_seconds or {}
     inputs += [[] for _ in fetched]
-    outputs += [[number[v]] for v in fetched]
+    outputs += [[number[value]] for value in fetched]
     events_once = [2 + len(graph.readers[value]) for value in written]
     most_copies = max(2, min(MOST_COPIES, EVENT_POOL // max(1, sum(events_once))))
     room = max([most_copies, *start.computations().values()])
@@ -71,20 +79,26 @@ def make_tables(
         *_compressed(inputs),
         *_compressed(outputs),
         np.array([graph.values[value].size_bytes for value in written], np.float64),
-        np.array([*(op.compute_seconds for op in graph.operators), *fetched.values()], np.float64),
-        np.array([*(op.temporary_bytes for op in graph.operators), *(0 for _ in fetched)], float),
+        np.array(
+            [*(operator.compute_seconds for operator in graph.operators), *fetched.values()],
+            np.float64,
+        ),
+        np.array(
+            [*(operator.temporary_bytes for operator in graph.operators), *(0 for _ in fetched)],
+            float,
+        ),
         np.array([value in graph.results for value in written], np.bool_),
         np.array([graph.producer[value] for value in written], np.int32),
         starts.astype(np.int64),
         np.array(
             [
-                *(most_copies if op.recomputable else 1 for op in graph.operators),
+                *(most_copies if operator.recomputable else 1 for operator in graph.operators),
                 *(most_copies for _ in fetched),
             ],
             np.int32,
         ),
         len(graph.operators),
-        _fetch_of(len(graph.operators), len(written), [number[v] for v in fetched]),
+        _fetch_of(len(graph.operators), len(written), [number[value] for value in fetched]),
     )
 
 

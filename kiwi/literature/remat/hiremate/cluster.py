@@ -1,7 +1,7 @@
 """H-clusters (definition 3.2.1): forward operators with their backward operators.
 
-A cluster is taken out of its graph as a graph of its own with local numbers, so that clusters
-that consist of the same operators are equal and can be solved in another process.
+A cluster is extracted as a graph with local numbers. Clusters that consist of the same operators
+are then equal, and a cluster can be solved in another process.
 """
 
 from collections.abc import Iterator
@@ -13,18 +13,19 @@ from kiwi.literature.remat.graph import RematGraph, extract
 from kiwi.literature.remat.hiremate.partition import ForwardGraph, Tree
 
 StepPair = tuple[Steps, Steps]
-"""Forward and backward operators of one way to run a cluster."""
+"""The forward operators and the backward operators of one way to run a cluster."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Operators of `graph`, all of which belong to the cluster.
+    """A part of the step as a graph of its own.
 
-    - `graph`: forward operators 0 … `forward_count` - 1, then backward ones, in the given order.
-      Values that the cluster only reads have size zero, except gradients.
-    - `interface`: values that are written here and read outside, or are results.
-    - `gradients`: values that backward operators read and that others' backward parts write.
-    - `children`: operators of the parts, in topological order; none if there is one operator.
+    - `graph`: the forward operators 0 … `forward_count` - 1, then the backward operators, in the
+      given order. Values that the cluster only reads have size zero, except gradients.
+    - `interface`: values that the cluster writes and that others read or that are results.
+    - `gradients`: values that the cluster's backward operators read and backward operators of other
+      clusters write.
+    - `children`: the operators of each part, in topological order; empty if there is one operator.
     """
 
     graph: RematGraph
@@ -35,24 +36,24 @@ class Cluster:
 
     @property
     def forward(self) -> Steps:
-        """Forward operators in the given order."""
+        """The forward operators in the given order."""
         return tuple(range(self.forward_count))
 
     @property
     def backward(self) -> Steps:
-        """Backward operators in the given order."""
+        """The backward operators in the given order."""
         return tuple(range(self.forward_count, len(self.graph.operators)))
 
     @cached_property
     def outputs(self) -> frozenset[int]:
-        """Interface values that forward operators write."""
+        """The interface values that forward operators write."""
         producer = self.graph.producer
-        return frozenset(v for v in self.interface if producer[v] < self.forward_count)
+        return frozenset(value for value in self.interface if producer[value] < self.forward_count)
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """A cluster with the operators' numbers in the whole graph, and its parts."""
+    """A cluster with the numbers of its operators in the whole graph, and its parts."""
 
     cluster: Cluster
     operators: Steps
@@ -64,18 +65,18 @@ class Hierarchy:
         return 1 + max((child.height for child in self.children), default=-1)
 
     def parts(self) -> Iterator["Hierarchy"]:
-        """All below."""
+        """Yields all hierarchies below this one."""
         for child in self.children:
             yield child
             yield from child.parts()
 
 
 class Roles:
-    """Forward operators in the given order, and the owner of each backward operator.
+    """The forward operators in the given order, and the owner of each backward operator.
 
-    That is the forward operator that it is paired with, but never a later one than the owner of an
-    operator that it depends on (property 1).
-    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    The owner is the forward operator with which the backward operator is paired. It is never later
+    than the owner of an operator on which the backward operator depends (property 1). Raises
+    `kiwi.errors.InvalidProblemError` if no backward operator is known.
     """
 
     def __init__(self, graph: RematGraph) -> None:
@@ -83,38 +84,38 @@ class Roles:
         self._graph = graph
         self.forward = tuple(k for k in graph.order if k not in backward)
         self._place = {k: place for place, k in enumerate(self.forward)}
-        behind = backward_owners(graph, backward, self._place, len(self.forward) - 1)
-        self._owner = {k: self.forward[place] for k, place in behind.items()}
+        owner_places = backward_owners(graph, backward, self._place, len(self.forward) - 1)
+        self._owner = {k: self.forward[place] for k, place in owner_places.items()}
         self._rank = {k: place for place, k in enumerate(graph.order)}
         self._owned: dict[int, list[int]] = {}
         for k, owner in self._owner.items():
             self._owned.setdefault(owner, []).append(k)
 
     def forward_graph(self) -> ForwardGraph:
-        """The graph that is partitioned; nodes are places in `forward`."""
+        """Returns the graph that is partitioned. Its nodes are places in `forward`."""
         graph, place, owner = self._graph, self._place, self._owner
         before: list[set[int]] = [set() for _ in self.forward]
         for k in graph.order:
-            for p in graph.predecessors(k):
+            for predecessor in graph.predecessors(k):
                 if k in place:
-                    before[place[k]].add(place[p])
-                elif p not in place and owner[p] != owner[k]:
-                    before[place[owner[p]]].add(place[owner[k]])
+                    before[place[k]].add(place[predecessor])
+                elif predecessor not in place and owner[predecessor] != owner[k]:
+                    before[place[owner[predecessor]]].add(place[owner[k]])
         crossing = []
         for value, writer in enumerate(graph.producer):
             readers = tuple(place[k] for k in graph.readers[value] if k in place)
             if writer in place or (writer < 0 and len(readers) > 1):
                 size_bytes = graph.values[value].size_bytes if writer in place else 0
                 crossing.append((place.get(writer, -1), readers, size_bytes))
-        return ForwardGraph(tuple(tuple(sorted(each)) for each in before), tuple(crossing))
+        return ForwardGraph(tuple(tuple(sorted(nodes)) for nodes in before), tuple(crossing))
 
     def whole(self, trees: tuple[Tree, ...]) -> Hierarchy:
-        """The hierarchy of all operators; its parts are `trees`."""
+        """Returns the hierarchy of all operators, whose parts are `trees`."""
         return self._hierarchy(Tree(tuple(range(len(self.forward))), trees))
 
     def _hierarchy(self, tree: Tree) -> Hierarchy:
         forward = tuple(self.forward[place] for place in tree.operators)
-        owned = (b for k in forward for b in self._owned.get(k, ()))
+        owned = (owned_operator for k in forward for owned_operator in self._owned.get(k, ()))
         backward = tuple(sorted(owned, key=self._rank.__getitem__))
         children = tuple(map(self._hierarchy, tree.children))
         return Hierarchy(self._cluster(forward, backward, children), forward + backward, children)
@@ -123,25 +124,30 @@ class Roles:
         graph, operators = self._graph, forward + backward
         local = {k: place for place, k in enumerate(operators)}
         taken = [graph.operators[k] for k in operators]
-        written = {v for each in taken for v in each.outputs}
-        read = {v for each in taken for v in each.inputs if graph.producer[v] in self._owner}
+        written = {value for operator in taken for value in operator.outputs}
+        read = {
+            value
+            for operator in taken
+            for value in operator.inputs
+            if graph.producer[value] in self._owner
+        }
         gradients, interface = read - written, leaving(graph, operators)
         part, number = extract(graph, taken, written | gradients, interface)
         return Cluster(
             part,
             len(forward),
             part.results,
-            frozenset(number[v] for v in gradients),
+            frozenset(number[value] for value in gradients),
             tuple(tuple(local[k] for k in child.operators) for child in children),
         )
 
 
 def leaving(graph: RematGraph, operators: Steps) -> set[int]:
-    """Values that `operators` write and others read, or that are results."""
+    """Returns the values of `operators` that other operators read or that are results."""
     inside = frozenset(operators)
     return {
-        v
+        value
         for k in operators
-        for v in graph.operators[k].outputs
-        if v in graph.results or not inside.issuperset(graph.readers[v])
+        for value in graph.operators[k].outputs
+        if value in graph.results or not inside.issuperset(graph.readers[value])
     }

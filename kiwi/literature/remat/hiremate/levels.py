@@ -1,8 +1,8 @@
 """HiRemate: from the smallest clusters to the whole graph (section 3.2.2).
 
-Clusters of equal height are independent: those that differ are solved in parallel processes,
-those that are equal once. The whole is solved for the budget of the task. A graph that is no larger
-than what a plain planner solves is given to one first, and then divided all the same.
+Clusters of equal height are independent. Different ones are solved in parallel processes, equal
+ones once. The whole graph is solved for the budget of the task. A graph small enough for a planner
+without parts is given to that planner first, and is then divided all the same.
 """
 
 import time
@@ -30,23 +30,26 @@ from kiwi.literature.remat.rotor import rotor
 from kiwi.solver.schedule import Schedule
 
 ROUND_SHARE = 0.5
-"""Share of the time left for a round that is not the last."""
+"""The share of the remaining time for a round that is not the last."""
 UNDIVIDED_SHARE = 0.5
-"""Share of the time left for a planner that takes the graph as it is."""
+"""The share of the remaining time for a planner that takes the graph undivided."""
 FEWEST_TOP = 3
-"""Large parts of their own options: what checkpoints at few places can do, in no time."""
+"""The least number of parts of the whole graph. Few large parts with their own options give the
+schedules of few checkpoints, in almost no time."""
 SHORTEST_ROUND = 0.05
-"""No further round is begun if less than this share of the time limit is left."""
+"""No further round begins if less than this share of the time limit is left."""
 
 
 def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
-    """The best schedule that H-ILP recombines, over divisions that grow finer at the top; raises
-    `kiwi.errors.InvalidProblemError` if no backward operator is known."""
+    """Returns the best schedule that H-ILP recombines, over divisions that grow finer at the top.
+
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
     settings = settings or HiremateSettings()
     roles = Roles(task.graph)
     nodes = roles.forward_graph()
     is_small = len(task.graph.operators) <= settings.most_direct
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     rounds, complete = 0, True
 
     def add(planner: Callable[[Task], Finding]) -> None:
@@ -54,7 +57,7 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
         finding = _by(planner, task)
         complete = complete and finding.deterministic
         if finding.schedule is not None:
-            found.append(candidate(task, finding.schedule))
+            candidates.append(candidate(task, finding.schedule))
 
     if is_small:
         add(moccasin)
@@ -68,28 +71,30 @@ def hiremate(task: Task, settings: HiremateSettings | None = None) -> Finding:
                 complete = False
                 break
             trees = partition(nodes, most_top, settings.most_lower)
-            found.append(levels.plan(roles.whole(trees), seconds))
+            candidates.append(levels.plan(roles.whole(trees), seconds))
             rounds += 1
-            if rounds == 1 and not any(c.fits for c in found):
-                for planner in (rotor, fastsa):  # which may do where no combination does
+            if rounds == 1 and not any(proposal.fits for proposal in candidates):
+                for planner in (rotor, fastsa):  # may fit where no combination does
                     add(planner)
-            if any(c.is_least for c in found):
+            if any(proposal.is_least for proposal in candidates):
                 break
-    best = min(found, key=lambda c: c.rank)
+    best = min(candidates, key=lambda proposal: proposal.rank)
     is_repeatable = complete and levels.complete
     return Finding(best.schedule, iterations=rounds, deterministic=is_repeatable)
 
 
 def _by(planner: Callable[[Task], Finding], task: Task) -> Finding:
-    """The result of a planner that sees every operator, with a part of the work and of the
-    remaining time."""
+    """Returns the result of a planner that takes the graph undivided.
+
+    The planner gets `UNDIVIDED_SHARE` of the work and of the remaining time.
+    """
     deadline = time.monotonic() + UNDIVIDED_SHARE * task.remaining_seconds()
     planned_seconds = UNDIVIDED_SHARE * task.time_limit_seconds
     return planner(replace(task, deadline=deadline, time_limit_seconds=planned_seconds))
 
 
 def _sizes(settings: HiremateSettings, count: int) -> list[int]:
-    """Most parts at the top, round by round, until the graph is not divided any more."""
+    """Returns the largest number of parts of the whole graph in each round, in ascending order."""
     sizes = [settings.most_top]
     while settings.most_top < count and sizes[0] >= 2 * FEWEST_TOP:
         sizes.insert(0, sizes[0] // 2)
@@ -103,7 +108,7 @@ def _mapped(steps: Steps, operators: Steps) -> Steps:
 
 
 class _Levels:
-    """The clusters of a hierarchy by height; what was solved is kept from round to round."""
+    """The clusters of a hierarchy by height. Solved clusters are kept from round to round."""
 
     def __init__(self, task: Task, settings: HiremateSettings, pool: Pool) -> None:
         self._task, self._settings, self._pool = task, settings, pool
@@ -112,10 +117,11 @@ class _Levels:
         self.complete = True
         """Whether the clock has left nothing out."""
         self.pricing_seconds = 0.0
-        """The time of the last plan beyond its searches. A finer one takes longer."""
+        """The time of the last `plan` without its searches. A plan of a finer division takes
+        longer."""
 
     def plan(self, root: Hierarchy, seconds: float) -> Candidate:
-        """The best schedule of the whole that was found."""
+        """Returns the best schedule of the whole graph that is found within `seconds`."""
         ends = time.monotonic() + seconds
         self._solve_parts(root, self._settings.parts_share * seconds)
         started = time.monotonic()
@@ -131,22 +137,25 @@ class _Levels:
             left = ends - time.monotonic()
             pair, closed = solve_once(problem, options, budget_bytes, None, left, known)
             self.complete = self.complete and closed
-        found = [fastest] if pair is None else [fastest, self._candidate(root, pair)]
-        return min(found, key=lambda c: c.rank)
+        candidates = [fastest] if pair is None else [fastest, self._candidate(root, pair)]
+        return min(candidates, key=lambda proposal: proposal.rank)
 
     def _fastest_combination(
         self, root: Hierarchy, options: Sequence[Sequence[Option]]
     ) -> tuple[Candidate, list[int] | None]:
-        """The fewest exchanges within the budget, by bisection, and the options chosen if any."""
+        """Returns the combination with the fewest exchanges within the budget, by bisection.
+
+        The second result is the option of each part, or None if the combination is over the budget.
+        """
         chosen = combinations(root.cluster, options)
         low, high = -1, len(chosen) - 1
         count, best = high, self._candidate(root, combined(options, chosen[high]))
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._candidate(root, combined(options, chosen[middle]))
-            if found.rank < best.rank:
-                count, best = middle, found
-            if found.fits:
+            tried = self._candidate(root, combined(options, chosen[middle]))
+            if tried.rank < best.rank:
+                count, best = middle, tried
+            if tried.fits:
                 high = middle
             else:
                 low = middle
@@ -157,9 +166,12 @@ class _Levels:
         return candidate(self._task, Schedule(steps))
 
     def _problem(self, each: Hierarchy) -> PartProblem:
-        """The problem of a cluster, all parts of which are solved."""
+        """Returns the problem of a cluster whose parts are all solved."""
         parts = tuple(
-            tuple((_mapped(f, places), _mapped(b, places)) for f, b in self._options[id(part)])
+            tuple(
+                (_mapped(forward, places), _mapped(backward, places))
+                for forward, backward in self._options[id(part)]
+            )
             for places, part in zip(each.cluster.children, each.children, strict=True)
         )
         return PartProblem(each.cluster, parts, self._settings, self._task.seed)
@@ -175,14 +187,14 @@ class _Levels:
             self._solve_level(levels[height], max(0.0, left))
 
     def _solve_level(self, members: list[Hierarchy], seconds: float) -> None:
-        settings, problems = self._settings, [self._problem(each) for each in members]
-        fresh = [p for p in dict.fromkeys(problems) if p not in self._solved]
+        settings, problems = self._settings, [self._problem(member) for member in members]
+        fresh = [problem for problem in dict.fromkeys(problems) if problem not in self._solved]
         starting = 0.0 if self._pool.started else settings.process_seconds
         parallel = min(settings.workers, len(fresh)) if seconds >= 2 * starting else 1
         left = max(0.0, seconds - starting) if parallel > 1 else seconds
-        each_seconds = left * max(1, parallel) / max(1, len(fresh))
-        solved = self._pool.solve(fresh, each_seconds, parallel)
+        problem_seconds = left * max(1, parallel) / max(1, len(fresh))
+        solved = self._pool.solve(fresh, problem_seconds, parallel)
         self.complete = self.complete and all(complete for _, complete in solved)
         self._solved.update(zip(fresh, (options for options, _ in solved), strict=True))
-        for each, problem in zip(members, problems, strict=True):
-            self._options[id(each)] = self._solved[problem]
+        for member, problem in zip(members, problems, strict=True):
+            self._options[id(member)] = self._solved[problem]

@@ -1,15 +1,16 @@
 """Options of a cluster: ways to run it forward and, later, backward, and what they need.
 
-Between both, an option saves values of the cluster (the *phantom*, section 3.4.1.1). Memory of a
-part is told step by step, without what is counted by whoever runs it: values from outside and
-interface values. What of these is not needed any more, or not written yet, at a step gives
-the correction terms (section 3.4.4.1).
+Between forward and backward, an option saves values of the cluster (the *phantom*, section
+3.4.1.1). The memory of a part is given step by step. It leaves out the values that whoever runs the
+part counts: values from outside and interface values. At each step, some of these values are no
+longer needed or not yet written. They give the correction terms (section 3.4.4.1).
 
-Parts are also combined without a program: each runs once forward and once backward. From the
-fastest options on, one part after the other exchanges its option for a slower one that holds less
-between forward and backward, the cheapest bytes first: along the lower convex hull of each part,
-and where prices are equal the earlier part first, which holds its values longest. This takes no
-search. It gives large graphs a schedule in any time, and H-ILP a solution to start from.
+Parts are also combined without an integer program. Each part then runs once forward and once
+backward. The parts start from their fastest options. One part after the other exchanges its option
+for a slower one that holds less between forward and backward, the cheapest bytes first. The
+exchanges of a part follow its lower convex hull. At equal prices the earlier part comes first,
+because it holds its values longest. This takes no search. It gives large graphs a schedule in any
+time, and H-ILP a solution to start from.
 """
 
 from collections.abc import Sequence, Set
@@ -25,7 +26,7 @@ from kiwi.solver.schedule import Schedule
 
 @dataclass(frozen=True)
 class Option:
-    """One way to run a cluster; `saved_bytes` is the size of its phantom."""
+    """One way to run a cluster. `saved_bytes` is the size of its phantom."""
 
     forward: Part
     backward: Part
@@ -38,11 +39,12 @@ class Option:
 
     @property
     def seconds(self) -> float:
-        """Seconds of both parts."""
+        """The time of both parts."""
         return self.forward.seconds + self.backward.seconds
 
     def is_as_good_as(self, other: "Option") -> bool:
-        """No worse in time, memory and what it needs for the backward part."""
+        """Returns whether the option is no worse in time, in memory and in its needs for the
+        backward part."""
         return (
             self.seconds <= other.seconds
             and self.saved_bytes <= other.saved_bytes
@@ -53,19 +55,21 @@ class Option:
 
 
 def make_option(graph: RematGraph, interface: Set[int], pair: StepPair) -> Option:
-    """The option that runs `pair` of one cluster (or part of it) in `graph`.
+    """Returns the option that runs `pair` of one cluster (or of part of it) in `graph`.
 
-    `interface` are the values it writes for others.
+    `interface` are the values that the cluster writes for others.
     """
     forward, backward = pair
-    made = {v for k in forward for v in graph.operators[k].outputs}
+    made = {value for k in forward for value in graph.operators[k].outputs}
     written = made.union(*(graph.operators[k].outputs for k in backward))
     outputs, reads = made & interface, read_first(graph, backward)
     phantom = frozenset(reads & written - interface)
-    inner, again = written - interface, outputs - reads
+    inner, unread_outputs = written - interface, outputs - reads
     return Option(
         _part(graph, forward, inner, phantom, after=True, born=outputs),
-        _part(graph, backward, inner | again, phantom, after=False, born=interface - outputs),
+        _part(
+            graph, backward, inner | unread_outputs, phantom, after=False, born=interface - outputs
+        ),
         graph.bytes_of(phantom),
     )
 
@@ -79,8 +83,14 @@ def _part(
     after: bool,
     born: Set[int],
 ) -> Part:
-    """The phantom is left behind (`after`) or found at the beginning."""
-    hidden = {v for k in steps for v in (*graph.operators[k].inputs, *graph.operators[k].outputs)}
+    """Returns the forward part (`after`) or the backward part of an option.
+
+    The forward part leaves the phantom in memory, and the backward part finds it there. `inner` are
+    the values that count for the part. `born` are the values that it writes for others.
+    """
+    hidden = {
+        value for k in steps for value in (*graph.operators[k].inputs, *graph.operators[k].outputs)
+    }
     hidden -= inner
     begin, end = (frozenset(), phantom) if after else (phantom, frozenset())
     memory = memory_bytes(graph, Schedule(steps), begin, end, hidden)
@@ -99,15 +109,15 @@ def _part(
 def _substeps(
     graph: RematGraph, steps: Steps, own_bytes: Sequence[int], reads: frozenset[int], born: Set[int]
 ) -> tuple[Substep, ...]:
-    """The substeps that no other one implies. Values of no bytes make no difference."""
-    freed = frozenset(v for v in reads if graph.values[v].size_bytes)
-    born = frozenset(v for v in born if graph.values[v].size_bytes)
+    """Returns the substeps that no other substep implies. Values of zero bytes are left out."""
+    freed = frozenset(value for value in reads if graph.values[value].size_bytes)
+    born = frozenset(value for value in born if graph.values[value].size_bytes)
     unborn: frozenset[int] = frozenset()
     largest: dict[tuple[frozenset[int], frozenset[int]], int] = {}
     first = {
-        v: place
+        value: place
         for place, k in reversed(list(enumerate(steps)))
-        for v in graph.operators[k].outputs
+        for value in graph.operators[k].outputs
     }
     for place in reversed(range(len(steps))):
         operator = graph.operators[steps[place]]
@@ -116,7 +126,9 @@ def _substeps(
         held = own_bytes[place]
         largest[freed, unborn] = max(held, largest.get((freed, unborn), held))
         if not born.isdisjoint(operator.outputs):
-            unborn |= {v for v in operator.outputs if v in born and first[v] == place}
+            unborn |= {
+                value for value in operator.outputs if value in born and first[value] == place
+            }
     kept: list[Substep] = []
     for (freed, unborn), held in reversed(largest.items()):
         step = Substep(held, freed, unborn)
@@ -126,7 +138,8 @@ def _substeps(
 
 
 def plain_options(cluster: Cluster) -> list[StepPair]:
-    """To keep all that the backward part reads, and to recompute the whole forward part."""
+    """Returns two options: keep all that the backward part reads, or recompute the whole forward
+    part."""
     pairs = [(cluster.forward, cluster.backward)]
     if cluster.backward and all(cluster.graph.operators[k].recomputable for k in cluster.forward):
         pairs.append((cluster.forward, (*cluster.forward, *cluster.backward)))
@@ -134,12 +147,17 @@ def plain_options(cluster: Cluster) -> list[StepPair]:
 
 
 def select(options: list[Option], most: int) -> list[Option]:
-    """At most `most` options, none dominated: the fastest, then each time the one farthest away.
+    """Returns at most `most` options, none of which is dominated.
 
-    In its peak as in the text (section 3.4.5), and also in what it saves, which is exchanged.
+    The fastest is taken first, then each time the option farthest from all taken ones. The distance
+    is the difference of peaks, as in the text (section 3.4.5), and of saved bytes, which are
+    exchanged.
     """
     kept: list[Option] = []
-    for option in sorted(options, key=lambda o: (o.seconds, o.saved_bytes, o.peak_bytes)):
+    for option in sorted(
+        options,
+        key=lambda candidate: (candidate.seconds, candidate.saved_bytes, candidate.peak_bytes),
+    ):
         if not any(other.is_as_good_as(option) for other in kept):
             kept.append(option)
     if len(kept) <= most:
@@ -151,31 +169,31 @@ def select(options: list[Option], most: int) -> list[Option]:
         saved = abs(one.saved_bytes - other.saved_bytes) / most_saved
         return abs(one.peak_bytes - other.peak_bytes) / highest + saved
 
-    chosen = [min(kept, key=lambda o: (o.seconds, -o.peak_bytes))]
+    chosen = [min(kept, key=lambda candidate: (candidate.seconds, -candidate.peak_bytes))]
     while len(chosen) < most:
-        left = [o for o in kept if o not in chosen]
-        distance = [min(apart(o, c) for c in chosen) for o in left]
+        left = [candidate for candidate in kept if candidate not in chosen]
+        distance = [min(apart(candidate, taken) for taken in chosen) for candidate in left]
         chosen.append(left[distance.index(max(distance))])
     return [option for option in kept if option in chosen]
 
 
 Exchange = tuple[float, int, int]
-"""Seconds per byte, the part, and its new option."""
+"""Seconds per byte, the part, and the number of its new option."""
 
 
 def combinations(cluster: Cluster, options: Sequence[Sequence[Option]]) -> list[list[int]]:
-    """The option of each part of `cluster`: the fastest, and those after each exchange."""
-    parts = [_exchanges(cluster, part, each) for part, each in enumerate(options)]
-    found = [[fastest for fastest, _ in parts]]
-    exchanges = (exchange for _, each in parts for exchange in each)
+    """Returns combinations of options: the fastest of all parts, then one after each exchange."""
+    parts = [_exchanges(cluster, part, alternatives) for part, alternatives in enumerate(options)]
+    choices = [[fastest for fastest, _ in parts]]
+    exchanges = (exchange for _, part_exchanges in parts for exchange in part_exchanges)
     for _, part, option in sorted(exchanges, key=lambda exchange: exchange[:2]):
-        found.append([*found[-1][:part], option, *found[-1][part + 1 :]])
-    return found
+        choices.append([*choices[-1][:part], option, *choices[-1][part + 1 :]])
+    return choices
 
 
 def combined(options: Sequence[Sequence[Option]], chosen: Sequence[int]) -> StepPair:
-    """Forward and backward operators of a combination."""
-    parts = [each[o] for each, o in zip(options, chosen, strict=True)]
+    """Returns the forward and backward operators of a combination."""
+    parts = [alternatives[number] for alternatives, number in zip(options, chosen, strict=True)]
     forward = (k for option in parts for k in option.forward.steps)
     backward = (k for option in reversed(parts) for k in option.backward.steps)
     return tuple(forward), tuple(backward)
@@ -184,24 +202,36 @@ def combined(options: Sequence[Sequence[Option]], chosen: Sequence[int]) -> Step
 def _exchanges(
     cluster: Cluster, part: int, options: Sequence[Option]
 ) -> tuple[int, list[Exchange]]:
-    """The fastest option, and from it on each time the one whose bytes cost least."""
+    """Returns the number of the fastest option, and the exchanges from there on.
+
+    Each exchange takes the option whose saved bytes cost least.
+    """
     held = [_held_bytes(cluster, option) for option in options]
-    fastest = min(range(len(options)), key=lambda o: (options[o].seconds, options[o].saved_bytes))
-    found, now, price = [], fastest, 0.0
+    fastest = min(
+        range(len(options)),
+        key=lambda number: (options[number].seconds, options[number].saved_bytes),
+    )
+    exchanges, now, price = [], fastest, 0.0
     while True:
-        smaller = [o for o in range(len(options)) if held[o] < held[now]]
+        smaller = [number for number in range(len(options)) if held[number] < held[now]]
         if not smaller:
-            return fastest, found
+            return fastest, exchanges
         slope = {
-            o: (options[o].seconds - options[now].seconds) / (held[now] - held[o]) for o in smaller
+            number: (options[number].seconds - options[now].seconds) / (held[now] - held[number])
+            for number in smaller
         }
-        now = min(smaller, key=lambda o: (slope[o], held[o]))
+        now = min(smaller, key=lambda number: (slope[number], held[number]))
         price = max(price, slope[now])
-        found.append((price, part, now))
+        exchanges.append((price, part, now))
 
 
 def _held_bytes(cluster: Cluster, option: Option) -> int:
-    """The phantom, and what other parts hold for the backward part."""
+    """Returns the bytes of the phantom and of others' values that are held for the backward
+    part."""
     graph = cluster.graph
-    kept = [v for v in option.backward.reads if 0 <= graph.producer[v] < cluster.forward_count]
+    kept = [
+        value
+        for value in option.backward.reads
+        if 0 <= graph.producer[value] < cluster.forward_count
+    ]
     return option.saved_bytes + graph.bytes_of(kept)

@@ -1,4 +1,7 @@
-"""One cluster: combinations of its parts' options, and H-ILP (`kiwi.literature.remat.stages`)."""
+"""The solution of one cluster: combinations of its parts' options, and H-ILP.
+
+The integer program is `kiwi.literature.remat.stages`.
+"""
 
 import time
 from collections.abc import Sequence
@@ -19,27 +22,32 @@ from kiwi.literature.remat.stages import Node, Part, StageGraph, StageProgram, S
 from kiwi.solver.mathopt_run import solve_model
 
 GAP = 1e-3
-"""Parts are priced by options that are themselves approximate: no need for more."""
+"""The relative gap at which H-ILP ends. Options of parts are approximate, so that a smaller gap is
+of no use."""
 CELLS_PER_SECOND = 10_000
-"""Terms that are written down in a second, roughly."""
+"""The number of terms of a program that are written down in a second, roughly. A program that would
+take longer than its time is not begun."""
 
 Options = tuple[StepPair, ...]
-"""The ways to run a cluster, in its own numbers."""
+"""The ways to run a cluster, in the cluster's own numbers."""
 
 
 @dataclass(frozen=True)
 class HiremateSettings:
     """How graphs are divided, and how the parts are solved.
 
-    - `most_top`, `most_lower`: most parts of the whole graph and of a cluster (M^t, M^l).
-    - `most_at_all`: the whole is divided again into twice as many parts, up to this number. At
-      first it is divided into fewer, down to `FEWEST_TOP`.
-    - `most_options`: most options of a cluster. `peak_budgets`, `save_budgets`: the budgets for
-      which a cluster is solved.
-    - `parts_share`: share of the time limit for all clusters except the whole.
+    - `most_top`, `most_lower`: the largest number of parts of the whole graph and of a cluster
+      (M^t, M^l).
+    - `most_at_all`: in later rounds the whole graph is divided into twice as many parts, up to this
+      number. In the first rounds it is divided into fewer, down to `FEWEST_TOP`.
+    - `most_options`: the largest number of options of a cluster.
+    - `peak_budgets`, `save_budgets`: the numbers of peak and save budgets for which a cluster is
+      solved.
+    - `parts_share`: the share of the time limit for all clusters except the whole graph.
     - `most_direct`: a graph with at most this many operators is first given to `moccasin`.
-    - `workers`: parallel processes. `process_seconds`: roughly the time of starting them. Levels
-      with less than twice the time are solved in this process unless the others already run.
+    - `workers`: the number of parallel processes.
+    - `process_seconds`: roughly the time of starting them. A level with less than twice this time
+      is solved in this process unless the others already run.
     """
 
     most_top: int = 12
@@ -65,8 +73,11 @@ class PartProblem:
 
 
 def solve_part(problem: PartProblem, seconds: float) -> tuple[Options, bool]:
-    """Options of a cluster: combinations of its parts', then for budgets as far as time goes; and
-    whether the clock left nothing out."""
+    """Returns options of a cluster, and whether the clock left nothing out.
+
+    The options are combinations of its parts' options, then H-ILP's for budgets as far as `seconds`
+    go.
+    """
     cluster, deadline = problem.cluster, time.monotonic() + seconds
     pairs, complete = plain_options(cluster), True
     if cluster.children and cluster.backward:
@@ -84,8 +95,8 @@ def solve_part(problem: PartProblem, seconds: float) -> tuple[Options, bool]:
             pair, closed = solve_once(problem, options, peak_bytes, save_bytes, share)
             complete = complete and closed
             pairs += [] if pair is None else [pair]
-    found = dict.fromkeys(pairs)
-    made = [make_option(cluster.graph, cluster.interface, pair) for pair in found]
+    distinct = dict.fromkeys(pairs)
+    made = [make_option(cluster.graph, cluster.interface, pair) for pair in distinct]
     selected = select(made, problem.settings.most_options)
     return tuple((option.forward.steps, option.backward.steps) for option in selected), complete
 
@@ -98,11 +109,13 @@ def solve_once(
     seconds: float,
     known: Sequence[int] | None = None,
 ) -> tuple[StepPair | None, bool]:
-    """The best way that HiGHS finds to run a cluster within the budgets, or None; and whether the
-    clock did not end the search.
+    """Returns the best way that HiGHS finds to run a cluster within the budgets, or None.
 
-    A program that would take `seconds` to write down is not begun. `save_bytes`: None for the whole
-    graph; `known`: a combination (an option for each part) to start from.
+    The second result is False if the clock ended the search or left no time for it. A program that
+    would take `seconds` to write down is not begun.
+
+    - `save_bytes`: the save budget; None for the whole graph.
+    - `known`: a combination (an option for each part) to start from.
     """
     options = fewer_options(options, problem.settings.most_options)
     graph = stage_graph(problem.cluster, options, is_whole=save_bytes is None)
@@ -121,7 +134,7 @@ def solve_once(
 
 
 def _cells(graph: StageGraph) -> int:
-    """About how many terms the program has."""
+    """Returns about how many terms the program has."""
     return sum(
         (last - k + 1) * sum(5 + len(part.substeps) for part in graph.nodes[k].parts)
         for k, last in enumerate(graph.latest)
@@ -129,7 +142,7 @@ def _cells(graph: StageGraph) -> int:
 
 
 def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
-    """(peak, save), evenly spaced (section 2.6)."""
+    """Returns pairs (peak budget, save budget) in bytes, evenly spaced (section 2.6)."""
     cluster = problem.cluster
     block = _with_loss(cluster)
     low, high = largest_working_set(block).size_bytes, order_peak_bytes(block)
@@ -141,7 +154,7 @@ def _budgets(problem: PartProblem) -> list[tuple[int, int]]:
 
 
 def _with_loss(cluster: Cluster) -> RematGraph:
-    """The cluster with a loss in place of the rest of the graph, as a plain graph."""
+    """Returns the cluster as a plain graph, with a loss in place of the rest of the step."""
     loss = Operator("loss", 0.0, tuple(cluster.outputs), tuple(cluster.gradients), 0, False)
     operators = cluster.graph.operators
     first = cluster.forward_count
@@ -151,48 +164,59 @@ def _with_loss(cluster: Cluster) -> RematGraph:
 
 
 def part_options(problem: PartProblem) -> list[list[Option]]:
-    """The options of each part, with their prices within the cluster."""
+    """Returns the options of each part, priced within the cluster."""
     cluster = problem.cluster
-    found = []
+    priced = []
     for operators, pairs in zip(cluster.children, problem.parts, strict=True):
         interface = leaving(cluster.graph, operators)
-        found.append([make_option(cluster.graph, interface, pair) for pair in pairs])
-    return found
+        priced.append([make_option(cluster.graph, interface, pair) for pair in pairs])
+    return priced
 
 
 def fewer_options(options: Sequence[Sequence[Option]], most: int) -> list[list[Option]]:
-    """The options that take part in H-ILP: half of `most` on average (section 3.4.5)."""
+    """Returns the options that take part in H-ILP: on average half of `most` per part (section
+    3.4.5)."""
     room, total = most * len(options) // 2, max(1, sum(map(len, options)))
-    return [select(list(each), max(1, room * len(each) // total)) for each in options]
+    return [
+        select(list(alternatives), max(1, room * len(alternatives) // total))
+        for alternatives in options
+    ]
 
 
 def stage_graph(
     cluster: Cluster, options: Sequence[Sequence[Option]], *, is_whole: bool
 ) -> StageGraph:
-    """Parts forward, the loss, parts backward in reverse."""
+    """Returns the stage graph: parts forward, the loss, parts backward in reverse.
+
+    `is_whole` says that the cluster is the whole graph, in which the loss reads and writes nothing.
+    """
     count, nodes = len(options), []
-    for each in options:
-        again = (cluster.graph.operators[k].recomputable for o in each for k in o.forward.steps)
-        nodes.append(Node(tuple(o.forward for o in each), repeatable=all(again)))
+    for alternatives in options:
+        again = (
+            cluster.graph.operators[k].recomputable
+            for option in alternatives
+            for k in option.forward.steps
+        )
+        nodes.append(Node(tuple(option.forward for option in alternatives), repeatable=all(again)))
     reads = frozenset() if is_whole else cluster.outputs
     gradients = frozenset() if is_whole else cluster.gradients
     nodes.append(Node((Part((), 0.0, reads, (Substep(0),)),)))
-    behind: dict[int, int] = {}
+    backward_nodes: dict[int, int] = {}
     phantom_bytes: dict[int, dict[int, int]] = {}
     for child in reversed(range(count)):
         if any(k >= cluster.forward_count for k in cluster.children[child]):
-            behind[child] = len(nodes)
-            sizes = {o: option.saved_bytes for o, option in enumerate(options[child])}
-            phantom_bytes[len(nodes)] = {o: size for o, size in sizes.items() if size}
-            nodes.append(Node(tuple(o.backward for o in options[child]), forward=child))
+            backward_nodes[child] = len(nodes)
+            sizes = {number: option.saved_bytes for number, option in enumerate(options[child])}
+            phantom_bytes[len(nodes)] = {number: size for number, size in sizes.items() if size}
+            nodes.append(Node(tuple(option.backward for option in options[child]), forward=child))
     writer = dict.fromkeys(gradients, count)
     for child, operators in enumerate(cluster.children):
-        for v in sorted(leaving(cluster.graph, operators)):
-            is_forward = cluster.graph.producer[v] < cluster.forward_count
-            writer[v] = child if is_forward else behind[child]
+        for value in sorted(leaving(cluster.graph, operators)):
+            is_forward = cluster.graph.producer[value] < cluster.forward_count
+            writer[value] = child if is_forward else backward_nodes[child]
     return StageGraph(
         tuple(nodes),
-        {v: cluster.graph.values[v].size_bytes for v in writer},
+        {value: cluster.graph.values[value].size_bytes for value in writer},
         writer,
         cluster.interface if is_whole else cluster.interface - cluster.outputs,
         phantom_bytes,

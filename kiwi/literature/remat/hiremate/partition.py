@@ -1,20 +1,21 @@
 """H-Partition (Zhao's thesis, section 3.3, algorithm 7): forward operators in recursive groups.
 
-**Graph.** Nodes are forward operators. There is an edge p → q where q reads from p, and where a
-backward operator of p depends on one of q: both directions of the step then run through convex
-groups without cycles (property 1).
+**Graph.** Nodes are forward operators. There is an edge p → q if q reads from p, or if a backward
+operator of p depends on one of q. Both directions of the step then run through convex groups
+without cycles (property 1).
 
-**Candidates.** For each node x, all nodes on the ways from its immediate dominator a(x) to x,
-with and without either end. Candidates whose heads differ may overlap; their union is convex
-(theorem 3.3.2). The cheapest by equation 3.1 becomes a group, and candidates that touch it
-take it in whole; those that grow too large are dropped.
+**Candidates.** For each node x, a candidate is the set of all nodes on the paths from its immediate
+dominator a(x) to x, with or without either end. Candidates whose heads differ may overlap, and
+their union is convex (theorem 3.3.2). The candidate that is cheapest by equation 3.1 becomes a
+group. Candidates that touch the group take it in whole, and are dropped if they grow too large.
 
-Differs from the text in two points. Nodes without predecessors are left out when dominators
-are sought (but for the first): else a single operator that reads arguments alone makes the
-virtual root dominate all that follows. No way leads back into them, so that groups stay convex.
-And where few candidates are small enough (steps from JAX have no dominators within layers: sums of
-the residual stream are made by their readers), neighbours in topological order are joined, cheapest
-first: runs are convex in any graph, and the hierarchy stays as deep as the logarithm of the graph.
+The partition differs from the text in two points. First, nodes without predecessors, except the
+first node, are left out when dominators are computed. Otherwise a single operator that reads only
+arguments would make the virtual root dominate all that follows. No path leads back into these
+nodes, so that groups stay convex. Second, if few candidates are small enough, neighbours in
+topological order are joined, cheapest first. (Steps from JAX have no dominators within layers,
+because the readers of the residual stream make its sums.) Runs of neighbours are convex in any
+graph, and the depth of the hierarchy stays logarithmic.
 """
 
 import heapq
@@ -23,15 +24,16 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 
 ALPHA = 0.5
-"""Exponent of the number of operators in equation 3.1."""
+"""The exponent of the number of operators in equation 3.1."""
 ROOT = -1
+"""The virtual root, which precedes all nodes without predecessors."""
 LEAST_PROGRESS = 0.75
-"""A level that leaves more of its nodes than this share is divided into runs instead."""
+"""A level whose groups number more than this share of its nodes is divided into runs instead."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A group of operators; a leaf has one operator and no children."""
+    """A group of operators. A leaf has one operator and no children."""
 
     operators: tuple[int, ...]
     children: tuple["Tree", ...] = ()
@@ -39,11 +41,11 @@ class Tree:
 
 @dataclass(frozen=True)
 class ForwardGraph:
-    """The graph to divide: nodes 0 … n - 1 in topological order.
+    """The graph to divide, with nodes 0 … n - 1 in topological order.
 
     - `before[q]`: the nodes with an edge to q.
-    - `crossing`: values as (writer or -1, readers, bytes). They cross the border of a group unless
-      writer and readers are all inside, or all outside.
+    - `crossing`: values as (writer or -1, readers, bytes). A value crosses the border of a group
+      unless its writer and readers are all inside, or all outside.
     """
 
     before: tuple[tuple[int, ...], ...]
@@ -51,7 +53,8 @@ class ForwardGraph:
 
 
 def partition(graph: ForwardGraph, most_top: int, most_lower: int) -> tuple[Tree, ...]:
-    """At most `most_top` trees in topological order, each of at most `most_lower` children."""
+    """Returns at most `most_top` trees in topological order. A node of a tree has at most
+    `most_lower` children."""
     trees = [Tree((k,)) for k in range(len(graph.before))]
     while len(trees) > most_top:
         level = _Level(graph, trees, most_lower)
@@ -70,16 +73,16 @@ def _joined(members: list[Tree]) -> Tree:
 
 
 def condensed(graph: ForwardGraph, trees: Sequence[Tree]) -> list[set[int]]:
-    """For each tree the other trees with an edge to it."""
+    """Returns, for each tree, the other trees with an edge to it."""
     place = {k: index for index, tree in enumerate(trees) for k in tree.operators}
     return [
-        {place[p] for k in tree.operators for p in graph.before[k]} - {index}
+        {place[predecessor] for k in tree.operators for predecessor in graph.before[k]} - {index}
         for index, tree in enumerate(trees)
     ]
 
 
 def _ordered(graph: ForwardGraph, trees: list[Tree]) -> list[Tree]:
-    """Topological order, by the first operator where there is a choice."""
+    """Returns the trees in topological order, by their first operators if there is a choice."""
     sorter = TopologicalSorter(dict(enumerate(condensed(graph, trees))))
     sorter.prepare()
     ready: list[tuple[int, int]] = []
@@ -94,7 +97,7 @@ def _ordered(graph: ForwardGraph, trees: list[Tree]) -> list[Tree]:
 
 
 class _Level:
-    """One phase of algorithm 7: nodes are `trees`, which `groups` joins."""
+    """One phase of algorithm 7. The nodes are `trees`, which `groups` or `runs` joins."""
 
     def __init__(self, graph: ForwardGraph, trees: Sequence[Tree], most: int) -> None:
         self._graph, self._trees, self._most = graph, trees, most
@@ -107,7 +110,7 @@ class _Level:
             self._add(candidate)
 
     def groups(self, most_top: int) -> list[list[int]]:
-        """The nodes by group, single ones included."""
+        """Returns the nodes of each group, single nodes included."""
         group_of = {k: frozenset((k,)) for k in range(len(self._trees))}
         count = len(self._trees)
         while self._heap and count > most_top:
@@ -122,7 +125,7 @@ class _Level:
         return [sorted(group) for group in dict.fromkeys(group_of.values())]
 
     def runs(self, most_top: int) -> list[list[int]]:
-        """Neighbours in topological order, joined two by two, the cheapest first."""
+        """Returns neighbours in topological order, joined two by two, the cheapest pair first."""
         count = len(self._trees)
         end_of = {k: k + 1 for k in range(count)}
         start_of = {end: start for start, end in end_of.items()}
@@ -144,7 +147,7 @@ class _Level:
         return self._score(frozenset(range(start, end))), start, middle, end
 
     def _grow_candidates(self, chosen: frozenset[int]) -> None:
-        touched = {c for k in chosen for c in self._touching[k]}
+        touched = {index for k in chosen for index in self._touching[k]}
         for index in sorted(touched):
             candidate = self._candidates[index]
             if chosen <= candidate or candidate <= chosen:
@@ -163,28 +166,28 @@ class _Level:
         heapq.heappush(self._heap, (self._score(candidate), min(candidate), index))
 
     def _score(self, candidate: frozenset[int]) -> float:
-        """Equation 3.1."""
+        """Returns the price of a candidate (equation 3.1)."""
         touching = {value for k in candidate for value in self._values[k]}
         size_bytes = 0
         for value in touching:
-            writer, readers, bytes_ = value
+            writer, readers, value_bytes = value
             inside = sum(k in candidate for k in readers) + (writer in candidate)
             if inside <= len(readers):
-                size_bytes += bytes_
+                size_bytes += value_bytes
         operators = sum(len(self._trees[k].operators) for k in candidate)
         return size_bytes * operators**ALPHA
 
     def _crossing_values(self) -> list[list[tuple[int, tuple[int, ...], int]]]:
-        """The values that each node writes or reads, between nodes of this level."""
+        """Returns, for each node, the values between nodes that it writes or reads."""
         place = {k: index for index, tree in enumerate(self._trees) for k in tree.operators}
-        found: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in self._trees]
+        crossing: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in self._trees]
         for writer, readers, size_bytes in self._graph.crossing:
             home = place.get(writer, ROOT)
             around = tuple(sorted({place.get(k, ROOT) for k in readers} - {home}))
             if around:
                 for k in {home, *around} - {ROOT}:
-                    found[k].append((home, around, size_bytes))
-        return found
+                    crossing[k].append((home, around, size_bytes))
+        return crossing
 
     def _all_candidates(self) -> Iterator[frozenset[int]]:
         sources = {k for k, leaders in enumerate(self._before) if not leaders and k}
@@ -206,7 +209,7 @@ class _Level:
         yield from self._sources_with_reader(sources)
 
     def _sources_with_reader(self, sources: set[int]) -> Iterator[frozenset[int]]:
-        """Joins a source that only one node reads to that node."""
+        """Yields pairs of a source that only one node reads and that node."""
         readers: dict[int, list[int]] = {k: [] for k in sources}
         for k, leaders in enumerate(self._before):
             for source in leaders & sources:
@@ -217,9 +220,9 @@ class _Level:
 
 
 def immediate_dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """The immediate dominator of each node (Cooper, Harvey, Kennedy 2001, on an acyclic graph).
+    """Returns each node's immediate dominator (Cooper, Harvey, Kennedy 2001, on an acyclic graph).
 
-    Keys are in topological order; `ROOT` precedes all nodes without predecessors.
+    Keys are in topological order. `ROOT` precedes all nodes without predecessors.
     """
     parent: dict[int, int] = {}
     depth = {ROOT: 0}
@@ -238,14 +241,14 @@ def immediate_dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
 def _between(
     before: Mapping[int, Sequence[int]], head: int, node: int, most: int
 ) -> set[int] | None:
-    """The nodes strictly between a dominator and a node, None if there are more than `most`."""
-    found: set[int] = set()
+    """Returns the nodes strictly between dominator and node; None if more than `most`."""
+    inside: set[int] = set()
     pending = [k for k in before[node] if k != head]
     while pending:
         k = pending.pop()
-        if k not in found:
-            found.add(k)
-            if len(found) > most:
+        if k not in inside:
+            inside.add(k)
+            if len(inside) > most:
                 return None
-            pending += [p for p in before[k] if p != head]
-    return found
+            pending += [predecessor for predecessor in before[k] if predecessor != head]
+    return inside

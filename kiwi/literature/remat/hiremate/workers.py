@@ -1,9 +1,8 @@
-"""Clusters solved in processes of their own.
+"""Worker processes that solve clusters.
 
-Each is `python -m kiwi.literature.remat.hiremate.workers`.
-
-A process reads pickled (problem, seconds) and writes pickled answers until its input ends.
-Pools of the standard library import the caller's main module again, or fork a process with threads.
+A worker is `python -m kiwi.literature.remat.hiremate.workers`. It reads pickled (problem, seconds)
+and writes pickled answers until its input ends. Pools of the standard library are not used, because
+they import the caller's main module again, or fork a process with threads.
 """
 
 import os
@@ -20,7 +19,10 @@ Worker = subprocess.Popen[bytes]
 
 
 class Pool:
-    """At most `count` worker processes, `started` when first needed; none for 0 or 1."""
+    """At most `count` worker processes, `started` when first needed.
+
+    There are none if `count` is 0 or 1.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count if count > 1 else 0
@@ -29,8 +31,12 @@ class Pool:
     def solve(
         self, problems: Sequence[PartProblem], seconds: float, parallel: int = 2
     ) -> list[tuple[Options, bool]]:
-        """`solve_part` of each problem, in order; `seconds` for each; here if not `parallel`."""
-        large = sum(bool(p.cluster.children) for p in problems)
+        """Returns `solve_part` of each problem, in order, with `seconds` for each.
+
+        The problems are solved in this process if `parallel` is below 2 or fewer than two of them
+        have parts.
+        """
+        large = sum(bool(problem.cluster.children) for problem in problems)
         if not self._count or parallel < 2 or large < 2:
             return [solve_part(problem, seconds) for problem in problems]
         while len(self.started) < min(self._count, len(problems)):
@@ -40,7 +46,7 @@ class Pool:
             return list(threads.map(lambda problem: _ask(idle, problem, seconds), problems))
 
     def close(self) -> None:
-        """Ends the workers: their input ends."""
+        """Ends the workers by ending their input."""
         for worker in self.started:
             worker.communicate()
         self.started.clear()
@@ -52,8 +58,8 @@ def _start() -> Worker:
 
 
 def _ask(idle: list[Worker], problem: PartProblem, seconds: float) -> tuple[Options, bool]:
-    """A worker that died solves nothing more: the answer is then found here."""
-    worker = idle.pop()  # there is one for each thread
+    """Returns a worker's answer. If the worker has died, the problem is solved in this process."""
+    worker = idle.pop()  # there is a worker for each thread
     to, back = cast(BinaryIO, worker.stdin), cast(BinaryIO, worker.stdout)
     try:
         pickle.dump((problem, seconds), to)
@@ -68,7 +74,7 @@ def _ask(idle: list[Worker], problem: PartProblem, seconds: float) -> tuple[Opti
 def main() -> None:
     """Answers one problem after the other."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a solver prints must not mix with answers
+    os.dup2(2, 1)  # a solver's output must not mix with answers
     while True:
         try:
             problem, seconds = pickle.load(sys.stdin.buffer)

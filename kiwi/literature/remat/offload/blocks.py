@@ -1,4 +1,5 @@
-"""Blocks as OffMate sees them: three ways to run each, and the weights that they use together."""
+"""Blocks as OffMate sees them: three ways to run each block, and the weights that blocks use
+together."""
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
@@ -11,10 +12,11 @@ from kiwi.literature.remat.offload.host import Host, Update
 class BlockOption:
     """One way to run a block.
 
-    - `forward`, `backward`: its operators; their seconds leave out updates.
-    - `stored_bytes`: what stays on the device in between, the block's output included.
-    - `sent`: values that go to the host in between, `sent_bytes` together.
-    - `forward_peak_bytes`, `backward_peak_bytes`: as of `kiwi.literature.remat.chain.Option`.
+    - `forward`, `backward`: its operators.
+    - `forward_seconds`, `backward_seconds`: their time without updates.
+    - `stored_bytes`: the memory that stays on the device between both, the block's output included.
+    - `sent`, `sent_bytes`: the values that go to the host between both, and their total size.
+    - `forward_peak_bytes`, `backward_peak_bytes`: as in `kiwi.literature.remat.chain.Option`.
     """
 
     forward: Steps
@@ -29,24 +31,27 @@ class BlockOption:
 
 
 def block_options(borders: Borders, host: Host, index: int) -> tuple[BlockOption, ...]:
-    """The options of each block in Zhao's thesis (section 4.4): keep everything that backward
-    reads; keep nothing and run forward again; or send values to the host that take longer to
-    compute than to copy, and compute the rest again."""
+    """Returns the options of a block in Zhao's thesis (section 4.4), without repetition.
+
+    The block keeps all that its backward part reads; or it keeps nothing and runs forward again; or
+    it sends to the host the values that take longer to compute than to copy, and computes the
+    others again.
+    """
     graph, forward = borders.graph, borders.groups.forward[index]
-    made = {v for k in forward for v in graph.operators[k].outputs} - borders.shared
+    made = {value for k in forward for value in graph.operators[k].outputs} - borders.shared
     read = (read_first(graph, borders.groups.backward[index]) & made) - borders.handed_on[index + 1]
     again = ancestors(graph, forward, read)
-    found = [_option(borders, host, index, (), frozenset())]
+    options = [_option(borders, host, index, (), frozenset())]
     if all(graph.operators[k].recomputable for k in again):
-        found.append(_option(borders, host, index, again, frozenset()))
-    found.append(_option(borders, host, index, *_cheap(borders, host, index, read)))
-    return tuple(dict.fromkeys(found))
+        options.append(_option(borders, host, index, again, frozenset()))
+    options.append(_option(borders, host, index, *_cheap(borders, host, index, read)))
+    return tuple(dict.fromkeys(options))
 
 
 def _cheap(
     borders: Borders, host: Host, index: int, read: Set[int]
 ) -> tuple[Steps, frozenset[int]]:
-    """Operators that are computed again rather than copied, and the values that are copied."""
+    """Returns the operators that are computed again, and the values that are copied instead."""
     graph, needed = borders.graph, set(read)
     again: list[int] = []
     sent: set[int] = set()
@@ -66,7 +71,7 @@ def _option(
     borders: Borders, host: Host, index: int, again: Steps, sent: frozenset[int]
 ) -> BlockOption:
     graph, groups = borders.graph, borders.groups
-    updates = {each.operator for each in host.updates}
+    updates = {update.operator for update in host.updates}
     option = borders.option(index, groups.forward[index], again + groups.backward[index])
     sent_bytes = graph.bytes_of(sent)
     return BlockOption(
@@ -84,12 +89,14 @@ def _option(
 
 @dataclass(frozen=True)
 class Group:
-    """Weights that the same windows of a step use, with what updates them.
+    """Weights that the same windows of a step use, with the operators that update them.
 
-    - `uses`: windows in which operators other than updates read them, in order.
+    - `uses`: the windows in which operators other than updates read the weights, in ascending
+      order.
     - `updated`: the window of the updates.
-    - `weights`, `states`: inputs of the graph: those that are read elsewhere, and those that only
-      updates read. `gradient_bytes`: of what the updates read besides.
+    - `weights`: inputs of the graph that operators other than updates read.
+    - `states`: inputs of the graph that only updates read.
+    - `gradient_bytes`: the size of the other values that the updates read.
     """
 
     uses: tuple[int, ...]
@@ -102,27 +109,41 @@ class Group:
     @property
     def gap(self) -> range:
         """The longest run of windows between two uses."""
-        gaps = [range(a + 1, b) for a, b in zip(self.uses, self.uses[1:], strict=False)]
+        gaps = [
+            range(use + 1, following)
+            for use, following in zip(self.uses, self.uses[1:], strict=False)
+        ]
         return max(gaps, key=len, default=range(0))
 
 
 def groups_of(borders: Borders, host: Host) -> tuple[Group, ...]:
-    """The weights of all updates; windows as of `forward_window` and `backward_window`."""
+    """Returns the groups of the weights of all updates.
+
+    Windows are numbered by `forward_window` and `backward_window`.
+    """
     graph, count = borders.graph, len(borders.stages)
-    window = {k: forward_window(s) for s, group in enumerate(borders.groups.forward) for k in group}
-    for s, group in enumerate(borders.groups.backward):
-        window |= dict.fromkeys(group, backward_window(s, count))
-    updating = {each.operator for each in host.updates}
-    found: dict[tuple[tuple[int, ...], int], list[Update]] = {}
+    window = {
+        k: forward_window(stage)
+        for stage, group in enumerate(borders.groups.forward)
+        for k in group
+    }
+    for stage, group in enumerate(borders.groups.backward):
+        window |= dict.fromkeys(group, backward_window(stage, count))
+    updating = {update.operator for update in host.updates}
+    updates_of: dict[tuple[tuple[int, ...], int], list[Update]] = {}
     for update in host.updates:
-        reading = (k for v in update.overwrites for k in graph.readers[v] if k not in updating)
+        reading = (
+            k for value in update.overwrites for k in graph.readers[value] if k not in updating
+        )
         uses = tuple(sorted({window.get(k, 0) for k in reading}))
-        found.setdefault((uses, window[update.operator]), []).append(update)
+        updates_of.setdefault((uses, window[update.operator]), []).append(update)
     groups = []
-    for (uses, updated), updates in found.items():
-        over = sorted({v for update in updates for v in update.overwrites})
-        weights = tuple(v for v in over if not updating.issuperset(graph.readers[v]))
-        states = tuple(v for v in over if v not in weights)
+    for (uses, updated), updates in updates_of.items():
+        overwritten = sorted({value for update in updates for value in update.overwrites})
+        weights = tuple(
+            value for value in overwritten if not updating.issuperset(graph.readers[value])
+        )
+        states = tuple(value for value in overwritten if value not in weights)
         gradients = gradient_values(borders, updates)
         sizes = weights, states, graph.bytes_of(gradients)
         groups.append(Group(uses, updated, tuple(updates), *sizes))
@@ -130,16 +151,21 @@ def groups_of(borders: Borders, host: Host) -> tuple[Group, ...]:
 
 
 def gradient_values(borders: Borders, updates: Iterable[Update]) -> set[int]:
-    """The values that updates read beside the inputs of the graph."""
-    read = (v for each in updates for v in borders.graph.operators[each.operator].inputs)
-    return {v for v in read if borders.graph.producer[v] >= 0}
+    """Returns the values that updates read beside the inputs of the graph."""
+    read = (
+        value for update in updates for value in borders.graph.operators[update.operator].inputs
+    )
+    return {value for value in read if borders.graph.producer[value] >= 0}
 
 
 def forward_window(stage: int) -> int:
-    """Window 0 is in front of the first block; windows are numbered through the step."""
+    """Returns the window of a stage's forward part.
+
+    Window 0 is in front of the first block. Windows are numbered through the step.
+    """
     return 1 + stage
 
 
 def backward_window(stage: int, count: int) -> int:
-    """The backward part of a block, of `count` blocks."""
+    """Returns the window of a stage's backward part, for `count` blocks."""
     return 2 * count - stage

@@ -1,11 +1,13 @@
 """FastSA with offloading (Imanishi et al., NeurIPS 2023, appendix B.3).
 
-Annealing on single operators, in which values may also be fetched from the host in front of a
-reader. The text adds a fixed cost for every fetch and for every value that is offloaded; here the
-cost of a fetch is a share of the time of its copies, both ways. As copies overlap with computing,
-the right share is not known: several are tried, from the given order and from the schedule of plain
-FastSA, and the schedules compared as they are simulated. When to copy is found behind the annealing
-(`pacing`), which takes values to leave at once: where they cannot, it is repeated for less memory.
+Single operators are annealed, and values may also be fetched from the host in front of a reader.
+The text adds a fixed cost for every fetch and for every value that is offloaded. Here the cost of a
+fetch is a share of the time of its copies, both ways. The right share is not known, because copies
+overlap with computing. Several shares are therefore tried, from the given order and from the
+schedule of plain FastSA, and the schedules are compared by simulation.
+
+The times of copies are chosen after the annealing (`pacing`). The annealing assumes that values
+leave at once. If they cannot, it is repeated for less memory.
 """
 
 import itertools
@@ -29,11 +31,14 @@ from kiwi.literature.remat.result import Task
 from kiwi.solver.schedule import Schedule
 
 PRICES = (1.0, 0.3, 0.1, 0.03)
+"""The shares of the time of copies that are tried as the cost of a fetch."""
 ROUNDS, LEAST_SHARE = 2, 16
-"""The number of annealing rounds, each for this share of the memory less at most."""
+"""The largest number of annealing rounds. Each round lowers the memory by at most 1 /
+`LEAST_SHARE`."""
 SHARES = (*PAPER_SHARES[:-1], 1.0)
+"""The relative frequencies of the kinds of moves: the paper's, and fetches."""
 HEAT, LEAST_HEAT = 0.3, 1e-3
-"""The first temperature, in mean times of an operator, and that of the text, at least."""
+"""The first temperature in mean times of an operator, and its least value, which is the text's."""
 
 
 def fastsa_offload(
@@ -43,10 +48,12 @@ def fastsa_offload(
     first: AnnealingSettings = FIRST_STAGE,
     second: AnnealingSettings = SECOND_STAGE,
 ) -> OffloadFinding:
-    """The best schedule of all prices: as many moves as plain FastSA makes, which comes first.
+    """Returns the best schedule over all prices; plain FastSA runs first.
 
-    `prices`: shares of the time of copies that are tried; `first`, `second`: the stages of plain
-    FastSA.
+    All runs with fetches together make as many moves as plain FastSA.
+
+    - `prices`: the shares of the time of copies that are tried.
+    - `first`, `second`: the stages of plain FastSA.
     """
     plain = fastsa(task, first, second)
     order = Schedule(task.graph.order)
@@ -54,52 +61,61 @@ def fastsa_offload(
     schedules, deterministic = [OffloadSchedule(best.steps)], plain.deterministic
     seconds = task.time_limit_seconds / (2 * len(prices) * ROUNDS)
     for price, start in itertools.product(prices, (order, best)):
-        found, completed = _annealed(task, host, price, start, seconds)
+        annealed, completed = _annealed(task, host, price, start, seconds)
         deterministic = deterministic and completed
-        schedules += found
+        schedules += annealed
     return OffloadFinding(best_schedule(task, host, schedules), deterministic=deterministic)
 
 
 def _annealed(
     task: Task, host: Host, price: float, start: Schedule, seconds: float
 ) -> tuple[list[OffloadSchedule], bool]:
-    """Schedules for one price, and whether the moves were made in time; `seconds`: by which the
-    moves of one run are planned."""
+    """Returns schedules for one price, and whether the moves were made in time.
+
+    The number of moves of one run is derived from `seconds`.
+    """
     graph, budget_bytes = task.graph, task.budget_bytes
     heat = max(LEAST_HEAT, HEAT / max(1, len(graph.operators)))
     cooling = replace(SECOND_STAGE, first_temperature=heat, last_temperature=1e-4 * heat)
     (settings,) = within_time(seconds, replace(cooling, shares=SHARES))
-    movable = [v for v, k in enumerate(graph.producer) if k >= 0 and v not in host.stays]
-    sizes = {v: graph.values[v].size_bytes for v in movable}
-    fetched = {v: price * host.both_ways_seconds(size) for v, size in sizes.items()}
+    movable = [
+        value
+        for value, writer in enumerate(graph.producer)
+        if writer >= 0 and value not in host.stays
+    ]
+    sizes = {value: graph.values[value].size_bytes for value in movable}
+    fetched = {value: price * host.both_ways_seconds(size) for value, size in sizes.items()}
     schedules, completed = [], True
     for _ in range(ROUNDS):
-        own = replace(task, budget_bytes=max(1, budget_bytes))
-        found = run_annealing(own, graph, start, settings, fetch_seconds=fetched)
-        completed = completed and found.completed
-        schedules.append(with_fetches(task, host, found.schedule, list(fetched)))
+        tightened_task = replace(task, budget_bytes=max(1, budget_bytes))
+        outcome = run_annealing(tightened_task, graph, start, settings, fetch_seconds=fetched)
+        completed = completed and outcome.completed
+        schedules.append(with_fetches(task, host, outcome.schedule, list(fetched)))
         excess_bytes = simulate(graph, host, schedules[-1]).peak_bytes - task.budget_bytes
-        if excess_bytes <= 0 or not found.within_budget:
+        if excess_bytes <= 0 or not outcome.within_budget:
             break
         budget_bytes -= max(1, min(excess_bytes, budget_bytes // LEAST_SHARE))
     return schedules, completed
 
 
 def with_fetches(task: Task, host: Host, schedule: Schedule, fetched: list[int]) -> OffloadSchedule:
-    """The schedule in which operators beyond those of the graph fetch the values `fetched`."""
+    """Returns the schedule with copies, from a schedule in which operators stand for fetches.
+
+    Operator `len(task.graph.operators) + n` fetches the value `fetched[n]`.
+    """
     count = len(task.graph.operators)
     steps: list[int] = []
     fetches: list[tuple[int, int]] = []
-    for k in schedule.steps:
-        if k < count:
-            steps.append(k)
+    for operator in schedule.steps:
+        if operator < count:
+            steps.append(operator)
         else:
-            fetches.append((fetched[k - count], len(steps)))
+            fetches.append((fetched[operator - count], len(steps)))
     absences: dict[tuple[int, int], Absence] = {}
     hosted: set[int] = set()
     for value, at in fetches:
         absence = _absence(task.graph, steps, value, at, hosted)
-        if absence is not None:  # the first of several fetches for one reader
+        if absence is not None:  # of several fetches for one reader, the first counts
             absences.setdefault((value, absence.before), absence)
             hosted.add(value)
     return paced(task.graph, host, steps, list(absences.values()), task.budget_bytes)
@@ -108,14 +124,18 @@ def with_fetches(task: Task, host: Host, schedule: Schedule, fetched: list[int])
 def _absence(
     graph: RematGraph, steps: list[int], value: int, at: int, hosted: set[int]
 ) -> Absence | None:
-    """From the last use in front of step `at` to the first behind; None where the value is computed
-    again before it is read, or is not away long enough to be copied."""
+    """Returns the absence from the last use in front of step `at` to the first use from there on.
+
+    None if the value is computed again before it is read, or if there is no time to copy it.
+    """
     writer, readers = graph.producer[value], set(graph.readers[value])
-    before = next((t for t in range(at, len(steps)) if steps[t] in readers | {writer}), None)
+    before = next(
+        (step for step in range(at, len(steps)) if steps[step] in readers | {writer}), None
+    )
     if before is None or steps[before] == writer:
         return None
-    uses = [t for t in range(at) if steps[t] in readers | {writer}]
-    made = max(t for t in uses if steps[t] == writer)
+    uses = [step for step in range(at) if steps[step] in readers | {writer}]
+    made = max(step for step in uses if steps[step] == writer)
     if value in hosted:
         return Absence(value, uses[-1], before) if uses[-1] + 1 < before else None
     room = max(made + 1, uses[-1]) < before - 1

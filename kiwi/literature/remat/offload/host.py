@@ -1,5 +1,6 @@
-"""The host beside the device: its memory, a link of two directions, its processor; and schedules
-with copies to the host and back.
+"""The host beside the device, and schedules with copies to the host and back.
+
+The host has memory, a link of two directions, and a processor.
 """
 
 import math
@@ -9,7 +10,7 @@ from kiwi.errors import InvalidProblemError
 from kiwi.literature.remat.graph import RematGraph
 
 IDLE = -1
-"""A step without an operator, for copies alone."""
+"""The entry of a step without an operator, in which only copies and the host work."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Update:
     """An operator that overwrites inputs of the graph in place: weights, the optimizer's state.
 
     It runs once, on the device in `compute_seconds` or on the host in `host_seconds`. Infinite
-    `host_seconds`: on the device only. It reads what it overwrites, and nothing reads that later.
+    `host_seconds` mean that it runs on the device only. The operator reads what it overwrites, and
+    nothing reads the overwritten values later.
     """
 
     operator: int
@@ -29,8 +31,8 @@ class Update:
 class Host:
     """The host of one device.
 
-    - `outward_bytes_per_second`: the rate of copies from the device to the host.
-      `inward_bytes_per_second`: the rate back. Both directions work at once.
+    - `outward_bytes_per_second`, `inward_bytes_per_second`: the rates of copies from the device to
+      the host, and back. Both directions work at once.
     - `memory_bytes`: the memory for values of the graph; None for as much as they need.
     - `updates`: operators that may run on the host.
     - `stays`: values of the graph that are never copied to the host.
@@ -49,22 +51,23 @@ class Host:
             raise InvalidProblemError("a link to the host must have a positive bandwidth")
 
     def outward_seconds(self, size_bytes: float) -> float:
-        """The time of a copy from the device to the host."""
+        """Returns the time of a copy from the device to the host."""
         return size_bytes / self.outward_bytes_per_second
 
     def inward_seconds(self, size_bytes: float) -> float:
-        """The time of a copy from the host to the device."""
+        """Returns the time of a copy from the host to the device."""
         return size_bytes / self.inward_bytes_per_second
 
     def both_ways_seconds(self, size_bytes: float) -> float:
-        """The time of a copy to the host and back."""
+        """Returns the time of a copy to the host and back."""
         return self.outward_seconds(size_bytes) + self.inward_seconds(size_bytes)
 
     def check(self, graph: RematGraph) -> None:
-        """Raises `kiwi.errors.InvalidProblemError` where an update is not one of `graph`."""
+        """Raises `kiwi.errors.InvalidProblemError` if an update does not match its operator in
+        `graph`."""
         for update in self.updates:
             operator = graph.operators[update.operator]
-            wrong = [v for v in update.overwrites if graph.producer[v] >= 0]
+            wrong = [value for value in update.overwrites if graph.producer[value] >= 0]
             if wrong or not update.overwrites <= set(operator.inputs):
                 raise InvalidProblemError(
                     f"{operator.name!r} overwrites what is no input of the graph, or not read by it"
@@ -73,7 +76,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Transfer:
-    """A copy of `value` that is made during the steps `first` to `last`, both included."""
+    """A copy of `value` during the steps `first` to `last`, both included."""
 
     value: int
     first: int
@@ -82,7 +85,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class HostRun:
-    """An update that the host makes during the steps `first` to `last`, both included."""
+    """An update on the host during the steps `first` to `last`, both included."""
 
     operator: int
     first: int
@@ -96,11 +99,11 @@ class OffloadSchedule:
     - `steps`: the operator of each step, or `IDLE`.
     - `outward`, `inward`: copies from the device to the host, and back.
     - `host_runs`: updates on the host.
-    - `host_inputs`: inputs of the graph that are on the host when the step begins, and again when
+    - `host_inputs`: inputs of the graph that are on the host when the training step begins and when
       it ends.
 
-    A value may be used where its last copy was made: by an operator, by a transfer, by a host run.
-    An older copy leaves memory after its last use.
+    An operator, a transfer or a host run may use a value only where the last copy of the value was
+    made. An older copy leaves memory after its last use.
     """
 
     steps: tuple[int, ...]

@@ -1,37 +1,39 @@
 """OffMate's integer program (Zhao's thesis, section 4.5; numbers in brackets are its equations).
 
-**Sets.** Blocks i with options o (`blocks`); windows t: forward and backward part of each block,
-one before them and two behind. Groups w of weights with their states, which windows uses(w) read
-and window g(w) updates. `one`: the whole of a weight; 1, or the reciprocal of the batch size
-(section 4.5.3), by which all but the weights is divided then.
+**Sets.** Blocks i with options o (`blocks`). Windows t: the forward part and the backward part of
+each block, one window before them and two behind. Groups w of weights with their states: windows
+uses(w) read them and window g(w) updates them. `one` is the whole of a weight. It is 1, or the
+reciprocal of the batch size (section 4.5.3), by which everything but the weights is then divided.
 
-**Variables.** `option[i, o]` in {0, 1} (4.1); `seconds[t]` (4.2). In [0, one], of each group: what
-is at home on the host, what of the weights is away in the longest gap between two uses, what is
-updated on the host (X_w). In each window what is on the device (Sto), fetched (Prf), copied out
-(Ofl) before or after the update, and updated on the host (Opt) (4.3, 4.4); the same of activations.
-Where a group has one value or one update its shares are integer: whole values are moved.
+**Variables.** `option[i, o]` in {0, 1} (4.1) and `seconds[t]` (4.2). The shares of each group are
+in [0, one]: the weights at home on the host, the weights away in the longest gap between two uses,
+the states at home on the host, and the share updated on the host (X_w). In each window there are
+shares on the device (Sto), fetched (Prf), copied out before or after the update (Ofl), and updated
+on the host (Opt) (4.3, 4.4). Activations have the same variables. If a group has one value or one
+update, its shares are integer, because whole values are moved.
 
 **Minimise** the sum of `seconds[t]`.
 
 **Constraints**
 
-- (a) One option per block. Weights are there where they are read (4.5), states of what the device
-  updates in g(w) (4.6).
-- (b) What is not there is on the host (4.7, 4.8); what was not there is fetched (4.9, 4.10). Copies
-  count when their window is over.
-- (c) What the host updates is at home there, and not there on the device any more. Its gradient is
-  copied out in the window behind g(w), and it is updated later (4.11 to 4.13).
-- (d) What was updated on the device is copied home before the step ends.
-- (e) Activations of option o are there until they are copied out and again when they are read.
-- (f) Weights, states, gradients on their way, and activations are within the device's memory
-  (4.14 to 4.17), what is at home or away within that of the host (4.18).
-- (g) A window is as long as what is computed in it (4.19, 4.20), fetched (4.21), copied out (4.22)
-  and updated on the host (4.23).
+- (a) Each block has one option. Weights are on the device where they are read (4.5). States that
+  the device updates are there in g(w) (4.6).
+- (b) A share that is not on the device is on the host (4.7, 4.8). A share that was not there is
+  fetched (4.9, 4.10). Copies count when their window is over.
+- (c) A share that the host updates is at home there, and is no longer on the device. Its gradient
+  is copied out in the window behind g(w), and the update follows later (4.11 to 4.13).
+- (d) A share that was updated on the device is copied home before the step ends.
+- (e) The activations of option o are on the device until they are copied out, and again when they
+  are read.
+- (f) Weights, states, gradients on their way, and activations are within the device's memory (4.14
+  to 4.17). Shares at home or away are within the host's memory (4.18).
+- (g) A window is as long as its computation (4.19, 4.20), its fetches (4.21), its copies out (4.22)
+  and its updates on the host (4.23).
 
-Differs from the text: a step ends where it began, and does not run into the next one; nothing is
-copied in the window that computes it, so that the device never waits within one (L_t is left out);
-activations may be copied in any window between, not only the next; submitting work takes no time
-(H = 0).
+Differs from the text: a step ends where it began, and does not run into the next one. Nothing is
+copied in the window that computes it, so that the device never waits within a window (L_t is left
+out). Activations may be copied in any window between, not only in the next one. Submitting work
+takes no time (H = 0).
 """
 
 from collections.abc import Mapping
@@ -45,16 +47,21 @@ from kiwi.literature.remat.offload.blocks import BlockOption, Group, backward_wi
 from kiwi.literature.remat.offload.host import Host
 
 BUDGET_UNITS = 1e4
-"""Memory is scaled so that the budget is this number, and time so that all operators take this
-number."""
+"""The value of the memory budget in the model's unit of memory, and of the time of all operators in
+its unit of time."""
 
 Values = Mapping[mathopt.Variable, float]
 
 
 @dataclass(frozen=True)
 class GroupChoice:
-    """Shares of a group: of weights at home on the host, away in the gap, of states at home on the
-    host, and of both updated there."""
+    """Shares of a group.
+
+    - `home`: of the weights, at home on the host.
+    - `away`: of the weights, away from the device in the gap.
+    - `states_home`: of the states, at home on the host.
+    - `updated`: of weights and states, updated on the host.
+    """
 
     home: float
     away: float
@@ -73,9 +80,10 @@ class OffMateChoice:
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """A value that is moved at once: shares by window, and its bytes.
+    """A value that is moved as one: its bytes, and its shares by window.
 
-    `there`: on the device; `coming`, `going`: copied in a window.
+    - `there`: on the device.
+    - `coming`, `going`: fetched to the device, and copied out.
     """
 
     size_bytes: float
@@ -86,7 +94,10 @@ class _Place:
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """The variables of a group; `in_gap`: of the weights on the device, in the gap."""
+    """The variables of a group.
+
+    `in_gap` holds the weights' shares on the device in the windows of the gap.
+    """
 
     home: mathopt.Variable
     away: mathopt.Variable
@@ -96,9 +107,10 @@ class _Shares:
 
 
 class OffMateProgram:
-    """The program under construction: one method per family of constraints.
+    """The program under construction, with one method for each family of constraints.
 
-    `most_batch`: 1, or up to how many times the graph's batch the batch may be.
+    `most_batch` is the largest batch size, in units of the graph's own batch. At 1 the batch is
+    fixed.
     """
 
     def __init__(
@@ -118,40 +130,42 @@ class OffMateProgram:
         self._count = backward_window(0, len(options)) + 3
         self.model = mathopt.Model(name="offmate")
         self._one = self.model.add_variable(lb=1.0 / most_batch, ub=1.0)
-        self._option = [[self.model.add_binary_variable() for _ in each] for each in options]
+        self._option = [
+            [self.model.add_binary_variable() for _ in alternatives] for alternatives in options
+        ]
         self._seconds = [self.model.add_variable(lb=0.0) for _ in range(self._count)]
         self._places: list[_Place] = []
         self._on_host: list[Any] = []
         self._held: list[list[Any]] = [[] for _ in range(self._count)]
         self._busy: list[list[Any]] = [[] for _ in range(self._count)]
         self._updating: list[list[Any]] = [[] for _ in range(self._count)]
-        self._shares = [self._add_group(each) for each in groups]
+        self._shares = [self._add_group(group) for group in groups]
         self._add_activations()
         self._add_memory(budget_bytes)
         self._add_seconds()
         self.model.minimize(mathopt.fast_sum(self._seconds))
 
     def choice(self, values: Values) -> OffMateChoice:
-        """The choice of a solution."""
+        """Returns the choice of a solution."""
         batch = 1.0 / values[self._one]
         options = (max(range(len(x)), key=lambda o: values[x[o]]) for x in self._option)
         groups = (
             GroupChoice(
-                batch * values[each.home],
-                1.0 - min((batch * values[x] for x in each.in_gap), default=1.0),
-                batch * values[each.states_home],
-                batch * values[each.updated],
+                batch * values[shares.home],
+                1.0 - min((batch * values[x] for x in shares.in_gap), default=1.0),
+                batch * values[shares.states_home],
+                batch * values[shares.updated],
             )
-            for each in self._shares
+            for shares in self._shares
         )
         return OffMateChoice(tuple(options), tuple(groups), batch)
 
     def seconds_of(self, values: Values) -> float:
-        """The time of all windows, for the graph's own batch."""
-        return self.seconds_unit * sum(values[each] for each in self._seconds)
+        """Returns the time of all windows for the graph's own batch, in seconds."""
+        return self.seconds_unit * sum(values[window_seconds] for window_seconds in self._seconds)
 
     def _share(self, *, whole: bool = False) -> mathopt.Variable:
-        """A variable in [0, one], or an integer one if only whole values are moved."""
+        """Returns a variable in [0, one], integer if `whole` and the batch is fixed."""
         share = self.model.add_variable(lb=0.0, ub=1.0, is_integer=whole and self._whole)
         if not self._whole:
             self._add(share <= self._one)
@@ -161,7 +175,7 @@ class OffMateProgram:
         self.model.add_linear_constraint(row)
 
     def _add_group(self, group: Group) -> _Shares:
-        """Constraints (a) and (c) of one group, and its terms in (f) and (g)."""
+        """Adds the constraints (a) and (c) of one group, and its terms in (f) and (g)."""
         single, alone = len(group.weights) <= 1, len(group.updates) == 1
         shares = _Shares(
             self._share(whole=single),
@@ -217,7 +231,10 @@ class OffMateProgram:
         self._on_host.append(place.size_bytes * shares.states_home)
 
     def _place(self, size_bytes: float, updated: int) -> _Place:
-        """(b): what comes back in front of the update, and goes behind it."""
+        """Returns the variables of a value, with the constraints (b).
+
+        The value may be fetched before the window `updated`, and copied out after it.
+        """
         place = _Place(
             size_bytes,
             [self._share() for _ in range(self._count)],
@@ -231,7 +248,7 @@ class OffMateProgram:
         return place
 
     def _add_return(self, place: _Place, g: int, home: Any, updated: Any) -> None:
-        """(d)"""
+        """Adds the constraints (d)."""
         gone: Any = 0.0
         for t in range(g + 1, self._count):
             self._add(place.there[t] + gone >= self._one - updated)
@@ -240,24 +257,24 @@ class OffMateProgram:
         self._add(gone >= home - updated)
 
     def _add_host_updates(self, group: Group, updated: mathopt.Variable) -> None:
-        """(c)"""
-        g, sizes = group.updated, float(group.gradient_bytes)
-        device = self._graph.seconds_of(each.operator for each in group.updates)
-        on_host = sum(each.host_seconds for each in group.updates)
+        """Adds the constraints (c)."""
+        g, gradient_bytes = group.updated, float(group.gradient_bytes)
+        device = self._graph.seconds_of(update.operator for update in group.updates)
+        on_host = sum(update.host_seconds for update in group.updates)
         self._busy[g].append(device * (self._one - updated))
         if on_host == float("inf"):
             self._add(updated <= 0.0)
             return
-        self._held[g + 1].append(sizes * updated)
-        self._places.append(_Place(sizes, [], {}, {g + 1: updated}))
-        self._on_host.append(sizes * updated)
+        self._held[g + 1].append(gradient_bytes * updated)
+        self._places.append(_Place(gradient_bytes, [], {}, {g + 1: updated}))
+        self._on_host.append(gradient_bytes * updated)
         parts = {t: self._share() for t in range(g + 2, self._count)}
         self._add(mathopt.fast_sum(parts.values()) == updated)
         for t, part in parts.items():
             self._updating[t].append(on_host * part)
 
     def _add_activations(self) -> None:
-        """(a), (e)"""
+        """Adds the constraints (a) of blocks, and (e)."""
         count = len(self._options)
         for i, (options, chosen) in enumerate(zip(self._options, self._option, strict=True)):
             self._add(mathopt.fast_sum(chosen) == 1.0)
@@ -296,8 +313,8 @@ class OffMateProgram:
         self._places.append(_Place(place.size_bytes, [], place.coming, place.going))
 
     def _add_memory(self, budget_bytes: float) -> None:
-        """(f)"""
-        managed = {v for group in self._groups for v in (*group.weights, *group.states)}
+        """Adds the constraints (f)."""
+        managed = {value for group in self._groups for value in (*group.weights, *group.states)}
         resident = self._graph.resident_bytes - self._graph.bytes_of(managed)
         resident += self._graph.bytes_of(self._borders.shared)
         for t in range(self._count):
@@ -314,12 +331,16 @@ class OffMateProgram:
             self._add(away <= self._unit * limit_bytes * self._one)
 
     def _add_seconds(self) -> None:
-        """(g)"""
+        """Adds the constraints (g)."""
         unit, host = 1.0 / self.seconds_unit, self._host
         self._busy[0].append(self._graph.seconds_of(self._borders.groups.common))
         for t, seconds in enumerate(self._seconds):
-            coming = [p.size_bytes * p.coming[t] for p in self._places if t in p.coming]
-            going = [p.size_bytes * p.going[t] for p in self._places if t in p.going]
+            coming = [
+                place.size_bytes * place.coming[t] for place in self._places if t in place.coming
+            ]
+            going = [
+                place.size_bytes * place.going[t] for place in self._places if t in place.going
+            ]
             for rate, terms in (
                 (unit, self._busy[t]),
                 (unit, self._updating[t]),

@@ -1,8 +1,8 @@
 """When to copy: transfers for values that are to be away from the device, within its budget.
 
-The longer a transfer may take the less the device waits, and the longer the value holds memory.
-Every absence begins as short as can be, where memory is highest. While some step is over the
-budget, one absence is widened over it: that whose transfer has most time to spare then.
+A longer transfer lets the device wait less, but its value holds memory for longer. Every absence
+begins as short as possible, around the step of highest memory. While some step is over the budget,
+one absence is widened over that step: the absence whose transfer then has most time to spare.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,12 @@ from kiwi.literature.remat.offload.simulate import simulate
 
 @dataclass(frozen=True)
 class Absence:
-    """A value is to be away from the device between two of its uses.
+    """A value that is to be away from the device between two of its uses.
 
-    - `after`: its last use before, a step; `before`: its next use. `before` is the number of steps
-      where it stays away, `after` is -1 where it is away when the step begins.
-    - `ready`: the first step that may copy it to the host, None where it is there already.
+    - `after`: the step of its last use before; -1 if the value is away when the training step
+      begins.
+    - `before`: the step of its next use; the number of steps if it stays away.
+    - `ready`: the first step that may copy the value to the host; None if it is there already.
     """
 
     value: int
@@ -32,17 +33,20 @@ class Absence:
 def absence_over(
     graph: RematGraph, steps: Sequence[int], step: int, value: int, turn: int
 ) -> Absence | None:
-    """The absence of a value that `step` computes between its uses in front of the step `turn` and
-    those from there on; None if there is none of these before it is computed again."""
+    """Returns the absence of a value that `step` computes, over the step `turn`.
+
+    The absence is between the last use in front of `turn` and the first use from there on. None if
+    the value is computed again before such a use, or has none.
+    """
     after = step
-    for t in range(step + 1, len(steps)):
-        if steps[t] == IDLE:
+    for later in range(step + 1, len(steps)):
+        if steps[later] == IDLE:
             continue
-        operator = graph.operators[steps[t]]
+        operator = graph.operators[steps[later]]
         if value in operator.inputs:
-            if t >= turn:
-                return Absence(value, after, t, step + 1)
-            after = t
+            if later >= turn:
+                return Absence(value, after, later, step + 1)
+            after = later
         if value in operator.outputs:
             return None
     return None
@@ -50,7 +54,7 @@ def absence_over(
 
 @dataclass(frozen=True)
 class _Pace:
-    """An absence with its transfers: out until step `out`, back from step `back` on."""
+    """An absence with its transfers: outward until step `out`, inward from step `back` on."""
 
     absence: Absence
     out: int
@@ -64,14 +68,21 @@ class _Pace:
 
     @property
     def is_away(self) -> bool:
-        """Whether it frees memory in some step."""
+        """Whether the absence frees memory in some step."""
         return self.back > self.leaves_after + 1
 
     def transfers(self, count: int) -> tuple[Transfer | None, Transfer | None]:
-        """Outward and inward, as far as there are any; `count`: of steps."""
-        own = self.absence
-        out = None if own.ready is None else Transfer(own.value, own.ready, self.out)
-        back = None if own.before >= count else Transfer(own.value, self.back, own.before - 1)
+        """Returns the outward and the inward transfer, each None if there is none.
+
+        `count` is the number of steps.
+        """
+        absence = self.absence
+        out = None if absence.ready is None else Transfer(absence.value, absence.ready, self.out)
+        back = (
+            None
+            if absence.before >= count
+            else Transfer(absence.value, self.back, absence.before - 1)
+        )
         return out, back
 
 
@@ -83,45 +94,49 @@ def paced(
     budget_bytes: int,
     fixed: OffloadSchedule | None = None,
 ) -> OffloadSchedule:
-    """The schedule of `steps` with transfers for `absences`, within the budget if the search finds
-    one, else with all absences as long as can be. Absences too short for their transfers, and those
-    that free no memory, are left out.
+    """Returns the schedule of `steps` with transfers for `absences`.
 
-    `fixed`: what goes on beside the steps in any case; its own steps do not count.
+    The schedule is within the budget if the search succeeds. Otherwise all absences are as long as
+    possible. Absences too short for their transfers are left out, and so are absences that free no
+    memory.
+
+    `fixed` holds the copies and updates that happen in any case. Its own steps are ignored.
     """
     pacer = _Pacer(graph, host, steps, fixed or OffloadSchedule(()))
     held = [0] * len(steps)
-    for _ in range(2):  # first in any place, then where memory turned out to be highest
-        begun = [pacer.shortest(each, held) for each in absences]
+    for _ in range(2):  # first at any step, then at the step of highest memory
+        begun = [pacer.shortest(absence, held) for absence in absences]
         paces = [pace for pace in begun if pace is not None]
         schedule = pacer.schedule(paces)
         held = list(simulate(graph, host, schedule).memory_bytes)
-    for step in sorted(range(len(held)), key=lambda t: -held[t]):
+    for step in sorted(range(len(held)), key=lambda index: -held[index]):
         if held[step] <= budget_bytes:
             continue
-        wider = [(k, w) for k, p in enumerate(paces) if (w := pacer.widened(p, step))]
-        for k, chosen in sorted(wider, key=lambda each: -pacer.spare_seconds(each[1], step)):
+        wider = [
+            (k, widened) for k, pace in enumerate(paces) if (widened := pacer.widened(pace, step))
+        ]
+        for k, chosen in sorted(wider, key=lambda entry: -pacer.spare_seconds(entry[1], step)):
             if held[step] <= budget_bytes:
                 break
-            for t in _freed(paces[k], chosen):
-                held[t] -= graph.values[chosen.absence.value].size_bytes
+            for freed_step in _freed(paces[k], chosen):
+                held[freed_step] -= graph.values[chosen.absence.value].size_bytes
             paces[k] = chosen
         if held[step] > budget_bytes:
-            return pacer.schedule([pacer.longest(p) for p in paces])
-    again = {each.value for each in absences if each.ready is None}
-    needed = [p for p in paces if p.is_away or p.absence.value in again]
+            return pacer.schedule([pacer.longest(pace) for pace in paces])
+    again = {absence.value for absence in absences if absence.ready is None}
+    needed = [pace for pace in paces if pace.is_away or pace.absence.value in again]
     return pacer.schedule(needed)
 
 
 def _freed(before: _Pace, after: _Pace) -> range:
-    """The steps in which the wider absence holds no memory and the narrower did."""
+    """Returns the steps in which the narrower absence holds memory and the wider one does not."""
     if after.back > before.back:
         return range(max(before.back, after.leaves_after + 1), after.back)
     return range(after.leaves_after + 1, min(before.leaves_after + 1, before.back))
 
 
 class _Pacer:
-    """The steps of a schedule, with what `paced` asks about them."""
+    """The steps of a schedule, with the operations that `paced` needs."""
 
     def __init__(
         self, graph: RematGraph, host: Host, steps: Sequence[int], fixed: OffloadSchedule
@@ -131,8 +146,8 @@ class _Pacer:
         self._until = [0.0, *accumulate(seconds)]
 
     def schedule(self, paces: Sequence[_Pace]) -> OffloadSchedule:
-        """With the transfers of all absences."""
-        pairs = [each.transfers(len(self._steps)) for each in paces]
+        """Returns the schedule with the transfers of all absences."""
+        pairs = [pace.transfers(len(self._steps)) for pace in paces]
         outward = [*self._fixed.outward, *(out for out, _ in pairs if out is not None)]
         inward = [*self._fixed.inward, *(back for _, back in pairs if back is not None)]
         return replace(
@@ -143,8 +158,10 @@ class _Pacer:
         )
 
     def shortest(self, absence: Absence, held: Sequence[int]) -> _Pace | None:
-        """Away for no step at all: transfers meet where most memory is held, or in the middle of
-        the time; None where there is no room for both."""
+        """Returns the pace that is away for no step; None without room for both transfers.
+
+        The transfers meet where most memory is held, or in the middle of the time.
+        """
         if absence.before >= len(self._steps):
             last = len(self._steps) - 1
             room = absence.ready is not None and absence.ready <= last
@@ -157,18 +174,20 @@ class _Pacer:
         if first >= last:
             return None
         middle = (self._until[absence.ready] + self._until[last + 1]) / 2
-        out = min(range(first, last), key=lambda t: (-held[t], abs(self._until[t + 1] - middle)))
+        out = min(
+            range(first, last), key=lambda step: (-held[step], abs(self._until[step + 1] - middle))
+        )
         return _Pace(absence, out, out + 1)
 
     def longest(self, pace: _Pace) -> _Pace:
-        """Away from the first to the last step that it can be."""
-        own = pace.absence
-        away = own.before >= len(self._steps)
-        out = pace.out if own.ready is None else own.ready
-        return replace(pace, out=out, back=own.before if away else own.before - 1)
+        """Returns the pace that is away from the first to the last step possible."""
+        absence = pace.absence
+        away = absence.before >= len(self._steps)
+        out = pace.out if absence.ready is None else absence.ready
+        return replace(pace, out=out, back=absence.before if away else absence.before - 1)
 
     def widened(self, pace: _Pace, step: int) -> _Pace | None:
-        """The least wider absence that frees memory in a step; None if there is none."""
+        """Returns the narrowest wider pace that frees memory in a step; None if there is none."""
         limit = self.longest(pace)
         if not limit.leaves_after < step < limit.back or pace.leaves_after < step < pace.back:
             return None
@@ -177,13 +196,13 @@ class _Pacer:
         return replace(pace, back=step + 1)
 
     def spare_seconds(self, pace: _Pace, step: int) -> float:
-        """The time left for a transfer, of the time that was shortened for a step."""
-        own, host = pace.absence, self._host
-        size_bytes = self._graph.values[own.value].size_bytes
-        if step == pace.out + 1 and own.ready is not None:
-            seconds = self._until[pace.out + 1] - self._until[own.ready]
+        """Returns the time to spare of the transfer that was shortened for a step."""
+        absence, host = pace.absence, self._host
+        size_bytes = self._graph.values[absence.value].size_bytes
+        if step == pace.out + 1 and absence.ready is not None:
+            seconds = self._until[pace.out + 1] - self._until[absence.ready]
             return seconds - host.outward_seconds(size_bytes)
-        seconds = self._until[own.before] - self._until[pace.back]
+        seconds = self._until[absence.before] - self._until[pace.back]
         return seconds - host.inward_seconds(size_bytes)
 
 

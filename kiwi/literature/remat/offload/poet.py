@@ -1,31 +1,32 @@
 """POET: recomputation and paging by one integer program, for least time or least energy.
 
-Patil et al., ICML 2022. Checkmate's program (`kiwi.literature.remat.stages`, whose names are used
-here) with a second memory. For values d that are read in stages after the one that computes them,
-and stages t in between:
+Patil et al., ICML 2022. The program is Checkmate's (`kiwi.literature.remat.stages`, whose names are
+used here) with a second memory. The following is for values d that are read in stages after the
+stage that computes them, and for stages t in between.
 
-**Variables.** `hosted[t, d]` in {0, 1}: d is on the host when stage t begins. `sending[t, d]`,
-`fetching[t, d]` in {0, 1}: a copy is under way during stage t; of it in [0, 1] the part that is
-copied in stage t, and the part that is there when stage t ends. `seconds[t]`: of stage t.
+**Variables.** `hosted[t, d]` in {0, 1}: d is on the host when stage t begins. `sending[t, d]` and
+`fetching[t, d]` in {0, 1}: a copy is under way during stage t. For each copy there are, in [0, 1],
+the part that is copied in stage t and the part that has arrived when stage t ends. `seconds[t]`:
+the time of stage t.
 
 **Constraints**
 
-- (k) What is sent is present and not on the host, and stays until the stage ends. What is fetched
-  is on the host, and neither present nor computed.
-- (l) A part is copied while a copy is under way, and lost when that stops.
-- (m) What is present in a stage was present or computed in the one before, or has arrived whole
-  (in place of (c)). What is on the host was there before, or has arrived. Results may end there
-  (in place of (j)).
-- (n) A stage is as long as what is computed in it, as what is sent, and as what is fetched.
-- (o) What is on the host or on its way there is within the host's memory.
-- (p) What is being fetched counts with what is in memory (g).
-- (q) All stages together are within a deadline, where one is given.
+- (k) A value that is sent is present and not on the host, and stays until the stage ends. A value
+  that is fetched is on the host, and neither present nor computed.
+- (l) A part is copied only while a copy is under way, and is lost when the copy stops.
+- (m) A value is present in a stage only if it was present or computed in the stage before, or has
+  arrived whole (in place of (c)). A value is on the host only if it was before, or has arrived.
+  Results may end on the host (in place of (j)).
+- (n) A stage is as long as its computation, its copies out, and its fetches.
+- (o) The values on the host or on their way there are within the host's memory.
+- (p) A value that is being fetched counts as memory (g).
+- (q) All stages together are within a deadline, if one is given.
 
-**Minimise** the time of all stages, or the energy of what is computed and copied.
+**Minimise** the time of all stages, or the energy of computation and copies.
 
-Differs from the text: there a copy takes one stage, and computing waits for it. Here copies overlap
-with computing, over several stages if need be, as
-`kiwi.literature.remat.offload.simulate` prices them.
+Differs from the text, in which a copy takes one stage and computing waits for it. Here copies
+overlap with computing, over several stages if need be, as `kiwi.literature.remat.offload.simulate`
+prices them.
 """
 
 import math
@@ -43,16 +44,18 @@ from kiwi.solver.mathopt_run import solve_model
 
 Values = Mapping[mathopt.Variable, float]
 Cell = tuple[int, int]
-"""Stage and value."""
+"""A pair of a stage and a value."""
 WHOLE = 1 - 1e-6
-"""The part from which on a copy is complete: solvers have tolerances."""
+"""The part from which on a copy counts as complete, because solvers have tolerances."""
 
 
 @dataclass(frozen=True)
 class Energy:
-    """The energy of a step: `compute_watts` while the device computes, `joules_per_byte` of copies.
+    """The energy of a step.
 
-    `deadline_seconds`: for the whole step.
+    - `compute_watts`: the power while the device computes.
+    - `joules_per_byte`: the energy of copies.
+    - `deadline_seconds`: the largest time of the whole step.
     """
 
     compute_watts: float
@@ -61,7 +64,8 @@ class Energy:
 
 
 def poet(task: Task, host: Host, energy: Energy | None = None) -> OffloadFinding:
-    """The best schedule by stages in the given order: of least energy, if its price is given."""
+    """Returns the best schedule by stages in the given order: of least energy if `energy` is given,
+    else of least time."""
     program = PagingProgram(task, host, energy)
     answer = solve_model(program.model, task.remaining_seconds(), task.seed, GAP)
     schedule = None if answer.values is None else program.schedule(answer.values)
@@ -76,7 +80,12 @@ def poet(task: Task, host: Host, energy: Energy | None = None) -> OffloadFinding
 
 @dataclass(frozen=True, eq=False)
 class _Copying:
-    """The variables of copies in one direction, by stage and value."""
+    """The variables of copies in one direction, by stage and value.
+
+    - `under_way`: whether a copy is under way.
+    - `part`: the part that is copied in the stage.
+    - `until`: the part that has arrived when the stage ends.
+    """
 
     under_way: dict[Cell, mathopt.Variable]
     part: dict[Cell, mathopt.Variable]
@@ -85,8 +94,11 @@ class _Copying:
     def transfers(
         self, values: Values, starts: list[int], stage_graph: StageGraph
     ) -> tuple[Transfer, ...]:
-        """The copies that were completed; `starts`: the first step of each stage, and the end."""
-        found = []
+        """Returns the copies that were completed.
+
+        `starts` holds the first step of each stage, and then the number of steps.
+        """
+        transfers = []
         for d in stage_graph.writer:
             begin: int | None = None
             for t in range(len(stage_graph.nodes)):
@@ -96,9 +108,9 @@ class _Copying:
                     continue
                 begin = t if begin is None else begin
                 if values[self.until[cell]] > WHOLE:
-                    found.append(Transfer(d, starts[begin], starts[t + 1] - 1))
+                    transfers.append(Transfer(d, starts[begin], starts[t + 1] - 1))
                     begin = None
-        return tuple(found)
+        return tuple(transfers)
 
 
 class PagingProgram(StageProgram):
@@ -120,7 +132,8 @@ class PagingProgram(StageProgram):
         return self.graph.once_seconds * watts
 
     def schedule(self, values: Values) -> OffloadSchedule:
-        """The stages in turn; transfers last from the first step of a stage to the last of one."""
+        """Returns the stages in turn. A transfer lasts from the first step of a stage to the last
+        of one."""
         steps: list[int] = []
         starts, run = [0], dict(sorted(self.run.items()))
         for t in range(len(self.graph.nodes)):
@@ -143,7 +156,7 @@ class PagingProgram(StageProgram):
         self._outward, self._inward = self._copying(cells), self._copying(cells)
 
     def _copying(self, cells: list[Cell]) -> _Copying:
-        """(l)"""
+        """Returns the variables of copies in one direction, with the constraints (l)."""
         copying = _Copying(
             {cell: self._decision() for cell in cells},
             {cell: self._share() for cell in cells},
@@ -157,13 +170,13 @@ class PagingProgram(StageProgram):
         return copying
 
     def _add_presence(self) -> None:
-        """(m) on the device."""
+        """Adds the constraints (m) for the device."""
         for (t, d), present in self.present.items():
             arrived = self._inward.until.get((t - 1, d), 0.0)
             self._add(present <= self._there(t - 1, d) + arrived)
 
     def _add_arrivals(self) -> None:
-        """(k), and (m) on the host."""
+        """Adds the constraints (k), and (m) for the host."""
         for (t, d), hosted in self._hosted.items():
             arrived = self._outward.until.get((t - 1, d), 0.0)
             self._add(hosted <= self._hosted.get((t - 1, d), 0.0) + arrived)
@@ -176,31 +189,32 @@ class PagingProgram(StageProgram):
             if d in self._host.stays:
                 sending.upper_bound = 0.0
         for (t, _), deleted in self._deleted.items():
-            for d, each in deleted.items():
+            for d, variable in deleted.items():
                 if (t, d) in self._outward.under_way:
-                    self._add(each <= 1.0 - self._outward.under_way[t, d])
+                    self._add(variable <= 1.0 - self._outward.under_way[t, d])
 
     def _held_at_start(self) -> list[Terms]:
-        """(p)"""
+        """Returns the memory at the start of each stage, including the terms (p)."""
         held = super()._held_at_start()
         for (t, d), fetching in self._inward.under_way.items():
             held[t].append(self._size[d] * fetching)
         return held
 
     def _add_host_memory(self) -> None:
-        """(o)"""
+        """Adds the constraints (o)."""
         limit_bytes, sending = self._host.memory_bytes, self._outward.under_way
         if limit_bytes is None:
             return
         for t in range(len(self.graph.nodes)):
             cells = [cell for cell in sending if cell[0] == t]
-            held = [self._size[c[1]] * (self._hosted[c] + sending[c]) for c in cells]
+            held = [self._size[cell[1]] * (self._hosted[cell] + sending[cell]) for cell in cells]
             self._add(mathopt.fast_sum(held) <= self._unit * limit_bytes)
 
     def _add_seconds(self) -> list[mathopt.Variable]:
-        """(n), (q); in units of the time of all nodes."""
+        """Adds the constraints (n) and (q); returns the time of each stage, in units of the time of
+        all nodes."""
         graph, host, once = self.graph, self._host, self.graph.once_seconds
-        found = []
+        stage_seconds = []
         for t in range(len(graph.nodes)):
             seconds = self.model.add_variable(lb=0.0)
             runs = [(k, o, x) for (s, k, o), x in self.run.items() if s == t]
@@ -216,10 +230,10 @@ class PagingProgram(StageProgram):
                     if s == t
                 ]
                 self._add(mathopt.fast_sum(terms) <= seconds)
-            found.append(seconds)
+            stage_seconds.append(seconds)
         if self._energy is not None and math.isfinite(self._energy.deadline_seconds):
-            self._add(mathopt.fast_sum(found) <= self._energy.deadline_seconds / once)
-        return found
+            self._add(mathopt.fast_sum(stage_seconds) <= self._energy.deadline_seconds / once)
+        return stage_seconds
 
     def _add_objective(self) -> None:
         if self._energy is None:

@@ -1,25 +1,27 @@
 """POFO: recomputation and offloading of a chain together, by dynamic programming.
 
-Beaumont, Eyraud-Dubois and Shilova, NeurIPS 2021. What they assume holds here, too: copies to the
-host are made while the chain runs forward for the first time, copies back while it runs backward,
-and a value that is being copied holds memory only for the part that is on the device.
+Beaumont, Eyraud-Dubois and Shilova, NeurIPS 2021. Their assumptions hold here, too. Copies to the
+host are made while the chain runs forward for the first time, and copies back while it runs
+backward. A value that is being copied holds memory only for the part that is on the device.
 
-The first run forward divides the chain into blocks: a stage that saves all, or stages that save
-nothing but the input of what follows, and are later run again by `rotor`'s program in the memory
-that is left. What a block saves stays, or goes to the host. The state in front of a stage is
+The first forward run divides the chain into blocks. A block is a stage that saves all, or a run of
+stages that save only the input of the next block. `rotor`'s program later runs such stages again in
+the memory that is left. The values that a block saves stay, or go to the host. The state in front
+of a stage is
 
 - `kept`: bytes that stay on the device,
 - `behind`: bytes on their way to the host that are still on the device,
 - `ahead`: bytes of earlier blocks that are back before they are used, while the rest of the chain
-  runs backward. Time is reversed there, so that both shrink while stages run,
+  runs backward. Time is reversed in the backward run, so that both `behind` and `ahead` shrink
+  while stages run,
 
-with the time of what comes before. The device waits when a block would not fit otherwise. States
-are not rounded: of those in front of a stage only such are kept that no other one beats in all
-figures, `MOST_LABELS` at most. The source rounds memory instead.
+with the time of the stages before. The device waits if a block would not fit otherwise. States are
+not rounded. In front of a stage only the states that no other state beats in all numbers are kept,
+at most `MOST_LABELS`. The source rounds memory instead.
 
-Transfers of whole values are then fitted to the steps (`pacing`). Where whole values do not fit
-where parts did, the program is solved again for less memory. `rotor`'s own schedule is the answer
-where nothing better is found, or where the host has too little memory.
+Transfers of whole values are then fitted to the steps (`pacing`). If whole values do not fit where
+parts did, the program is solved again for less memory. `rotor`'s own schedule is the answer if
+nothing better is found, or if the host has too little memory.
 """
 
 from collections.abc import Iterator, Set
@@ -41,16 +43,22 @@ from kiwi.literature.remat.rotor import MOST_UNITS, RotorTable, solve_chain, uni
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MOST_LABELS, MOST_WORK = 2000, 2_000_000_000
-"""The number of states before a stage, and the work; fewer for long chains."""
+"""The largest number of states in front of a stage, and a bound on the work. A long chain has fewer
+states."""
 ROUNDS, LEAST_SHARE = 12, 16
-"""How often the program is solved, each time for at most this share less memory."""
+"""The largest number of programs that are solved. Each lowers the memory by at most 1 /
+`LEAST_SHARE`."""
 BEHIND, AHEAD, SECONDS = 1, 2, 3
-"""Columns of labels. The first is the bytes that stay on the device."""
+"""The columns of labels. Column 0 holds the bytes that stay on the device."""
 
 
 class Block(NamedTuple):
-    """Stages `first` to `last`. `saves_all`: one stage, which runs forward once. `sent`: what the
-    block saves goes to the host. `units`: of memory, in which it is run again otherwise."""
+    """The stages `first` to `last`, run forward together.
+
+    - `saves_all`: the block is one stage, which runs forward once.
+    - `sent`: the values that the block saves go to the host.
+    - `units`: the units of memory in which a block that does not save all is run again.
+    """
 
     first: int
     last: int
@@ -61,15 +69,19 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a chain in order, and their time with what the device waits for copies."""
+    """The blocks of a chain in order, and their time, in which the device's waits for copies are
+    included."""
 
     blocks: tuple[Block, ...]
     seconds: float
 
 
 def pofo(task: Task, host: Host, most_units: int = MOST_UNITS) -> OffloadFinding:
-    """A schedule of blocks within the budget; raises `kiwi.errors.InvalidProblemError` if no
-    backward operator is known. `most_units`: of memory, in which what runs again is counted."""
+    """Returns a schedule of blocks within the budget.
+
+    `most_units` is the largest number of memory units of the table for stages that run again.
+    Raises `kiwi.errors.InvalidProblemError` if no backward operator is known.
+    """
     borders = stage_borders(task.graph)
     chain = borders.chain([(borders.keep_all(index),) for index in borders.stages])
     plain = solve_chain(task, chain, most_units)
@@ -93,15 +105,17 @@ def pofo(task: Task, host: Host, most_units: int = MOST_UNITS) -> OffloadFinding
 def best_blocks(
     table: RotorTable, budget_bytes: int, graph: RematGraph, host: Host
 ) -> Blocks | None:
-    """The blocks of least time, None if none fit; values may be on both sides in parts."""
+    """Returns the blocks of least time, None if none fit. Parts of a value may be on both sides."""
     return _Program(table, budget_bytes, graph, host).solve()
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A block: its forward run, what it saves, of which `output_bytes` the next block reads.
+    """A block with the time and memory of its forward run.
 
-    `backward_peak_bytes`: of a stage that saves all. What runs again has a table instead.
+    - `saved_bytes`: the values that the block saves, of which the next block reads `output_bytes`.
+    - `backward_seconds`, `backward_peak_bytes`: only for a stage that saves all. A block that runs
+      again has a table instead.
     """
 
     block: Block
@@ -114,7 +128,12 @@ class _Run:
 
 
 class _Arrival(NamedTuple):
-    """Labels behind a block: rows, the rows in front of it, and its memory for running again."""
+    """The labels behind a block.
+
+    - `input_sent`: whether the block's input was sent to the host.
+    - `parents`: for each label, the row of the label in front of the block.
+    - `units`: for each label, the units of memory for running the block again.
+    """
 
     block: Block
     input_sent: bool
@@ -135,7 +154,7 @@ class _Program:
         self._from: dict[tuple[int, bool], list[tuple[_Arrival, int]]] = {}
 
     def solve(self) -> Blocks | None:
-        """The blocks of least time."""
+        """Returns the blocks of least time, None if none fit."""
         for stage in range(self._count):
             runs = list(_runs(self._table.chain, self._graph, stage))
             for sent in (False, True):
@@ -147,19 +166,19 @@ class _Program:
         return None if labels is None else self._traced(labels)
 
     def _settle(self, stage: int, sent: bool) -> None:
-        """Keeps the labels in front of a stage that are not beaten."""
+        """Keeps the labels in front of a stage that no other label beats."""
         arrived = self._arrived.pop((stage, sent), None)
         if arrived is None:
             return
-        labels = np.concatenate([each.labels for each in arrived])
+        labels = np.concatenate([arrival.labels for arrival in arrived])
         order = np.lexsort(labels.T)
         kept = order[_unbeaten(labels[order], self._most)]
-        owners = [(each, row) for each in arrived for row in range(len(each.labels))]
+        owners = [(arrival, row) for arrival in arrived for row in range(len(arrival.labels))]
         self._labels[stage, sent] = labels[kept]
         self._from[stage, sent] = [owners[k] for k in kept.tolist()]
 
     def _extend(self, stage: int, sent: bool, run: _Run) -> None:
-        """All labels in front of a stage, behind one block more."""
+        """Extends all labels in front of a stage by the block `run`."""
         host, chain, block = self._host, self._table.chain, run.block
         kept, behind, ahead, seconds = self._labels[stage, sent].T
         room = self._budget - kept - run.forward_peak_bytes
@@ -190,10 +209,11 @@ class _Program:
         self._arrived.setdefault(key, []).append(arrival)
 
     def _backward(self, run: _Run, room: Floats, ahead: Floats) -> tuple[Floats, Ints, Floats]:
-        """The bytes that may be ahead while a block runs backward, the units of memory for running
-        it again, and its time.
+        """Returns what a block needs to run backward, for each label.
 
-        A block that runs again gets the remaining memory. The device waits if that is too little.
+        These are the bytes that may be ahead meanwhile, the units of memory for running the block
+        again, and its time. A block that runs again gets the remaining memory. The device waits if
+        that is too little.
         """
         if run.block.saves_all:
             seconds = np.full(len(room), run.backward_seconds)
@@ -208,8 +228,8 @@ class _Program:
         return room - units * unit_bytes, units, least[units]
 
     def _traced(self, labels: Floats) -> Blocks:
-        """The path to the best state. The device waits for transfers under way when the chain
-        turns."""
+        """Returns the path to the best state. The device waits for transfers under way when the
+        chain turns."""
         waiting = self._host.outward_seconds(1) * labels[:, BEHIND]
         waiting = waiting + self._host.inward_seconds(1) * labels[:, AHEAD]
         at = int(np.argmin(labels[:, SECONDS] + waiting))
@@ -225,7 +245,8 @@ class _Program:
 
 @njit(cache=True, nogil=True)
 def _unbeaten(labels, most):
-    """Rows, of labels sorted by time, that no earlier one equals or beats; `most` at most."""
+    """Returns the rows of labels, sorted by time, that no earlier row equals or beats; `most` at
+    most."""
     kept = np.empty(most, np.int64)
     count = 0
     for row in range(len(labels)):
@@ -243,7 +264,7 @@ def _unbeaten(labels, most):
 
 
 def _runs(chain: Chain, graph: RematGraph, stage: int) -> Iterator[_Run]:
-    """The blocks that begin with a stage."""
+    """Yields the blocks that begin with a stage."""
     first, last = chain.stages[stage], len(chain.stages) - 1
     held_bytes = chain.stages[last].held_gradient_bytes
     option = first.options[0]
@@ -258,18 +279,18 @@ def _runs(chain: Chain, graph: RematGraph, stage: int) -> Iterator[_Run]:
     )
     seconds, needed = 0.0, 0
     for k in range(stage, last):
-        each = chain.stages[k]
+        current = chain.stages[k]
         between = chain.stages[k - 1].output_bytes if k > stage else 0
-        seconds += each.discard_seconds
-        needed = max(needed, held_bytes + between + each.discard_peak_bytes)
-        output = each.output_bytes
+        seconds += current.discard_seconds
+        needed = max(needed, held_bytes + between + current.discard_peak_bytes)
+        output = current.output_bytes
         yield _Run(Block(stage, k, saves_all=False), seconds, max(needed, output), output, output)
 
 
 def _schedule(
     task: Task, host: Host, table: RotorTable, blocks: Blocks, shared: Set[int]
 ) -> OffloadSchedule:
-    """The steps of blocks, with transfers of what is sent."""
+    """Returns the steps of blocks, with transfers of the values that are sent."""
     chain, steps, sent = table.chain, list(table.chain.prologue), []
     for block in blocks.blocks:
         begin = len(steps)

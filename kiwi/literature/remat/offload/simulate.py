@@ -1,24 +1,25 @@
-"""The one account of a schedule with copies to the host: valid, how much memory, how long.
+"""The only account of a schedule with copies to the host: its validity, its memory, its time.
 
 Every number that Kiwi reports about an `OffloadSchedule` comes from this module.
 
-**Memory.** A computation or a transfer makes a copy of a value in one of the two memories. It takes
-its room from the first step of what makes it to the last step of its last use, before another copy
-of the value is made there. What a transfer copies stays until the transfer ends. Results stay until
-the end, on the host if they are there then. Inputs of the graph begin and end in the same memory;
-those at home on the host take room there throughout. A step holds all copies that it touches, and
-the operator's temporary memory.
+**Memory.** A computation or a transfer makes a copy of a value in one of the two memories. The copy
+holds memory from the first step of its making to the last step of its last use before another copy
+of the value is made in the same memory. The source of a transfer stays until the transfer ends.
+Results stay until the end, on the host if they are there then. Inputs of the graph begin and end in
+the same memory. Inputs at home on the host hold memory there throughout. A step holds all copies
+that it touches, and the operator's temporary memory.
 
 **Time.** Steps follow one another. In a step the device computes, both directions of the link copy
-and the host updates, all at once; transfers may be cut at the borders of steps. The time of a step
-is the largest of the four. How much of a transfer is copied in which of its steps is free: the time
-is the least over all ways, as follows. On a channel, jobs (first step, last step, seconds) can be
-done if and only if no run of steps is shorter than the jobs that lie within it (preemptive earliest
-deadline first). These are covering constraints over intervals of steps, which are met at least cost
-by lengthening, from the first step to the last, each step by what the runs that end with it lack.
+and the host updates, all at once. Transfers may be cut at the borders of steps. The time of a step
+is the largest of the four. The distribution of a transfer over its steps is free, and the time is
+the least over all distributions, as follows. On a channel, jobs (first step, last step, seconds)
+can be done if and only if no run of steps is shorter than the jobs that lie within it (preemptive
+earliest deadline first). These are covering constraints over intervals of steps. They are met at
+least cost by lengthening each step, from the first to the last, by the largest lack of time of the
+runs that end with it.
 
-So any execution with one stream per channel has a schedule as long: what a stream does between the
-starts of two operators belongs to the step of the first.
+Any execution with one stream per channel therefore has a schedule of the same length: the work of a
+stream between the starts of two operators belongs to the step of the first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,14 +35,17 @@ from kiwi.literature.remat.simulate import LiveRange, held_bytes
 from kiwi.messages import topics
 
 Job = tuple[int, int, float]
-"""First step, last step, seconds."""
+"""The first step, the last step, and the seconds of a transfer or an update on the host."""
 
 
 @dataclass(frozen=True)
 class OffloadSimulation:
-    """The memory of a valid schedule at most and during each step, and its time.
+    """The memory and the time of a valid schedule.
 
-    `compute_seconds`: of the operators on the device. `step_seconds`: of each step, with waiting.
+    - `peak_bytes`, `host_peak_bytes`: the largest memory on the device and on the host.
+    - `compute_seconds`: the time of the operators on the device.
+    - `step_seconds`: the time of each step, waiting included.
+    - `memory_bytes`, `host_memory_bytes`: the memory during each step.
     """
 
     peak_bytes: int
@@ -53,18 +57,20 @@ class OffloadSimulation:
 
     @property
     def seconds(self) -> float:
-        """The time of the whole step."""
+        """The time of the whole training step."""
         return sum(self.step_seconds)
 
 
 def violations(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> list[str]:
-    """Reasons for which `schedule` cannot be executed; empty if it can."""
+    """Returns the reasons for which `schedule` cannot be executed; empty if it can."""
     return _Walk(graph, host, schedule).found
 
 
 def simulate(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> OffloadSimulation:
-    """Validity, peaks and time of `schedule`; raises `kiwi.errors.InvalidProblemError` if the
-    schedule cannot be executed."""
+    """Returns the peaks and the time of `schedule`.
+
+    Raises `kiwi.errors.InvalidProblemError` if the schedule cannot be executed.
+    """
     walk = _Walk(graph, host, schedule)
     if walk.found:
         more = ", and more" if walk.found[1:] else ""
@@ -76,9 +82,9 @@ def simulate(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> Offloa
     held = held_bytes(graph, map(_Copy.live_range, walk.device.copies), count)
     on_device = tuple(map(sum, zip(held, temporary, strict=True)))
     home_bytes = graph.bytes_of(schedule.host_inputs)
-    away = [each for each in walk.host.copies if each.value not in schedule.host_inputs]
+    away = [copy for copy in walk.host.copies if copy.value not in schedule.host_inputs]
     held = held_bytes(graph, map(_Copy.live_range, away), count)
-    on_host = tuple(home_bytes + each for each in held)
+    on_host = tuple(home_bytes + held_on_host for held_on_host in held)
     compute = [graph.operators[k].compute_seconds if k != IDLE else 0.0 for k in schedule.steps]
     return OffloadSimulation(
         max(on_device, default=0),
@@ -93,31 +99,44 @@ def simulate(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> Offloa
 def without_unused_copies(
     graph: RematGraph, host: Host, schedule: OffloadSchedule
 ) -> OffloadSchedule:
-    """A valid schedule without the transfers whose copies nothing uses."""
+    """Returns a valid schedule without the transfers whose copies nothing uses."""
     while True:
         unused = _Walk(graph, host, schedule).unused
         if not unused:
             return schedule
         schedule = replace(
             schedule,
-            outward=tuple(each for each in schedule.outward if (each, False) not in unused),
-            inward=tuple(each for each in schedule.inward if (each, True) not in unused),
+            outward=tuple(
+                transfer for transfer in schedule.outward if (transfer, False) not in unused
+            ),
+            inward=tuple(
+                transfer for transfer in schedule.inward if (transfer, True) not in unused
+            ),
         )
 
 
 def channels(graph: RematGraph, host: Host, schedule: OffloadSchedule) -> list[list[Job]]:
-    """The jobs of the link outward, of the link inward, and of the host's processor."""
+    """Returns the jobs of the link outward, of the link inward, and of the host's processor."""
     sizes = [value.size_bytes for value in graph.values]
-    seconds = {each.operator: each.host_seconds for each in host.updates}
+    seconds = {update.operator: update.host_seconds for update in host.updates}
     return [
-        [(e.first, e.last, host.outward_seconds(sizes[e.value])) for e in schedule.outward],
-        [(e.first, e.last, host.inward_seconds(sizes[e.value])) for e in schedule.inward],
-        [(e.first, e.last, seconds[e.operator]) for e in schedule.host_runs],
+        [
+            (transfer.first, transfer.last, host.outward_seconds(sizes[transfer.value]))
+            for transfer in schedule.outward
+        ],
+        [
+            (transfer.first, transfer.last, host.inward_seconds(sizes[transfer.value]))
+            for transfer in schedule.inward
+        ],
+        [
+            (transfer.first, transfer.last, seconds[transfer.operator])
+            for transfer in schedule.host_runs
+        ],
     ]
 
 
 def step_seconds(compute: Sequence[float], jobs: Iterable[Sequence[Job]]) -> tuple[float, ...]:
-    """The least lengths of steps, given what the device computes in each, and jobs by channel."""
+    """Returns the least lengths of steps, given the device's time in each and jobs by channel."""
     lengths = np.array(compute, np.float64)
     ending: list[list[tuple[int, int, float]]] = [[] for _ in compute]
     due = []
@@ -136,7 +155,12 @@ def step_seconds(compute: Sequence[float], jobs: Iterable[Sequence[Job]]) -> tup
 
 @dataclass
 class _Copy:
-    """One copy of a value: from step `first` to its last use so far, of use from `ready` on."""
+    """One copy of a value.
+
+    - `first`: the first step of its making.
+    - `last`: the last step of its last use so far.
+    - `ready`: the first step that may use it.
+    """
 
     value: int
     first: int
@@ -144,13 +168,13 @@ class _Copy:
     ready: int
 
     def live_range(self) -> LiveRange:
-        """The interval in which it holds memory."""
+        """Returns the interval in which the copy holds memory."""
         return LiveRange(self.value, self.first, self.last)
 
 
 @dataclass
 class _Memory:
-    """The copies of values in one memory, and for each value the latest."""
+    """The copies of values in one memory, and the latest copy of each value."""
 
     copies: list[_Copy] = field(default_factory=list)
     latest: dict[int, _Copy] = field(default_factory=dict)
@@ -161,7 +185,7 @@ class _Memory:
         return copy
 
     def use(self, value: int, first: int, last: int) -> bool:
-        """Whether the value is there in step `first`; it stays until `last` then."""
+        """Returns whether step `first` may use the value; if so, its copy stays until `last`."""
         copy = self.latest.get(value)
         if copy is None or copy.ready > first:
             return False
@@ -170,11 +194,11 @@ class _Memory:
 
 
 class _Walk:
-    """A schedule step by step: which copies there are, and what cannot be done (`found`)."""
+    """A walk over a schedule, step by step: the copies that exist, and the errors (`found`)."""
 
     def __init__(self, graph: RematGraph, host: Host, schedule: OffloadSchedule) -> None:
         host.check(graph)
-        self.graph, self.updates = graph, {each.operator: each for each in host.updates}
+        self.graph, self.updates = graph, {update.operator: update for update in host.updates}
         self.schedule = schedule
         self.device, self.host = _Memory(), _Memory()
         self.found: list[str] = []
@@ -190,17 +214,21 @@ class _Walk:
 
     @property
     def unused(self) -> set[tuple[Transfer, bool]]:
-        """The transfers, inward or not, whose copies have no use behind them."""
-        return {(each, inward) for each, inward, copy in self._moved if copy.last == each.last}
+        """The transfers, each with whether it is inward, whose copies have no later use."""
+        return {
+            (transfer, inward)
+            for transfer, inward, copy in self._moved
+            if copy.last == transfer.last
+        }
 
     def _check_intervals(self) -> None:
         schedule, graph = self.schedule, self.graph
-        for each in (*schedule.outward, *schedule.inward, *schedule.host_runs):
-            if not 0 <= each.first <= each.last < len(schedule.steps):
-                self.found.append(f"{each} does not lie within the steps")
+        for job in (*schedule.outward, *schedule.inward, *schedule.host_runs):
+            if not 0 <= job.first <= job.last < len(schedule.steps):
+                self.found.append(f"{job} does not lie within the steps")
         if any(k != IDLE and not 0 <= k < len(graph.operators) for k in schedule.steps):
             self.found.append("a step computes an unknown operator")
-        if any(each.operator not in self.updates for each in schedule.host_runs):
+        if any(run.operator not in self.updates for run in schedule.host_runs):
             self.found.append("the host runs what is no update")
 
     def _begin(self) -> None:
@@ -210,29 +238,33 @@ class _Walk:
                 memory.make(value, 0, 0).ready = 0
 
     def _take(self, step: int) -> None:
-        """Updates the copies of a step: first those that the step uses, then those that
-        it makes."""
+        """Updates the copies for a step: first the copies that it uses, then the copies that it
+        makes."""
         schedule, operator = self.schedule, self.schedule.steps[step]
-        outward = [each for each in schedule.outward if each.first == step]
-        inward = [each for each in schedule.inward if each.first == step]
-        host_runs = [each for each in schedule.host_runs if each.first == step]
-        for each in outward:
-            self._use(self.device, each.value, step, each.last, "copies out")
-        for each in inward:
-            self._use(self.host, each.value, step, each.last, "fetches")
-        for each in host_runs:
-            for value in self.graph.operators[each.operator].inputs:
-                self._use(self.host, value, step, each.last, "updates on the host with")
+        outward = [transfer for transfer in schedule.outward if transfer.first == step]
+        inward = [transfer for transfer in schedule.inward if transfer.first == step]
+        host_runs = [run for run in schedule.host_runs if run.first == step]
+        for transfer in outward:
+            self._use(self.device, transfer.value, step, transfer.last, "copies out")
+        for transfer in inward:
+            self._use(self.host, transfer.value, step, transfer.last, "fetches")
+        for run in host_runs:
+            for value in self.graph.operators[run.operator].inputs:
+                self._use(self.host, value, step, run.last, "updates on the host with")
         for value in () if operator == IDLE else self.graph.operators[operator].inputs:
             self._use(self.device, value, step, step, "reads")
             if value in self._replaced:
                 self.found.append(f"step {step} reads {self._name(value)} after its update")
-        for each in outward:
-            self._moved.append((each, False, self.host.make(each.value, step, each.last)))
-        for each in inward:
-            self._moved.append((each, True, self.device.make(each.value, step, each.last)))
-        for each in host_runs:
-            self._run(each.operator, step, each.last, self.host, self.device)
+        for transfer in outward:
+            self._moved.append(
+                (transfer, False, self.host.make(transfer.value, step, transfer.last))
+            )
+        for transfer in inward:
+            self._moved.append(
+                (transfer, True, self.device.make(transfer.value, step, transfer.last))
+            )
+        for run in host_runs:
+            self._run(run.operator, step, run.last, self.host, self.device)
         if operator != IDLE:
             self._run(operator, step, step, self.device, self.host)
 
@@ -241,7 +273,10 @@ class _Walk:
             self.found.append(f"step {first} {verb} {self._name(value)}, which is not there")
 
     def _run(self, operator: int, first: int, last: int, here: _Memory, there: _Memory) -> None:
-        """Outputs, and what is overwritten: other copies of that are of no use any more."""
+        """Makes the outputs of an operator, and replaces the values that it overwrites.
+
+        Other copies of an overwritten value are no longer usable.
+        """
         update, name = self.updates.get(operator), self.graph.operators[operator].name
         self._runs[operator] += 1
         again = self.graph.operators[operator].recomputable and update is None
@@ -251,7 +286,10 @@ class _Walk:
             here.make(value, first, last)
         for value in update.overwrites if update is not None else ():
             moving = (*self.schedule.outward, *self.schedule.inward)
-            if any(e.value == value and e.first <= last and first <= e.last for e in moving):
+            if any(
+                transfer.value == value and transfer.first <= last and first <= transfer.last
+                for transfer in moving
+            ):
                 self.found.append(f"{name} overwrites {self._name(value)} while it is copied")
             there.latest.pop(value, None)
             if value in here.latest:
@@ -280,11 +318,11 @@ class _Walk:
 
 
 OffloadFinding = Finding[OffloadSchedule]
-"""A planner's result. `solve_offload` simulates its schedule."""
+"""The result of a planner that offloads. `solve_offload` simulates its schedule."""
 
 
 def fits(task: Task, host: Host, found: OffloadSimulation) -> bool:
-    """Whether a schedule is within the memory of both sides."""
+    """Returns whether a simulated schedule is within the memory of the device and of the host."""
     on_host = host.memory_bytes is None or found.host_peak_bytes <= host.memory_bytes
     return found.peak_bytes <= task.budget_bytes and on_host
 
@@ -292,12 +330,12 @@ def fits(task: Task, host: Host, found: OffloadSimulation) -> bool:
 def best_schedule(
     task: Task, host: Host, schedules: Sequence[OffloadSchedule]
 ) -> OffloadSchedule | None:
-    """The fastest of those that fit; else that of least peak; None of none."""
+    """Returns the fastest schedule that fits, else one of least peak; None without any."""
 
     def rank(schedule: OffloadSchedule) -> tuple[bool, float, float]:
-        found = simulate(task.graph, host, schedule)
-        if fits(task, host, found):
-            return False, found.seconds, found.peak_bytes
-        return True, found.peak_bytes, found.seconds
+        simulated = simulate(task.graph, host, schedule)
+        if fits(task, host, simulated):
+            return False, simulated.seconds, simulated.peak_bytes
+        return True, simulated.peak_bytes, simulated.seconds
 
     return min(schedules, key=rank, default=None)

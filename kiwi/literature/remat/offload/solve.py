@@ -1,4 +1,4 @@
-"""One interface to the planners with offloading: checks the question, simulates the answer."""
+"""The common interface of planners with offloading: checks arguments and simulates the schedule."""
 
 import time
 from collections.abc import Callable
@@ -24,8 +24,8 @@ Find = Callable[[Task, Host], OffloadFinding]
 class OffloadMethod:
     """A way to find a schedule with offloading.
 
-    `like`: the planner without offloading whose compiled loops it runs, "" for none. Compiling them
-    is no part of a search, whose time is limited.
+    `like` is the planner without offloading whose compiled loops `find` runs, "" for none.
+    Compiling them is no part of a search, whose time is limited.
     """
 
     find: Find
@@ -43,13 +43,15 @@ OFFLOAD_PLANNERS: dict[str, OffloadMethod] = {
     "poet": OffloadMethod(poet),
     "pofo": OffloadMethod(pofo, "rotor"),
 }
+"""The planners with offloading by name."""
 
 
 @dataclass(frozen=True)
 class OffloadResult:
-    """A simulated schedule within the memory of both sides.
+    """A simulated schedule within the memory of the device and of the host.
 
-    `family_bound`, `deterministic`: as of `OffloadFinding`; `seconds`: of planning.
+    - `family_bound`, `deterministic`: as in `OffloadFinding`.
+    - `seconds`: the wall time of planning.
     """
 
     schedule: OffloadSchedule
@@ -71,15 +73,16 @@ def solve_offload(
     planned_seconds: float | None = None,
     method: OffloadMethod | None = None,
 ) -> OffloadResult:
-    """A schedule of `graph` that needs at most `budget_bytes` on the device, in little time.
+    """Returns a schedule of `graph` with at most `budget_bytes` on the device, in little time.
 
-    `planned_seconds`: by which `fastsa` plans its moves, by default half of the time limit, so that
-    it finds the same unless it reaches that first. The clock ends the integer programs.
-    `method`: how the planner finds a schedule, by default with its usual parameters.
+    `planned_seconds` is by default half of the time limit. `fastsa` derives its number of moves
+    from it; its result is the same in each run unless it reaches the time limit first. The clock
+    ends the integer programs. `method` is how the planner finds a schedule, by default with its
+    usual parameters.
 
     Raises `kiwi.errors.UnknownPlannerError`; `kiwi.errors.InvalidArgumentError`;
-    `kiwi.errors.InvalidProblemError` where the planner cannot take the graph; and
-    `kiwi.errors.InfeasibleBudgetError` if no schedule was found, with the smallest peak known.
+    `kiwi.errors.InvalidProblemError` if the planner cannot take the graph; and
+    `kiwi.errors.InfeasibleBudgetError` with the smallest peak known if no schedule was found.
     """
     if planner not in OFFLOAD_PLANNERS:
         raise UnknownPlannerError(
@@ -96,12 +99,12 @@ def solve_offload(
     planned = planned_seconds or time_limit_seconds / 2
     task = Task(graph, budget_bytes, started + time_limit_seconds, planned, seed)
     finding = method.find(task, host)
-    found = None if finding.schedule is None else simulate(graph, host, finding.schedule)
-    if finding.schedule is None or found is None or not fits(task, host, found):
-        raise _infeasible(task, planner, finding, found)
+    simulated = None if finding.schedule is None else simulate(graph, host, finding.schedule)
+    if finding.schedule is None or simulated is None or not fits(task, host, simulated):
+        raise _infeasible(task, planner, finding, simulated)
     return OffloadResult(
         finding.schedule,
-        found,
+        simulated,
         finding.family_bound,
         planner,
         time.monotonic() - started,
