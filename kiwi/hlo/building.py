@@ -153,7 +153,9 @@ class ProgramBuilder:
         if eqn.primitive.name == loops.STACK:
             assert loop is not None
             owner = self._loops[loop].parent
-        outputs = tuple(self._new_value(v.aval, index, owner) for v in kept_outputs(eqn))
+        outputs = tuple(
+            self._new_value(variable.aval, index, owner) for variable in kept_outputs(eqn)
+        )
         caller = self._callers[-1] if self._callers else None
         self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop, caller))
         if self._is_constant(eqn, inputs):
@@ -171,12 +173,12 @@ def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
     atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
     avals = tuple(
         (
-            v.aval.shape,
-            str(v.aval.dtype),
-            getattr(v.aval, "weak_type", False),
-            isinstance(v, jex.DropVar),
+            variable.aval.shape,
+            str(variable.aval.dtype),
+            getattr(variable.aval, "weak_type", False),
+            isinstance(variable, jex.DropVar),
         )
-        for v in eqn.outvars
+        for variable in eqn.outvars
     )
     key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=itemgetter(0))))
     try:

@@ -116,18 +116,18 @@ class Chains:
         """The readers of an equation's result. If matmuls compute maps, readers of its transposed
         and reshaped forms count as well, since a change of layout is no kernel of its own there."""
         program = self.graph.program
-        found = program.readers[program.equations[index].outputs[0]]
+        direct = program.readers[program.equations[index].outputs[0]]
         if not self._fusion.reads_through_layouts:
-            return found
+            return direct
         # A callback has no opcode, and no result.
         passes = (
-            program.equations[k].outputs and self.graph.opcodes[k] <= REARRANGES for k in found
+            program.equations[k].outputs and self.graph.opcodes[k] <= REARRANGES for k in direct
         )
         through = (
             self.readers(k) if is_passed else (k,)
-            for k, is_passed in zip(found, passes, strict=True)
+            for k, is_passed in zip(direct, passes, strict=True)
         )
-        return tuple(sorted({k for each in through for k in each}))
+        return tuple(sorted({k for group in through for k in group}))
 
     def has_slice(self, index: int) -> bool:
         """Whether the chain takes a part of an operand."""
@@ -135,8 +135,8 @@ class Chains:
 
     def only_passes(self, index: int) -> bool:
         """Whether the chain passes a tensor through barriers, and at most rearranges it."""
-        found = (self.graph.opcodes[member] for member in self._members[index])
-        return all(names <= LAYOUT | {BARRIER} for names in found)
+        opcodes = (self.graph.opcodes[member] for member in self._members[index])
+        return all(names <= LAYOUT | {BARRIER} for names in opcodes)
 
     def shifts(self, index: int) -> bool:
         """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.
@@ -164,14 +164,16 @@ class Chains:
         its result."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
-        read = self.tensors(index)
-        return sum(values[v].size_bytes for v in read) <= times * size
+        operands = self.tensors(index)
+        return sum(values[value].size_bytes for value in operands) <= times * size
 
     def tensors(self, index: int) -> list[int]:
         """The operands of the chain without vectors."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
-        return [v for v in self._reads[index] if values[v].size_bytes > OF_VECTORS * size]
+        return [
+            value for value in self._reads[index] if values[value].size_bytes > OF_VECTORS * size
+        ]
 
     def _wide_members(self, index: int) -> list[int]:
         """The equations of the chain whose results are not narrow beside its own."""

@@ -41,8 +41,8 @@ def policy_by_names(residencies: Mapping[str, str]) -> Any:
     `jax.checkpoint` has without a policy.
     """
     check_residencies(residencies)
-    on_device = [name for name, r in residencies.items() if r == DEVICE]
-    on_host = [name for name, r in residencies.items() if r == OFFLOAD]
+    on_device = [name for name, residency in residencies.items() if residency == DEVICE]
+    on_host = [name for name, residency in residencies.items() if residency == OFFLOAD]
     if on_host:
         return jax.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=on_device,
@@ -73,15 +73,15 @@ def residencies_replaced(residencies: Mapping[str, str]) -> Iterator[list[str]]:
 
     A `jax.checkpoint` around no name keeps its own policy. The list gets the names of all others.
     """
-    found: list[str] = []
+    seen_names: list[str] = []
     policy = policy_by_names(residencies)
 
     def policy_of(jaxpr: Any, own: Any) -> Any:
         names = names_in(jaxpr)
-        found.extend(name for name in names if name not in found)
+        seen_names.extend(name for name in names if name not in seen_names)
         return policy if names else own
 
     # No key is used twice: a cached trace would hide its names.
     apart = jax_internals.traced_apart(object())
     with apart, jax_internals.checkpoint_policies_replaced(policy_of):
-        yield found
+        yield seen_names

@@ -52,7 +52,7 @@ def operator_flops(
         return 2.0 * prod(rule.factor_sizes)
     if opcode == "convolution":
         return _convolution_flops(rule, operand_shapes[1], result_shapes[0])
-    largest = max((prod(s) for s in (*operand_shapes, *result_shapes)), default=0)
+    largest = max((prod(shape) for shape in (*operand_shapes, *result_shapes)), default=0)
     return float(largest)
 
 
@@ -64,7 +64,7 @@ def _convolution_flops(
     The output features are the dimension of the kernel that the result has as well. (With feature
     groups the input shares a factor of it.)
     """
-    result = {f for factors in rule.results[0] for f in factors}
+    result = {factor for factors in rule.results[0] for factor in factors}
     features = prod(
         size
         for size, factors in zip(kernel_shape, rule.operands[1], strict=True)

@@ -44,7 +44,10 @@ class _Order:
 
     def _may_move(self, unit: Unit) -> bool:
         equations = [self._program.equations[index] for index in unit.equations]
-        if any(e.is_border or e.is_transfer or e.has_effects for e in equations):
+        if any(
+            equation.is_border or equation.is_transfer or equation.has_effects
+            for equation in equations
+        ):
             return False
         return self._graph.aliased_results.keys().isdisjoint(unit.outputs)
 
@@ -54,12 +57,12 @@ class _Order:
         A chain consists of fetches for the next unit, and of values that the next unit overwrites.
         The place is None if the reader is in another phase or loop.
         """
-        readers = (r for value in unit.outputs for r in self._graph.readers.get(value, ()))
+        readers = (index for value in unit.outputs for index in self._graph.readers.get(value, ()))
         place = min((self._places[reader] for reader in readers), default=None)
         if place is None:
             return None
-        first = self.units[place]
-        if (first.phase, first.loop) != (unit.phase, unit.loop):
+        first_reader = self.units[place]
+        if (first_reader.phase, first_reader.loop) != (unit.phase, unit.loop):
             return None
         while self.units[place - 1] is not unit and self._belongs(place):
             place -= 1

@@ -80,8 +80,8 @@ def is_map(graph: HloGraph, index: int) -> bool:
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
     """Whether an equation calls something that HLO knows only by name, without a rule."""
-    own = graph.program.equations[equation]
-    has_rule = own.is_kernel or own.batches is not None
+    traced = graph.program.equations[equation]
+    has_rule = traced.is_kernel or traced.batches is not None
     return "custom_call" in graph.opcodes[equation] and not has_rule
 
 
@@ -113,11 +113,11 @@ def repeats(program: Program, index: int) -> bool:
     params, (output,) = equation.jaxpr_eqn.params, equation.outputs
     shape, mapped = params["shape"], params["broadcast_dimensions"]
     sizes = dict(zip(mapped, equation.jaxpr_eqn.invars[0].aval.shape, strict=True))
-    grown = [d for d, size in enumerate(shape) if sizes.get(d, 1) < size]
+    grown = [dim for dim, size in enumerate(shape) if sizes.get(dim, 1) < size]
     if len(grown) < 2 or grown[0] == 0 or grown[-1] == len(shape) - 1:
         return False
-    readers = [program.equations[r] for r in program.readers[output]]
-    return bool(readers) and all(r.name == "reshape" for r in readers)
+    readers = [program.equations[reader] for reader in program.readers[output]]
+    return bool(readers) and all(reader.name == "reshape" for reader in readers)
 
 
 def sets_one_per_row(equation: Equation) -> bool:
@@ -138,5 +138,5 @@ def is_of_matrices(graph: HloGraph, index: int | None) -> bool:
         return False
     equation = graph.program.equations[index].jaxpr_eqn
     _, batch = equation.params["dimension_numbers"]
-    ranks = [len(v.aval.shape) for v in equation.invars]
+    ranks = [len(operand.aval.shape) for operand in equation.invars]
     return ranks == [len(dimensions) + 2 for dimensions in batch]

@@ -57,7 +57,10 @@ def with_auto_axes(mesh: Any) -> Any:
     """The same mesh, its Explicit axes left to the compiler."""
     if not has_explicit_axes(mesh):
         return mesh
-    types = [AxisType.Auto if t is AxisType.Explicit else t for t in mesh.axis_types]
+    types = [
+        AxisType.Auto if axis_type is AxisType.Explicit else axis_type
+        for axis_type in mesh.axis_types
+    ]
     return mesh.update(axis_types=tuple(types))
 
 
@@ -81,7 +84,7 @@ def constrained_spec(sharding: NamedSharding, rank: int) -> PartitionSpec | None
         return None
     entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
     if AxisType.Auto in sharding.mesh.axis_types:
-        entries = [PartitionSpec.UNCONSTRAINED if e is None else e for e in entries]
+        entries = [PartitionSpec.UNCONSTRAINED if axes is None else axes for axes in entries]
     if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
         return None
     return PartitionSpec(*entries)
@@ -99,7 +102,7 @@ class _Rewriter:
         """A jaxpr with its constants; `scope`: the name scopes of the calls around."""
         jaxpr = self.jaxpr(closed.jaxpr, scope)
         constants = [_over_auto_axes(constant) for constant in closed.consts]
-        changed = any(a is not b for a, b in zip(constants, closed.consts, strict=True))
+        changed = any(new is not old for new, old in zip(constants, closed.consts, strict=True))
         return jex.ClosedJaxpr(jaxpr, constants) if changed or jaxpr is not closed.jaxpr else closed
 
     def jaxpr(self, jaxpr: jex.Jaxpr, scope: str) -> jex.Jaxpr:
@@ -129,10 +132,10 @@ class _OneJaxpr:
 
     def rewritten(self) -> jex.Jaxpr:
         old = self._jaxpr
-        constvars = [self._bound(v) for v in old.constvars]
-        invars = [self._bound(v) for v in old.invars]
+        constvars = [self._bound(variable) for variable in old.constvars]
+        invars = [self._bound(variable) for variable in old.invars]
         eqns = [new for eqn in old.eqns for new in self._equations(eqn)]
-        outvars = [self._read(v) for v in old.outvars]
+        outvars = [self._read(variable) for variable in old.outvars]
         lists = (constvars, invars, eqns, outvars)
         before = (old.constvars, old.invars, old.eqns, old.outvars)
         if all(_same(new, was) for new, was in zip(lists, before, strict=True)):
@@ -170,29 +173,29 @@ class _OneJaxpr:
     def _plain(self, eqn: Any, name: str, stack: str) -> Iterator[Any]:
         """The equation itself, with constraints on its operands and results."""
         operands, results = _asked_of(eqn, name, stack) if self._rewriter.follows else ({}, {})
-        invars = [self._read(v) for v in eqn.invars]
-        for position, asked in operands.items():
-            constraint = _constraint(eqn, invars[position], asked)
+        invars = [self._read(variable) for variable in eqn.invars]
+        for position, sharding in operands.items():
+            constraint = _constraint(eqn, invars[position], sharding)
             if constraint is not None:
                 invars[position] = constraint.outvars[0]
                 yield constraint
-        outvars = [self._bound(v) for v in eqn.outvars]
-        behind = []
-        for position, asked in results.items():
+        outvars = [self._bound(variable) for variable in eqn.outvars]
+        result_constraints = []
+        for position, sharding in results.items():
             inner = jex.Var(outvars[position].aval)
-            constraint = _constraint(eqn, inner, asked, outvars[position])
+            constraint = _constraint(eqn, inner, sharding, outvars[position])
             if constraint is not None:
                 outvars[position] = inner
-                behind.append(constraint)
+                result_constraints.append(constraint)
         params = self._params(eqn.params, name, stack)
         mesh = jax_internals.equation_mesh(eqn)
         context = jax_internals.equation_context(eqn.ctx, _target(mesh))
-        kept = _same(invars, eqn.invars) and _same(outvars, eqn.outvars)
-        if kept and params is eqn.params and context is eqn.ctx:
+        is_unchanged = _same(invars, eqn.invars) and _same(outvars, eqn.outvars)
+        if is_unchanged and params is eqn.params and context is eqn.ctx:
             yield eqn
         else:
             yield eqn.replace(invars=invars, outvars=outvars, params=params, ctx=context)
-        yield from behind
+        yield from result_constraints
 
     def _constrained(self, eqn: Any, asked: NamedSharding | None) -> Iterator[Any]:
         """A constraint of an equation's only operand, which is also its result."""
@@ -213,13 +216,13 @@ class _OneJaxpr:
         self._atoms[eqn.outvars[0]] = self._read(eqn.invars[0])
 
     def _params(self, params: Mapping[str, Any], name: str, stack: str) -> Mapping[str, Any]:
-        found = {key: self._param(value, stack) for key, value in params.items()}
+        new_params = {key: self._param(value, stack) for key, value in params.items()}
         for key in _ASKED if name != CONSTRAINT_PRIMITIVE else ():
-            if isinstance(found.get(key), NamedSharding):
-                found[key] = None
+            if isinstance(new_params.get(key), NamedSharding):
+                new_params[key] = None
         if name == "shard_map":
-            found["mesh"] = _of_no_devices(params["mesh"])
-        return params if all(found[key] is params[key] for key in params) else found
+            new_params["mesh"] = _of_no_devices(params["mesh"])
+        return params if all(new_params[key] is params[key] for key in params) else new_params
 
     def _param(self, value: Any, stack: str) -> Any:
         if isinstance(value, jex.ClosedJaxpr):
@@ -240,7 +243,9 @@ _DST = "dst_sharding"
 
 
 def _same(new: Sequence[Any], old: Sequence[Any]) -> bool:
-    return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
+    return len(new) == len(old) and all(
+        new_item is old_item for new_item, old_item in zip(new, old, strict=True)
+    )
 
 
 def _is_transposed(stack: str) -> bool:
@@ -257,13 +262,13 @@ def _is_explicit(atom: Any) -> bool:
 def _merged(eqn: Any) -> NamedSharding:
     """The full sharding of a constraint on a mesh with Auto and Explicit axes. The constraint names
     the Auto axes, the operand's type the Explicit ones."""
-    asked, typed = eqn.params["sharding"], eqn.invars[0].aval.sharding.spec
-    own = [*asked.spec, *[None] * (len(typed) - len(asked.spec))]
+    sharding, typed = eqn.params["sharding"], eqn.invars[0].aval.sharding.spec
+    auto_entries = [*sharding.spec, *[None] * (len(typed) - len(sharding.spec))]
     entries = []
-    for mine, given in zip(own, typed, strict=True):
-        named = (*_names(given), *_names(mine))
-        entries.append(named or mine)
-    return NamedSharding(with_auto_axes(asked.mesh.abstract_mesh), PartitionSpec(*entries))
+    for auto_entry, explicit_entry in zip(auto_entries, typed, strict=True):
+        named = (*_names(explicit_entry), *_names(auto_entry))
+        entries.append(named or auto_entry)
+    return NamedSharding(with_auto_axes(sharding.mesh.abstract_mesh), PartitionSpec(*entries))
 
 
 def _typed(given: NamedSharding, atom: Any) -> NamedSharding | None:
@@ -286,17 +291,18 @@ def _asked_of(
     if name in _JIT:
         sides = (eqn.params.get("in_shardings", ()), eqn.params.get("out_shardings", ()))
         operands, results = (
-            {k: s for k, s in enumerate(side) if isinstance(s, NamedSharding)} for side in sides
+            {k: sharding for k, sharding in enumerate(side) if isinstance(sharding, NamedSharding)}
+            for side in sides
         )
         return operands, results
-    given = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
+    stated = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
     # A result computed from scalars lies as its readers want it.
-    reads_array = any(getattr(v.aval, "shape", ()) for v in eqn.invars)
-    if not isinstance(given, NamedSharding) or name == CONSTRAINT_PRIMITIVE:
+    reads_array = any(getattr(variable.aval, "shape", ()) for variable in eqn.invars)
+    if not isinstance(stated, NamedSharding) or name == CONSTRAINT_PRIMITIVE:
         return {}, {}
     if not reads_array or _is_transposed(stack):
         return {}, {}
-    typed = _typed(given, eqn.outvars[0])
+    typed = _typed(stated, eqn.outvars[0])
     return {}, {} if typed is None else {0: typed}
 
 
@@ -304,8 +310,8 @@ def _constraint(
     eqn: Any, operand: Any, asked: NamedSharding | None, result: Any | None = None
 ) -> Any | None:
     """A `sharding_constraint` at the line of an equation; None if it asks for nothing."""
-    inside = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
-    if asked is None or inside or not operand.aval.shape:
+    is_manual = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
+    if asked is None or is_manual or not operand.aval.shape:
         return None
     if isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
         return None

@@ -53,19 +53,19 @@ def materialised(graph: HloGraph, fusion: Fusion = NO_FUSION) -> tuple[bool, ...
     """For each equation, whether its results have buffers."""
     program = graph.program
     results = program.result_values | program.next_values.keys() | program.pinned_values
-    found: list[bool] = []
-    chains = Chains(graph, found, fusion)
+    is_materialised: list[bool] = []
+    chains = Chains(graph, is_materialised, fusion)
     for equation in graph.program.equations:
         chains.add(equation.index)
         decision = _decide(graph, equation.index, results, chains, fusion)
-        found.append(decision or chains.too_long(equation.index))
-    for index in reversed(range(len(found))):
-        if found[index] and _has_one_reader(graph, index, found, results):
-            found[index] = False
-    for index, is_root in enumerate(found):
-        if is_root and _has_epilogue(graph, index, found, results, fusion):
-            found[index] = False
-    return tuple(found)
+        is_materialised.append(decision or chains.too_long(equation.index))
+    for index in reversed(range(len(is_materialised))):
+        if is_materialised[index] and _has_one_reader(graph, index, is_materialised, results):
+            is_materialised[index] = False
+    for index, is_root in enumerate(is_materialised):
+        if is_root and _has_epilogue(graph, index, is_materialised, results, fusion):
+            is_materialised[index] = False
+    return tuple(is_materialised)
 
 
 def _has_one_reader(
@@ -91,9 +91,9 @@ def _only_kernel(
     while pending:
         member = pending.pop()
         members.add(member)
-        reading = {r for r in readers[equations[member].outputs[0]]} - members
-        kernels |= {r for r in reading if is_materialised[r]}
-        pending += [r for r in reading if not is_materialised[r]]
+        reading = {reader for reader in readers[equations[member].outputs[0]]} - members
+        kernels |= {reader for reader in reading if is_materialised[reader]}
+        pending += [reader for reader in reading if not is_materialised[reader]]
     kernel = kernels.pop() if len(kernels) == 1 else None
     if kernel is None or equations[kernel].loop != equations[index].loop:
         return None, members
@@ -131,8 +131,14 @@ def _has_epilogue(
 
 def _adds_to_scatter(graph: HloGraph, kernel: int, index: int, is_materialised: list[bool]) -> bool:
     """Whether a kernel also reads a scatter, which then adds to the result of `index` in place."""
-    producers = (graph.program.values[v].producer for v in chain(graph, is_materialised, kernel)[1])
-    return any("scatter" in graph.opcodes[p] for p in producers if p not in (None, index))
+    producers = (
+        graph.program.values[value].producer for value in chain(graph, is_materialised, kernel)[1]
+    )
+    return any(
+        "scatter" in graph.opcodes[producer]
+        for producer in producers
+        if producer not in (None, index)
+    )
 
 
 def chain(
@@ -156,21 +162,24 @@ def _decide(
     graph: HloGraph, index: int, results: frozenset[int], chains: Chains, fusion: Fusion
 ) -> bool:
     equation, info = graph.program.equations[index], graph.equations[index]
-    found = graph.opcodes[index]
+    opcodes = graph.opcodes[index]
     is_fused = is_map(graph, index) or chains.holds(fusion.maps, index)
-    if not is_fused or any(o in results for o in equation.outputs):
+    if not is_fused or any(output in results for output in equation.outputs):
         return True
     if info.is_constant:
         return False
     readers = chains.readers(index)
     if chains.holds(fusion.apart, index):
         return True
-    if any(_enters_loop(graph.program, equation.loop, r) for r in readers):
+    if any(_enters_loop(graph.program, equation.loop, reader) for reader in readers):
         return True
-    reading = [graph.program.equations[r] for r in readers]
-    if any(r.name == "shard_map" or r.is_transfer or r.is_kernel or r.batches for r in reading):
+    reading = [graph.program.equations[reader] for reader in readers]
+    if any(
+        reader.name == "shard_map" or reader.is_transfer or reader.is_kernel or reader.batches
+        for reader in reading
+    ):
         return True
-    calls = {name for r in readers for name in graph.opcodes[r] & LIBRARY_OPCODES}
+    calls = {name for reader in readers for name in graph.opcodes[reader] & LIBRARY_OPCODES}
     if chains.holds(fusion.in_convolutions, index):
         return False
     if calls and not (calls <= MATMULS and chains.holds(fusion.in_matmuls, index)):
@@ -180,9 +189,11 @@ def _decide(
         return False
     if chains.holds(fusion.stored, index):
         return True
-    if "add" in found and not (chains.shifts(index) or chains.holds(fusion.sums_in_readers, index)):
+    if "add" in opcodes and not (
+        chains.shifts(index) or chains.holds(fusion.sums_in_readers, index)
+    ):
         return True
-    return bool(found & WORTH_KEEPING) and not chains.holds(fusion.in_readers, index)
+    return bool(opcodes & WORTH_KEEPING) and not chains.holds(fusion.in_readers, index)
 
 
 def _enters_loop(program: Program, loop: int | None, reader: int) -> bool:

@@ -98,7 +98,7 @@ class HloGraph:
 
     def opcode_of(self, equation: int) -> str:
         """The opcode of the equation's costliest operator."""
-        members, own = self.equations[equation].operators, self.program.equations[equation]
-        if not members or own.is_border or own.is_transfer:
-            return own.name
+        members, traced = self.equations[equation].operators, self.program.equations[equation]
+        if not members or traced.is_border or traced.is_transfer:
+            return traced.name
         return max((self.operators[i] for i in members), key=lambda op: (op.flops, op.index)).opcode

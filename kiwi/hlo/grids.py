@@ -82,12 +82,12 @@ class _Walk:
             body, constants = eqn.params["jaxpr"].jaxpr, eqn.params.get("num_consts", 0)
             passed = self._passed(eqn.invars[:constants], body.invars[:constants], variables)
             return eqn.params["length"] * self.of(body, passed)[0]
-        regions = [getattr(r, "jaxpr", r) for r in jex.jaxprs_in_params(eqn.params)]
+        regions = [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
         if len(regions) == 1 and len(regions[0].invars) == len(eqn.invars):
             passed = self._passed(eqn.invars, regions[0].invars, variables)
-            work, inside = self.of(regions[0], passed)
+            work, inner_values = self.of(regions[0], passed)
             for outer, inner in zip(eqn.outvars, regions[0].outvars, strict=False):
-                self._note(outer, self._value(inner, inside), variables)
+                self._note(outer, self._value(inner, inner_values), variables)
             return work
         if len(eqn.outvars) == 1:
             self._note(eqn.outvars[0], self._result(eqn, variables), variables)
@@ -107,10 +107,10 @@ class _Walk:
         trips = self._trips(eqn, variables)
         if trips is None:
             return self._work_of(eqn)
-        first, behind = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        cond_count, body_count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         body = eqn.params["body_jaxpr"].jaxpr
-        constants = eqn.invars[first : first + behind]
-        passed = self._passed(constants, body.invars[:behind], variables)
+        constants = eqn.invars[cond_count : cond_count + body_count]
+        passed = self._passed(constants, body.invars[:body_count], variables)
         return trips * self.of(body, passed)[0]
 
     def _trips(self, eqn: Any, variables: Known) -> Any:
@@ -136,7 +136,7 @@ class _Walk:
         name = eqn.primitive.name
         if name == "program_id":
             axis = eqn.params["axis"]
-            shape = [n if d == axis else 1 for d, n in enumerate(self._grid)]
+            shape = [n if dim == axis else 1 for dim, n in enumerate(self._grid)]
             return np.arange(self._grid[axis]).reshape(shape)
         if name == "num_programs":
             return np.asarray(self._grid[eqn.params["axis"]])

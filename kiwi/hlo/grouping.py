@@ -38,9 +38,9 @@ def build_units(
     if graph.simplification != fusion.simplification:
         graph = replace(graph, simplification=fusion.simplification)
     roots = [index for index, is_root in enumerate(materialised(graph, fusion)) if is_root]
-    found = regroup(graph, roots, donated_arguments)
-    ordered = _numbered(found.units[draft] for draft in _Ordering(found).of(None))
-    return replace(found, units=_numbered(delay_to_first_reader(replace(found, units=ordered))))
+    drafts = regroup(graph, roots, donated_arguments)
+    ordered = _numbered(drafts.units[draft] for draft in _Ordering(drafts).of(None))
+    return replace(drafts, units=_numbered(delay_to_first_reader(replace(drafts, units=ordered))))
 
 
 def regroup(
@@ -62,7 +62,7 @@ def _numbered(units: Iterable[Unit]) -> tuple[Unit, ...]:
 def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     """The unit of a materialised equation, not yet numbered."""
     equations, reads = chain(graph, is_materialised, root)
-    own = graph.program.equations[root]
+    root_equation = graph.program.equations[root]
     composer = RuleComposer()
     for index in equations:
         equation, rule = graph.program.equations[index], graph.equations[index].rule
@@ -70,8 +70,8 @@ def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     phase = graph.phase_of(root)
     may_recompute = (
         phase is Phase.FORWARD
-        and bool(own.outputs)
-        and not own.is_border
+        and bool(root_equation.outputs)
+        and not root_equation.is_border
         and all(graph.program.equations[i].may_repeat for i in equations)
         and not any(is_opaque(graph, i) for i in equations)
     )
@@ -79,11 +79,11 @@ def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         root,
         tuple(equations),
         tuple(reads),
-        own.outputs,
-        composer.compose(own.outputs),
+        root_equation.outputs,
+        composer.compose(root_equation.outputs),
         phase,
         may_recompute,
-        own.loop,
+        root_equation.loop,
     )
 
 
@@ -100,18 +100,25 @@ class _Ordering:
             for draft in drafts.units
             if drafts.graph.program.equations[draft.root].name == FETCH
             for output in draft.outputs
-            if draft.loop in (None, *(drafts.units[r].loop for r in drafts.readers[output]))
+            if draft.loop
+            in (None, *(drafts.units[reader].loop for reader in drafts.readers[output]))
         }
         self._fetches = frozenset(self._unfetched.values())
 
     def of(self, loop: int | None) -> list[int]:
         """Draft numbers in execution order."""
         members = self._members(loop)
-        item_of = {draft: item for item, inside in members.items() for draft in inside}
+        item_of = {draft: item for item, drafts in members.items() for draft in drafts}
         sorter = TopologicalSorter(
             {
-                item: {item_of[w] for d in inside for w in self._waits[d] if w in item_of} - {item}
-                for item, inside in members.items()
+                item: {
+                    item_of[leader]
+                    for member in drafts
+                    for leader in self._waits[member]
+                    if leader in item_of
+                }
+                - {item}
+                for item, drafts in members.items()
             }
         )
         sorter.prepare()
@@ -137,14 +144,14 @@ class _Ordering:
         around = self._graph.program.loops_around
         depth = len(around(loop))
         items: dict[int | None, int] = {}
-        found: dict[int, list[int]] = {}
+        units_of_item: dict[int, list[int]] = {}
         for number, draft in enumerate(self._drafts):
             chain = around(draft.loop)
             if chain[:depth] != around(loop) or number in self._fetches:
                 continue
             item = number if len(chain) == depth else items.setdefault(chain[depth], number)
-            found.setdefault(item, []).append(number)
-        return found
+            units_of_item.setdefault(item, []).append(number)
+        return units_of_item
 
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
         """Appends a unit, or all units of an inner loop in order, after the fetches for them."""
@@ -160,7 +167,7 @@ class _Ordering:
 
     def _is_late(self, inside: list[int]) -> bool:
         """Whether anything except updates can run. Updates run as soon as they can."""
-        return {self._drafts[d].phase for d in inside} != {Phase.UPDATE}
+        return {self._drafts[draft].phase for draft in inside} != {Phase.UPDATE}
 
     def _continues(self, inside: list[int], following: list[int]) -> bool:
         """Whether the next unit may write over the result of the other, which nothing else reads
@@ -186,10 +193,12 @@ def _dependencies(drafts: UnitGraph) -> list[set[int]]:
     waits = []
     effects: list[int] = []
     for draft in drafts.units:
-        leaders = {producer[v] for v in draft.reads if v in producer}
-        overwritten = [aliased[o] for o in draft.outputs if o in aliased]
-        readers = (r for a in overwritten for r in drafts.readers.get(a, ()))
-        leaders.update(r for r in readers if r < draft.index)
+        leaders = {producer[value] for value in draft.reads if value in producer}
+        overwritten = [aliased[output] for output in draft.outputs if output in aliased]
+        readers = (
+            reader for argument in overwritten for reader in drafts.readers.get(argument, ())
+        )
+        leaders.update(reader for reader in readers if reader < draft.index)
         if drafts.graph.program.equations[draft.root].has_effects:
             leaders.update(effects[-1:])
             effects.append(draft.index)

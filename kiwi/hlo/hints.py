@@ -81,11 +81,11 @@ def hint(
     **Raises:** `InvalidArgumentError` if `sharding` is no `PartitionSpec` or has more entries than
     an array has dimensions, or if more than one of `keep`, `recompute` and `offload` is asked for.
     """
-    asked = {"keep a value": keep, "recompute it": recompute, "offload it": bool(offload)}
-    if sum(asked.values()) > 1:
-        wanted = " and to ".join(what for what, is_asked in asked.items() if is_asked)
+    requested = {"keep a value": keep, "recompute it": recompute, "offload it": bool(offload)}
+    if sum(requested.values()) > 1:
+        requests = " and to ".join(what for what, is_asked in requested.items() if is_asked)
         raise InvalidArgumentError(
-            f"The hint{f' {name!r}' if name else ''} asks to {wanted}.",
+            f"The hint{f' {name!r}' if name else ''} asks to {requests}.",
             topic=topics.HINT_TWICE,
         )
     if sharding is not None and not isinstance(sharding, PartitionSpec):
@@ -94,8 +94,8 @@ def hint(
             topic=topics.NOT_A_SHARDING,
             suggestion='For example jax.sharding.PartitionSpec("x", None).',
         )
-    given = Hint(sharding, keep, recompute, name, offload)
-    return jax.tree.map(lambda leaf: _hinted(leaf, given), x)
+    new_hint = Hint(sharding, keep, recompute, name, offload)
+    return jax.tree.map(lambda leaf: _hinted(leaf, new_hint), x)
 
 
 def _hinted(leaf: Any, given: Hint) -> Any:

@@ -34,11 +34,15 @@ def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
     own."""
     if _WINDOWED not in graph.opcodes[unit.root]:
         return ()
-    if not _only_maps(graph, [e for e in unit.equations if e != unit.root]):
+    if not _only_maps(graph, [equation for equation in unit.equations if equation != unit.root]):
         return ()
-    dims_of = {value: dims for own in unit.rule.operator_results for value, dims in own}
-    apart = [o for o in graph.program.equations[unit.root].reads if o not in unit.reads]
-    return tuple(v for operand in apart for v in _mapped(graph, unit, operand, dims_of[operand]))
+    dims_of = {value: dims for results in unit.rule.operator_results for value, dims in results}
+    apart = [read for read in graph.program.equations[unit.root].reads if read not in unit.reads]
+    return tuple(
+        overwritten
+        for operand in apart
+        for overwritten in _mapped(graph, unit, operand, dims_of[operand])
+    )
 
 
 def is_of_library(graph: HloGraph, unit: Unit) -> bool:
@@ -47,12 +51,14 @@ def is_of_library(graph: HloGraph, unit: Unit) -> bool:
 
 
 def _only_maps(graph: HloGraph, equations: Sequence[int]) -> bool:
-    return all(is_map(graph, e) and BARRIER not in graph.opcodes[e] for e in equations)
+    return all(
+        is_map(graph, equation) and BARRIER not in graph.opcodes[equation] for equation in equations
+    )
 
 
 def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[int]:
     """The operands of a unit with the size and dimensions of `target`, a value that it computes."""
     values = graph.program.values
-    for value, own in unit.rule.reads:
-        if values[value].size_bytes == values[target].size_bytes and own == dims:
+    for value, read_dims in unit.rule.reads:
+        if values[value].size_bytes == values[target].size_bytes and read_dims == dims:
             yield value

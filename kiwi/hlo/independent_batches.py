@@ -47,15 +47,21 @@ def batch_kernel(eqn: Any) -> Kernel | None:
         return None
 
     def on_shards(*shards: Any) -> tuple[Any, ...]:
-        found = eqn.primitive.bind(*shards, **eqn.params)
-        return tuple(found) if eqn.primitive.multiple_results else (found,)
+        results = eqn.primitive.bind(*shards, **eqn.params)
+        return tuple(results) if eqn.primitive.multiple_results else (results,)
 
     return Kernel(
         eqn.primitive.name,
         on_shards,
-        tuple(_factors(v.aval, len(batch), f"operand {k}") for k, v in enumerate(eqn.invars)),
-        tuple(_factors(v.aval, len(batch), f"result {k}") for k, v in enumerate(eqn.outvars)),
-        frozenset(f"batch {d}" for d in range(len(batch))),
+        tuple(
+            _factors(variable.aval, len(batch), f"operand {k}")
+            for k, variable in enumerate(eqn.invars)
+        ),
+        tuple(
+            _factors(variable.aval, len(batch), f"result {k}")
+            for k, variable in enumerate(eqn.outvars)
+        ),
+        frozenset(f"batch {dim}" for dim in range(len(batch))),
     )
 
 
@@ -81,12 +87,14 @@ def _batch(eqn: Any) -> tuple[int, ...]:
     if eqn.primitive.name == "top_k" and eqn.params.get("axis", -1) not in (-1, len(shape) - 1):
         return ()
     batch = shape[: len(shape) - inner_rank(eqn)]
-    alike = (v.aval.shape[: len(batch)] == batch for v in (*eqn.invars, *eqn.outvars))
+    alike = (variable.aval.shape[: len(batch)] == batch for variable in (*eqn.invars, *eqn.outvars))
     return batch if all(alike) else ()
 
 
 def _factors(aval: Any, batch: int, name: str) -> Factors:
-    return tuple((f"batch {d}",) if d < batch else (f"{name} {d}",) for d in range(len(aval.shape)))
+    return tuple(
+        (f"batch {dim}",) if dim < batch else (f"{name} {dim}",) for dim in range(len(aval.shape))
+    )
 
 
 def _least_and_most(rows: int, columns: int) -> tuple[int, int]:

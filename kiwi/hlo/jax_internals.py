@@ -120,12 +120,12 @@ def context_mesh() -> Mesh | AbstractMesh | None:
     """The mesh of the context: of `jax.set_mesh`, of `with mesh:` or of
     `jax.sharding.use_abstract_mesh`; None outside of all of them."""
     abstract = mesh_contexts.get_abstract_mesh()
-    found = (
+    candidates = (
         mesh_contexts.get_concrete_mesh(),
         abstract,
         mesh_contexts.thread_resources.env.physical_mesh,
     )
-    return next((mesh for mesh in found if not mesh.empty), None)
+    return next((mesh for mesh in candidates if not mesh.empty), None)
 
 
 def is_tracer(value: Any) -> bool:
@@ -201,8 +201,8 @@ _NO_ARRAY_RESULT = re.compile(r"returned a value of type (.+?) at output compone
 
 def no_array_result(error: Exception) -> str | None:
     """The type of a result that jax refuses because it is no array; None for other errors."""
-    found = _NO_ARRAY_RESULT.search(str(error))
-    return None if found is None else found[1]
+    match = _NO_ARRAY_RESULT.search(str(error))
+    return None if match is None else match[1]
 
 
 def may_be_of_pmap(error: Exception) -> bool:
@@ -224,15 +224,15 @@ def is_raised_in_pmap(run: Callable[[], Any]) -> bool:
 
 def unknown_axis(error: Exception) -> str | None:
     """The axis of a `PartitionSpec` that the mesh of the context lacks, if the error says so."""
-    found = _UNKNOWN_AXIS.search(str(error))
-    return None if found is None else found["axis"]
+    match = _UNKNOWN_AXIS.search(str(error))
+    return None if match is None else match["axis"]
 
 
 def unbound_axis(error: Exception) -> str | None:
     """The axis of a collective that no `shard_map`, `vmap` or `pmap` binds, if the error
     says so."""
-    found = _UNBOUND_AXIS.search(str(error))
-    return None if found is None else found["axis"]
+    match = _UNBOUND_AXIS.search(str(error))
+    return None if match is None else match["axis"]
 
 
 def known_kernels_in_traces(kernels: Hashable) -> AbstractContextManager[None]:
@@ -290,7 +290,7 @@ def custom_partitioning_without_devices() -> Iterator[None]:
     computations. So does attention by cuDNN, which lowers to it."""
     asking = dispatch.prim_requires_devices_during_lowering
     names = "custom_partitioning", "dot_product_attention"
-    freed = {p for p in asking if p.name.startswith(names)}
+    freed = {primitive for primitive in asking if primitive.name.startswith(names)}
     asking -= freed
     try:
         yield
@@ -346,9 +346,9 @@ def shard_maps_left_out(
         out_specs: list[Any] = []
 
         def flat(*parts: Any) -> list[Any]:
-            found, specs = function(*parts).unpack_aux()
+            output, specs = function(*parts).unpack_aux()
             out_specs[:] = list(specs)
-            return jax.tree.leaves(found.unflatten())
+            return jax.tree.leaves(output.unflatten())
 
         try:
             parts = [
@@ -368,12 +368,12 @@ def memories_stated(arguments: Placed, results: Placed) -> AbstractContextManage
     XLA:GPU reads that from the program only for attached devices. For other devices it takes all
     arguments to be on the device, drops their copies, and lets kernels read host memory in place.
     """
-    asked = compiler.get_compile_options
+    original = compiler.get_compile_options
 
     def stating(*args: Any, **kwargs: Any) -> Any:
-        options, placed = asked(*args, **kwargs), [_placed(*each) for each in results]
+        options, placed = original(*args, **kwargs), [_placed(*pair) for pair in results]
         whole = placed[0] if len(placed) == 1 else xla_client.Shape.tuple_shape(placed)
-        options.argument_layouts = [_placed(*each) for each in arguments]
+        options.argument_layouts = [_placed(*pair) for pair in arguments]
         options.executable_build_options.result_layout = whole
         return options
 
@@ -392,11 +392,11 @@ def _placed(aval: Any, color: int) -> Any:
 
 def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[None]:
     """Inside this context manager, a module's function returns `instead` if it raises."""
-    asked = getattr(module, name)
+    original = getattr(module, name)
 
     def answer() -> Any:
         try:
-            return asked()
+            return original()
         except (RuntimeError, ValueError):
             return instead
 
@@ -405,12 +405,12 @@ def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[Non
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, by: Any) -> Iterator[None]:
-    asked = getattr(module, name)
+    original = getattr(module, name)
     setattr(module, name, by)
     try:
         yield
     finally:
-        setattr(module, name, asked)
+        setattr(module, name, original)
 
 
 def source_line(source_info: Any) -> str:
@@ -428,7 +428,9 @@ def names_mesh_axes(eqn: Any) -> bool:
 
 def side_effects(eqn: Any) -> frozenset[Any]:
     """The side effects of a traced equation. The effect of naming mesh axes is left out."""
-    return frozenset(e for e in eqn.effects if not isinstance(e, core.NamedAxisEffect))
+    return frozenset(
+        effect for effect in eqn.effects if not isinstance(effect, core.NamedAxisEffect)
+    )
 
 
 def stacked_results(scan: Any) -> tuple[bool, ...]:
@@ -438,7 +440,10 @@ def stacked_results(scan: Any) -> tuple[bool, ...]:
     the body, whose results lack the stacked dimension.
     """
     body = scan.params["jaxpr"].out_avals
-    return tuple(v.aval.ndim > b.ndim for v, b in zip(scan.outvars, body, strict=True))
+    return tuple(
+        variable.aval.ndim > body_aval.ndim
+        for variable, body_aval in zip(scan.outvars, body, strict=True)
+    )
 
 
 def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> Any:
@@ -453,7 +458,7 @@ def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> A
         least = -jnp.inf if eqn.params["select_prim"] is lax.ge_p else jnp.inf
         pads = [(low, high, 0) for low, high in padding]
         operand = lax.pad(operand, jnp.asarray(least, operand.dtype), pads)
-    found = windowed_reductions._select_and_scatter(
+    summed = windowed_reductions._select_and_scatter(
         operand,
         eqn.params["select_prim"].bind,
         eqn.params["window_dimensions"],
@@ -464,9 +469,9 @@ def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> A
         lax.add,
     )
     if not is_padded:
-        return found
-    first = [low for low, _ in padding]
-    return lax.slice(found, first, [low + size for low, size in zip(first, shape, strict=True)])
+        return summed
+    starts = [low for low, _ in padding]
+    return lax.slice(summed, starts, [low + size for low, size in zip(starts, shape, strict=True)])
 
 
 def populate_sharding_rules(module: ir.Module) -> None:
@@ -477,8 +482,8 @@ def populate_sharding_rules(module: ir.Module) -> None:
 
 def functions(module: ir.Module) -> dict[str, Any]:
     """The functions of a module by name."""
-    found = [op for op in module.body.operations if op.operation.name == "func.func"]
-    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in found}
+    operations = [op for op in module.body.operations if op.operation.name == "func.func"]
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in operations}
 
 
 def block_operations(function: Any) -> Iterator[Any]:
@@ -533,7 +538,7 @@ def sharding_rule(op: Any) -> ShardingRule | None:
             (operands[1], numbers.kernel_spatial_dimensions),
             (results[0], numbers.output_spatial_dimensions),
         )
-        blocked.update(f for tensor, dims in spatial for dim in dims for f in tensor[dim])
+        blocked.update(factor for tensor, dims in spatial for dim in dims for factor in tensor[dim])
     sizes, summed = tuple(rule.factor_sizes), frozenset(rule.reduction_factors)
     return ShardingRule(sizes, operands, results, summed, frozenset(blocked))
 
@@ -548,18 +553,20 @@ def partitioned_function_rule(eqn: Any) -> ShardingRule | None:
     if rule is None:
         return None
     with mlir.make_ir_context(), ir.Location.unknown():
-        types = [[_tensor_type(v.aval) for v in side] for side in (eqn.invars, eqn.outvars)]
+        types = [
+            [_tensor_type(variable.aval) for variable in side] for side in (eqn.invars, eqn.outvars)
+        ]
         if callable(rule):
             rule = rule(
                 *eqn.params["static_args"], mesh_contexts.thread_resources.env.physical_mesh, *types
             )
         text, sizes = rule if isinstance(rule, tuple | list) else (rule, {})
-        read: Any = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
-        found = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(read, *types))
-        held = frozenset((*found.need_replication_factors, *found.permutation_factors))
-        sides = _mappings(found.operand_mappings), _mappings(found.result_mappings)
+        parsed: Any = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
+        shardy_rule = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(parsed, *types))
+        held = frozenset((*shardy_rule.need_replication_factors, *shardy_rule.permutation_factors))
+        sides = _mappings(shardy_rule.operand_mappings), _mappings(shardy_rule.result_mappings)
         return ShardingRule(
-            tuple(found.factor_sizes), *sides, frozenset(found.reduction_factors), held
+            tuple(shardy_rule.factor_sizes), *sides, frozenset(shardy_rule.reduction_factors), held
         )
 
 

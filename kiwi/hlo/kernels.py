@@ -79,7 +79,10 @@ class Kernel:
         number = {name: k for k, name in enumerate(sizes)}
 
         def dims(tensors: Iterable[Factors]) -> tuple[tuple[tuple[int, ...], ...], ...]:
-            return tuple(tuple(tuple(number[f] for f in dim) for dim in t) for t in tensors)
+            return tuple(
+                tuple(tuple(number[factor] for factor in dim) for dim in tensor)
+                for tensor in tensors
+            )
 
         blocked = frozenset(k for name, k in number.items() if name not in self.sharded)
         tensors = dims(self.operands), dims(self.results)
@@ -92,10 +95,12 @@ def shardable(operands: Sequence[Factors], results: Sequence[Factors]) -> frozen
 
     A factor that some result lacks might be summed over.
     """
-    common = [frozenset(f for dim in tensor for f in dim) for tensor in results]
-    minor = frozenset(f for tensor in (*operands, *results) for dim in tensor for f in dim[1:])
-    read = frozenset(f for tensor in operands for dim in tensor for f in dim)
-    return read.intersection(*common) - minor
+    common = [frozenset(factor for dim in tensor for factor in dim) for tensor in results]
+    minor = frozenset(
+        factor for tensor in (*operands, *results) for dim in tensor for factor in dim[1:]
+    )
+    read_factors = frozenset(factor for tensor in operands for dim in tensor for factor in dim)
+    return read_factors.intersection(*common) - minor
 
 
 def is_library_kernel(eqn: Any) -> bool:
@@ -123,20 +128,22 @@ def is_unlowered(eqn: Any) -> bool:
 
 def placeholder(eqn: Any, operands: Sequence[Any]) -> list[Any]:
     """A custom call with the results of an equation that planning does not lower."""
-    types = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.outvars]
+    types = [
+        jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in eqn.outvars
+    ]
     return list(jax.ffi.ffi_call(KERNEL, types)(*operands))
 
 
 def kernel_jaxpr(kernel: Kernel, eqn: Any) -> Any:
     """The computation of an equation's kernel on whole operands."""
-    return _traced(kernel, [v.aval for v in eqn.invars]).jaxpr
+    return _traced(kernel, [variable.aval for variable in eqn.invars]).jaxpr
 
 
 def kernel_calls(jaxpr: Any) -> int:
     """The number of kernels in a jaxpr that planning does not lower."""
     names = (eqn.primitive.name for eqn in jaxpr.eqns)
-    own = sum(n in _UNLOWERED or n.startswith(CUDNN_ATTENTION) for n in names)
-    return own or sum(kernel_calls(region) for eqn in jaxpr.eqns for region in inner_jaxprs(eqn))
+    count = sum(n in _UNLOWERED or n.startswith(CUDNN_ATTENTION) for n in names)
+    return count or sum(kernel_calls(region) for eqn in jaxpr.eqns for region in inner_jaxprs(eqn))
 
 
 def kernel_text(kernel: Kernel, jaxpr: Any) -> str:
@@ -156,7 +163,7 @@ def factor_sizes(
 
     **Raises:** `InvalidArgumentError` if the rule does not fit the shapes.
     """
-    found = dict(known)
+    sizes = dict(known)
     dims = []
     for tensor, shape in pairs:
         if len(tensor) != len(shape):
@@ -167,21 +174,23 @@ def factor_sizes(
             )
         dims += zip(tensor, shape, strict=True)
     for factors, size in sorted(dims, key=lambda dim: len(dim[0])):
-        unknown = [f for f in factors if f not in found]
-        rest, remainder = divmod(size, prod(found.get(f, 1) for f in factors))
-        if len(unknown) > 1 or remainder or (not unknown and rest != 1):
+        unknown = [factor for factor in factors if factor not in sizes]
+        missing_size, remainder = divmod(size, prod(sizes.get(factor, 1) for factor in factors))
+        if len(unknown) > 1 or remainder or (not unknown and missing_size != 1):
             raise InvalidArgumentError(
                 f"The sharding rule of {name} does not fit: {' '.join(factors)} for a dimension of "
-                f"{size}, with {found}.",
+                f"{size}, with {sizes}.",
                 topic=topics.RULE_MISFIT,
                 suggestion="A word stands for one size, in all tensors.",
             )
-        found.update(dict.fromkeys(unknown, rest))
-    return found
+        sizes.update(dict.fromkeys(unknown, missing_size))
+    return sizes
 
 
 def _traced(kernel: Kernel, avals: Sequence[Any]) -> Any:
-    return jax.make_jaxpr(kernel.function)(*(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals))
+    return jax.make_jaxpr(kernel.function)(
+        *(jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals)
+    )
 
 
 def _run(*operands: Any, kernel: Kernel) -> list[Any]:
@@ -194,26 +203,30 @@ def _batched(
     """The new dimension is one more factor, in front."""
     name = f"vmap{len(kernel.results[0])}"
     moved = [
-        x if d is None else jax.numpy.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)
+        x if dim is None else jax.numpy.moveaxis(x, dim, 0)
+        for x, dim in zip(operands, dims, strict=True)
     ]
-    in_axes = tuple(None if d is None else 0 for d in dims)
+    in_axes = tuple(None if dim is None else 0 for dim in dims)
 
     def function(*operands: Any, **axes: Any) -> tuple[Any, ...]:
         if axes:
             once = functools.partial(kernel.function, **axes)
             return tuple(jax.vmap(once, in_axes)(*operands))
         pairs = zip(operands, dims, strict=True)
-        each = [jax.ShapeDtypeStruct(x.shape[d is not None :], x.dtype) for x, d in pairs]
-        once = jex.jaxpr_as_fun(_traced(kernel, each))
+        element_types = [
+            jax.ShapeDtypeStruct(x.shape[dim is not None :], x.dtype) for x, dim in pairs
+        ]
+        once = jex.jaxpr_as_fun(_traced(kernel, element_types))
         return tuple(jax.vmap(once, in_axes)(*operands))
 
     wider = replace(
         kernel,
         function=function,
         operands=tuple(
-            t if d is None else ((name,), *t) for t, d in zip(kernel.operands, dims, strict=True)
+            tensor if dim is None else ((name,), *tensor)
+            for tensor, dim in zip(kernel.operands, dims, strict=True)
         ),
-        results=tuple(((name,), *t) for t in kernel.results),
+        results=tuple(((name,), *tensor) for tensor in kernel.results),
         sharded=kernel.sharded | {name},
     )
     return wider(*moved), [0] * len(kernel.results)

@@ -153,7 +153,10 @@ def scan_operands(eqn: Any) -> ScanOperands:
     """Reads a scan's equation; jax 0.10 and 0.11 describe its operands differently."""
     body = eqn.params["jaxpr"]
     carries = sum(not stacked for stacked in jax_internals.stacked_results(eqn))
-    stacked = sum(v.aval.ndim > a.ndim for v, a in zip(eqn.invars, body.in_avals, strict=True))
+    stacked = sum(
+        variable.aval.ndim > aval.ndim
+        for variable, aval in zip(eqn.invars, body.in_avals, strict=True)
+    )
     return ScanOperands(
         len(eqn.invars) - carries - stacked,
         carries,
@@ -178,9 +181,9 @@ def border_equation(name: str, avals: Sequence[Any], source_info: Any, **params:
 def most_elements(eqn: Any) -> int:
     """The most elements of any operand or result of an equation, or inside its regions."""
     atoms = (*eqn.invars, *eqn.outvars)
-    own = max((elements(v) for v in atoms), default=0)
-    inner = (e for region in inner_jaxprs(eqn) for e in region.eqns)
-    return max((own, *map(most_elements, inner)))
+    largest = max((elements(atom) for atom in atoms), default=0)
+    inner = (inner_eqn for region in inner_jaxprs(eqn) for inner_eqn in region.eqns)
+    return max((largest, *map(most_elements, inner)))
 
 
 def border_dims(name: str, rank: int) -> tuple[Sequence[int], Sequence[int]]:

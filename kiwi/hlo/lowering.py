@@ -50,13 +50,13 @@ def _lower_all_values(program: Program) -> Any:
         for equation in program.equations:
             if equation.is_unlowered:
                 operands = equation.operands(env.__getitem__)
-                found = equation.kept(placeholder(equation.jaxpr_eqn, operands))
+                results = equation.kept(placeholder(equation.jaxpr_eqn, operands))
             else:
-                found = equation.apply(env.__getitem__)
-            env.update(zip(equation.outputs, found, strict=True))
-        return [env[v] for v in range(len(program.values))]
+                results = equation.apply(env.__getitem__)
+            env.update(zip(equation.outputs, results, strict=True))
+        return [env[value] for value in range(len(program.values))]
 
-    shapes = [program.values[v].shape_dtype for v in inputs]
+    shapes = [program.values[value].shape_dtype for value in inputs]
     return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")
 
 
@@ -73,7 +73,9 @@ class _Reader:
 
     def read_main(self) -> None:
         main = self._functions["main"]
-        env = {a: self._new_tensor(a) for a in jax_internals.block_arguments(main)}
+        env = {
+            argument: self._new_tensor(argument) for argument in jax_internals.block_arguments(main)
+        }
         self.returned = self._read_block(main, env)
 
     def _new_tensor(self, value: Any) -> int:
@@ -83,14 +85,14 @@ class _Reader:
 
     def _read_block(self, function: Any, env: dict[Any, int]) -> list[int]:
         for op in jax_internals.block_operations(function):
-            operands = [env[v] for v in op.operands]
+            operands = [env[operand] for operand in op.operands]
             opcode = op.operation.name
             if opcode in ("func.return", "stablehlo.return"):
                 return operands
             if opcode == "func.call":
                 results = self._read_call(op, operands)
             else:
-                results = [self._new_tensor(r) for r in op.results]
+                results = [self._new_tensor(result) for result in op.results]
                 self._record(op, opcode, operands, results)
             env.update(zip(op.results, results, strict=True))
         raise AssertionError("a function without return")
@@ -101,8 +103,8 @@ class _Reader:
         return self._read_block(callee, env)
 
     def _record(self, op: Any, opcode: str, operands: list[int], results: list[int]) -> None:
-        for r in results:
-            self.producer[r] = len(self.records)
+        for result in results:
+            self.producer[result] = len(self.records)
         short = opcode.removeprefix("stablehlo.")
         rule = self._rule(op, operands, results)
         shapes = ([self.tensors[i].shape for i in side] for side in (operands, results))
@@ -113,10 +115,10 @@ class _Reader:
     def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
         key = jax_internals.sharding_rule_key(op)
         if key not in self._rules:
-            found = jax_internals.sharding_rule(op)
-            if found is None:
+            rule = jax_internals.sharding_rule(op)
+            if rule is None:
                 return self._own_rule(op, operands, results)
-            self._rules[key] = found
+            self._rules[key] = rule
         return self._rules[key]
 
     def _own_rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
@@ -136,7 +138,7 @@ def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> 
     """The equation of each operator; operators that only dropped results need have none."""
     owners: dict[int, int] = {}
     for equation in program.equations:
-        pending = [ssa_of_value[o] for o in equation.outputs]
+        pending = [ssa_of_value[output] for output in equation.outputs]
         while pending:
             record = reader.producer.get(pending.pop())
             if record is not None and record not in owners:

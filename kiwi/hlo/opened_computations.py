@@ -59,20 +59,26 @@ def is_of_kernels_alone(jaxpr: Any, in_specs: Sequence[Any], out_specs: Sequence
     """Whether the body of a `shard_map`, traced for one device, computes the same on whole arrays
     as on parts of them."""
     pairs = zip(jaxpr.invars, in_specs, strict=True)
-    cuts = {v: _cut_of(spec, len(v.aval.shape)) for v, spec in pairs}
-    cuts |= {v: ((),) * len(v.aval.shape) for v in jaxpr.constvars}
+    cuts = {variable: _cut_of(spec, len(variable.aval.shape)) for variable, spec in pairs}
+    cuts |= {variable: ((),) * len(variable.aval.shape) for variable in jaxpr.constvars}
     try:
         kernels = _followed(jaxpr, cuts)
-        results = [_read(cuts, v) for v in jaxpr.outvars]
+        results = [_read(cuts, variable) for variable in jaxpr.outvars]
     except _Unknown:
         return False
-    wanted = [_cut_of(s, len(v.aval.shape)) for s, v in zip(out_specs, jaxpr.outvars, strict=True)]
-    return kernels > 0 and results == wanted
+    expected_cuts = [
+        _cut_of(out_spec, len(variable.aval.shape))
+        for out_spec, variable in zip(out_specs, jaxpr.outvars, strict=True)
+    ]
+    return kernels > 0 and results == expected_cuts
 
 
 def _cut_of(spec: Any, rank: int) -> Cut:
     entries = [*spec, *[None] * (rank - len(spec))]
-    names = (() if e is None else e if isinstance(e, tuple) else (e,) for e in entries)
+    names = (
+        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        for entry in entries
+    )
     return tuple(names)
 
 
@@ -85,22 +91,24 @@ def _followed(jaxpr: Any, cuts: dict[Any, Cut]) -> int:
     """Records how the results of all equations are cut; returns the number of kernels."""
     count = 0
     for eqn in jaxpr.eqns:
-        reads = [_read(cuts, v) for v in eqn.invars]
+        reads = [_read(cuts, variable) for variable in eqn.invars]
         name = eqn.primitive.name
         if name in _INLINED:
             called = eqn.params[_INLINED[name]]
             inner = getattr(called, "jaxpr", called)
-            own = dict(zip(inner.invars, reads, strict=True))
-            own |= {v: ((),) * len(v.aval.shape) for v in inner.constvars}
-            count += _followed(inner, own)
-            found = [_read(own, v) for v in inner.outvars]
+            inner_cuts = dict(zip(inner.invars, reads, strict=True))
+            inner_cuts |= {
+                variable: ((),) * len(variable.aval.shape) for variable in inner.constvars
+            }
+            count += _followed(inner, inner_cuts)
+            result_cuts = [_read(inner_cuts, variable) for variable in inner.outvars]
         elif name == KERNEL:
             count += 1
-            found = _through_kernel(eqn.params["kernel"], reads)
+            result_cuts = _through_kernel(eqn.params["kernel"], reads)
         else:
             through = _THROUGH.get(name, _through_elementwise)
-            found = [through(eqn, reads)]
-        cuts.update(zip(eqn.outvars, found, strict=True))
+            result_cuts = [through(eqn, reads)]
+        cuts.update(zip(eqn.outvars, result_cuts, strict=True))
     return count
 
 
@@ -112,19 +120,25 @@ def _through_kernel(kernel: Kernel, reads: Sequence[Cut]) -> list[Cut]:
         for pair in zip(tensor, cut, strict=True)
     ]
     for factors, cut in dims:
-        first = factors[0] if factors else None
-        if cut and first not in kernel.sharded:
+        major = factors[0] if factors else None
+        if cut and major not in kernel.sharded:
             raise _Unknown
-        if first in kernel.sharded and axes.setdefault(first, cut) != cut:
+        if major in kernel.sharded and axes.setdefault(major, cut) != cut:
             raise _Unknown
     if kernel.shifted is not None and axes.get(kernel.shifted):
         raise _Unknown
-    return [tuple(axes.get(dim[0], ()) if dim else () for dim in t) for t in kernel.results]
+    return [
+        tuple(axes.get(dim[0], ()) if dim else () for dim in result) for result in kernel.results
+    ]
 
 
 def _through_elementwise(eqn: Any, reads: Sequence[Cut]) -> Cut:
     shape = eqn.outvars[0].aval.shape
-    arrays = [cut for v, cut in zip(eqn.invars, reads, strict=True) if v.aval.shape == shape or cut]
+    arrays = [
+        cut
+        for operand, cut in zip(eqn.invars, reads, strict=True)
+        if operand.aval.shape == shape or cut
+    ]
     is_alike = all(len(cut) == len(shape) for cut in arrays) and len(set(arrays)) == 1
     if eqn.primitive.name not in _ELEMENTWISE or not is_alike:
         raise _Unknown
@@ -132,27 +146,27 @@ def _through_elementwise(eqn: Any, reads: Sequence[Cut]) -> Cut:
 
 
 def _through_transpose(eqn: Any, reads: Sequence[Cut]) -> Cut:
-    return tuple(reads[0][d] for d in eqn.params["permutation"])
+    return tuple(reads[0][dim] for dim in eqn.params["permutation"])
 
 
 def _through_squeeze(eqn: Any, reads: Sequence[Cut]) -> Cut:
     gone = eqn.params["dimensions"]
-    if any(reads[0][d] for d in gone):
+    if any(reads[0][dim] for dim in gone):
         raise _Unknown
-    return tuple(cut for d, cut in enumerate(reads[0]) if d not in gone)
+    return tuple(cut for dim, cut in enumerate(reads[0]) if dim not in gone)
 
 
 def _through_broadcast(eqn: Any, reads: Sequence[Cut]) -> Cut:
     """The cut of a broadcast. It is known for a scalar, and for new dimensions that are whole. The
     size of another new dimension may be that of the whole array or of a part."""
     operand, mapped = eqn.invars[0], eqn.params["broadcast_dimensions"]
-    new = [n for d, n in enumerate(eqn.params["shape"]) if d not in mapped]
+    new = [n for dim, n in enumerate(eqn.params["shape"]) if dim not in mapped]
     if any(n != 1 for n in new) or not operand.aval.shape:
         raise _Unknown
-    found: list[tuple[str, ...]] = [()] * len(eqn.params["shape"])
-    for cut, d in zip(reads[0], mapped, strict=True):
-        found[d] = cut
-    return tuple(found)
+    dim_cuts: list[tuple[str, ...]] = [()] * len(eqn.params["shape"])
+    for cut, dim in zip(reads[0], mapped, strict=True):
+        dim_cuts[dim] = cut
+    return tuple(dim_cuts)
 
 
 _THROUGH: Mapping[str, Callable[[Any, Sequence[Cut]], Cut]] = {

@@ -31,7 +31,7 @@ class LoopOpener(ProgramBuilder, ABC):
         env: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
         self._bind_constants(env, closed.jaxpr.constvars, closed.consts)
         self._inline(closed.jaxpr, env, scope, loop)
-        return [self._read(env, v) for v in closed.jaxpr.outvars]
+        return [self._read(env, variable) for variable in closed.jaxpr.outvars]
 
     def _open(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
@@ -46,24 +46,28 @@ class LoopOpener(ProgramBuilder, ABC):
         operands = loops.scan_operands(eqn)
         loop = self._new_scan(operands, parent)
         border = _Border(self, eqn.source_info, scope, loop)
-        first, behind = operands.constants, operands.constants + operands.carries
-        variables = operands.body.jaxpr.invars[first:behind]
-        unchanged = _unchanged_carries(operands.body.jaxpr, first, behind)
+        first_carry, first_stacked = operands.constants, operands.constants + operands.carries
+        variables = operands.body.jaxpr.invars[first_carry:first_stacked]
+        unchanged = _unchanged_carries(operands.body.jaxpr, first_carry, first_stacked)
         current = [
-            v if variable in unchanged else border.carry(v, k)
-            for k, (variable, v) in enumerate(
-                zip(variables, inputs[first:behind], strict=True), start=first
+            initial if variable in unchanged else border.carry(initial, k)
+            for k, (variable, initial) in enumerate(
+                zip(variables, inputs[first_carry:first_stacked], strict=True), start=first_carry
             )
         ]
-        slices = [border.slice(stacked) for stacked in inputs[behind:]]
+        slices = [border.slice(stacked) for stacked in inputs[first_stacked:]]
         inner = join_scopes(scope, str(eqn.source_info.name_stack))
         outputs = self._inline_closed(
-            operands.body, (*inputs[:first], *current, *slices), inner, loop
+            operands.body, (*inputs[:first_carry], *current, *slices), inner, loop
         )
         following, ys = outputs[: operands.carries], outputs[operands.carries :]
         carries = zip(variables, current, following, strict=True)
-        own = tuple(Carry(c, n) for v, c, n in carries if v not in unchanged and isinstance(c, int))
-        self._loops[loop] = replace(self._loops[loop], carries=own)
+        loop_carries = tuple(
+            Carry(carried, n)
+            for variable, carried, n in carries
+            if variable not in unchanged and isinstance(carried, int)
+        )
+        self._loops[loop] = replace(self._loops[loop], carries=loop_carries)
         finals = [
             n if variable in unchanged else border.result(n)
             for variable, n in zip(variables, following, strict=True)
@@ -98,45 +102,49 @@ class LoopOpener(ProgramBuilder, ABC):
     ) -> list[int | Literal]:
         """The condition stands in front of the loop and at the end of its body."""
         body, condition = eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]
-        first = eqn.params["cond_nconsts"]
-        behind = first + eqn.params["body_nconsts"]
-        start, initial = inputs[:first], inputs[behind:]
+        cond_count = eqn.params["cond_nconsts"]
+        constant_count = cond_count + eqn.params["body_nconsts"]
+        start, initial = inputs[:cond_count], inputs[constant_count:]
         trips = trips_of_while(eqn, (*start, *initial), self._while_trips)
         loop = self._new_loop(parent, LoopKind.WHILE, len(self._loops), trips)
         border = _Border(self, eqn.source_info, scope, loop)
         inner = join_scopes(scope, str(eqn.source_info.name_stack))
 
         def goes_on(carried: Sequence[int | Literal], place: int | None) -> int | Literal:
-            (found,) = self._inline_closed(condition, (*start, *carried), inner, place)
-            return self._with(_any, (found,), eqn, inner, place) if is_batched else found
+            (holds,) = self._inline_closed(condition, (*start, *carried), inner, place)
+            return self._with(_any, (holds,), eqn, inner, place) if is_batched else holds
 
         is_batched = bool(condition.out_avals[0].shape)
         test = border.carry(goes_on(initial, parent), -1)
-        unchanged = _unchanged_carries(body.jaxpr, behind - first, len(body.jaxpr.invars))
-        variables = body.jaxpr.invars[behind - first :]
+        unchanged = _unchanged_carries(
+            body.jaxpr, constant_count - cond_count, len(body.jaxpr.invars)
+        )
+        variables = body.jaxpr.invars[constant_count - cond_count :]
         current = [
-            v if variable in unchanged else border.carry(v, k)
-            for k, (variable, v) in enumerate(zip(variables, initial, strict=True))
+            value if variable in unchanged else border.carry(value, k)
+            for k, (variable, value) in enumerate(zip(variables, initial, strict=True))
         ]
-        following = self._inline_closed(body, (*inputs[first:behind], *current), inner, loop)
+        following = self._inline_closed(
+            body, (*inputs[cond_count:constant_count], *current), inner, loop
+        )
         if is_batched:  # Loops whose condition no longer holds keep their values.
             (goes,) = self._inline_closed(condition, (*start, *current), inner, loop)
-            kept = [variable in unchanged for variable in variables]
+            is_unchanged = [variable in unchanged for variable in variables]
             following = [
                 old if same else self._with(_chosen, (goes, new, old), eqn, inner, loop)
-                for same, new, old in zip(kept, following, current, strict=True)
+                for same, new, old in zip(is_unchanged, following, current, strict=True)
             ]
         pairs = zip(variables, current, following, strict=True)
         carries = [
-            Carry(c, self._made_in(loop, n, eqn, inner))
-            for v, c, n in pairs
-            if v not in unchanged and isinstance(c, int)
+            Carry(value, self._made_in(loop, n, eqn, inner))
+            for variable, value, n in pairs
+            if variable not in unchanged and isinstance(value, int)
         ]
         carries.append(Carry(test, self._made_in(loop, goes_on(following, loop), eqn, inner)))
         self._loops[loop] = replace(self._loops[loop], carries=tuple(carries), test=test)
         return [
-            c if variable in unchanged else border.left(c)
-            for variable, c in zip(variables, current, strict=True)
+            value if variable in unchanged else border.left(value)
+            for variable, value in zip(variables, current, strict=True)
         ]
 
     def _open_cond(
@@ -156,11 +164,14 @@ class LoopOpener(ProgramBuilder, ABC):
         for k, branch in enumerate(branches):
             space = ("branch", selector, k)
             loop = self._new_loop(switch, LoopKind.BRANCH, space, 1 / len(branches))
-            own = self._loops[loop].space
-            found = [
-                self._joined.get(v, {}).get(own, v) if isinstance(v, int) else v for v in operands
+            branch_space = self._loops[loop].space
+            branch_operands = [
+                self._joined.get(operand, {}).get(branch_space, operand)
+                if isinstance(operand, int)
+                else operand
+                for operand in operands
             ]
-            results = self._inline_closed(branch, found, inner, loop)
+            results = self._inline_closed(branch, branch_operands, inner, loop)
             yielded.append([self._made_in(loop, value, eqn, inner) for value in results])
             opened.append(loop)
         return self._join(eqn, scope, parent, opened, yielded)
@@ -281,16 +292,16 @@ class _Border:
         """An element of a stack. If the stack was made in this space, it is the value itself."""
         assert isinstance(stacked, int)
         builder, index = self._builder, self._loop.index
-        known = builder._stacked.get(stacked)
-        if known is not None and known[1] == self._loop.space:
-            return known[0]
+        origin = builder._stacked.get(stacked)
+        if origin is not None and origin[1] == self._loop.space:
+            return origin[0]
         fetching = self._fetching(stacked)
         if fetching is None:
             return self._emit(loops.SLICE, stacked, index, space=self._loop.space)
         element, eqn = self.slice(fetching.inputs[0]), fetching.jaxpr_eqn
         traced = jax.make_jaxpr(partial(eqn.primitive.bind, **eqn.params))(builder._type(element))
-        own = traced.eqns[0].replace(source_info=self._source_info)
-        return builder._emit(own, (element,), self._scope, index)[0]
+        element_eqn = traced.eqns[0].replace(source_info=self._source_info)
+        return builder._emit(element_eqn, (element,), self._scope, index)[0]
 
     def _fetching(self, stacked: int | Literal) -> Equation | None:
         """The equation that yields a stack, if an iteration can do it for its own element: the
@@ -324,7 +335,7 @@ class _Border:
 def _unchanged_carries(body: Any, first: int, behind: int) -> frozenset[Any]:
     """The variables of carries, `first` to `behind`, that every iteration passes on unchanged."""
     pairs = zip(body.invars[first:behind], body.outvars, strict=False)
-    return frozenset(v for v, following in pairs if v is following)
+    return frozenset(variable for variable, following in pairs if variable is following)
 
 
 def _any(goes_on: Any) -> Any:

@@ -34,13 +34,13 @@ def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
     """The kernel. Only factors that all results have are sharded: what `partition` does with others
     is its own affair."""
     call = eqn.params["call"]
-    shapes = [[v.aval.shape for v in side] for side in (eqn.invars, eqn.outvars)]
+    shapes = [[variable.aval.shape for variable in side] for side in (eqn.invars, eqn.outvars)]
     fitting = _fitting(rule, shapes)
     operands, results = (
         tuple(_factors(dims, fitting, f"{side} {k}") for k, dims in enumerate(tensors))
         for side, tensors in (("operand", rule.operands), ("result", rule.results))
     )
-    held = {str(f) for f in rule.blocked | rule.reduction}
+    held = {str(factor) for factor in rule.blocked | rule.reduction}
     return Kernel(
         call.jaxpr.debug_info.func_name,
         lambda *operands: tuple(jex.jaxpr_as_fun(call)(*operands)),
@@ -48,7 +48,7 @@ def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
         results,
         shardable(operands, results) - held,
         partition=lambda *layouts: _partitioned(eqn, *layouts),
-        known_sizes={str(f): rule.factor_sizes[f] for f in fitting},
+        known_sizes={str(factor): rule.factor_sizes[factor] for factor in fitting},
     )
 
 
@@ -61,15 +61,20 @@ def _fitting(rule: ShardingRule, shapes: Sequence[Sequence[Sequence[int]]]) -> f
     ]
     dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=True)]
     sizes = rule.factor_sizes
-    others = {f for own, size in dims if prod(sizes[f] for f in own) != size for f in own}
+    others = {
+        factor
+        for factors, size in dims
+        if prod(sizes[factor] for factor in factors) != size
+        for factor in factors
+    }
     return frozenset(range(len(sizes))) - others
 
 
 def _factors(dims: Dims, fitting: frozenset[int], name: str) -> Factors:
     """The names of factors; a dimension whose factors do not fit is one of its own."""
     return tuple(
-        tuple(map(str, own)) if fitting.issuperset(own) else (f"{name} {d}",)
-        for d, own in enumerate(dims)
+        tuple(map(str, factors)) if fitting.issuperset(factors) else (f"{name} {dim}",)
+        for dim, factors in enumerate(dims)
     )
 
 
@@ -79,8 +84,10 @@ def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[An
     trees = params["in_tree"], params["out_tree"]
     types = (
         tree.unflatten(
-            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, sharding=NamedSharding(mesh, spec))
-            for v, spec in zip(variables, specs, strict=True)
+            jax.ShapeDtypeStruct(
+                variable.aval.shape, variable.aval.dtype, sharding=NamedSharding(mesh, spec)
+            )
+            for variable, spec in zip(variables, specs, strict=True)
         )
         for tree, variables, specs in zip(
             trees, (eqn.invars, eqn.outvars), (in_specs, out_specs), strict=True

@@ -22,16 +22,16 @@ def phases(program: Program) -> tuple[Phase, ...]:
     after_backward = _reached(program.equations, is_backward)
     is_forward = ["jvp(" in stack for stack in stacks]
     before_forward = _reached(program.equations, is_forward, backward=True)
-    rest = Phase.UPDATE if any(is_backward) else Phase.FORWARD
-    found = []
+    default = Phase.UPDATE if any(is_backward) else Phase.FORWARD
+    phase_of_equation = []
     for index in range(len(stacks)):
         if is_backward[index]:
-            found.append(Phase.BACKWARD)
+            phase_of_equation.append(Phase.BACKWARD)
         elif after_backward[index]:
-            found.append(Phase.UPDATE)
+            phase_of_equation.append(Phase.UPDATE)
         else:
-            found.append(Phase.FORWARD if before_forward[index] else rest)
-    return tuple(found)
+            phase_of_equation.append(Phase.FORWARD if before_forward[index] else default)
+    return tuple(phase_of_equation)
 
 
 def _reached(
@@ -39,12 +39,12 @@ def _reached(
 ) -> list[bool]:
     """The seeds and all equations that read from them, directly or not; with `backward`, all
     equations that they read from."""
-    found, marked = list(seeds), set[int]()
+    is_reached, marked = list(seeds), set[int]()
     for equation in reversed(equations) if backward else equations:
         sources, targets = equation.reads, equation.outputs
         if backward:
             sources, targets = targets, sources
-        found[equation.index] |= not marked.isdisjoint(sources)
-        if found[equation.index]:
+        is_reached[equation.index] |= not marked.isdisjoint(sources)
+        if is_reached[equation.index]:
             marked.update(targets)
-    return found
+    return is_reached

@@ -218,13 +218,17 @@ class Equation:
         An equation without such a line, such as the random bits of a dropout, has that of its
         `caller`.
         """
-        own = jax_internals.source_line(self.jaxpr_eqn.source_info)
-        return own or (jax_internals.source_line(self.caller) if self.caller is not None else "")
+        line = jax_internals.source_line(self.jaxpr_eqn.source_info)
+        return line or (jax_internals.source_line(self.caller) if self.caller is not None else "")
 
     @functools.cached_property
     def _function(self) -> Callable[..., list[Any]]:
         eqn = self.jaxpr_eqn
-        variables = tuple(dict.fromkeys(v for v in eqn.invars if not isinstance(v, jex.Literal)))
+        variables = tuple(
+            dict.fromkeys(
+                variable for variable in eqn.invars if not isinstance(variable, jex.Literal)
+            )
+        )
         outputs = kept_outputs(eqn)
         names = tuple("" for _ in variables), tuple("" for _ in outputs)
         debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
@@ -237,9 +241,9 @@ class Equation:
         `read` gives the array or tracer of a value index; returns one array per output.
         """
         arguments = {
-            v: i.value if isinstance(i, Literal) else read(i)
-            for v, i in zip(self.jaxpr_eqn.invars, self.inputs, strict=True)
-            if not isinstance(v, jex.Literal)
+            variable: i.value if isinstance(i, Literal) else read(i)
+            for variable, i in zip(self.jaxpr_eqn.invars, self.inputs, strict=True)
+            if not isinstance(variable, jex.Literal)
         }
         with jax.named_scope(self.scope) if self.scope else contextlib.nullcontext():
             return list(self._function(*arguments.values()))
@@ -251,7 +255,7 @@ class Equation:
     def kept(self, results: Sequence[Any]) -> list[Any]:
         """The members of all results that something reads."""
         pairs = zip(results, self.jaxpr_eqn.outvars, strict=True)
-        return [r for r, v in pairs if not isinstance(v, jex.DropVar)]
+        return [result for result, variable in pairs if not isinstance(variable, jex.DropVar)]
 
     def apply_to(self, scalar: Any, read: Callable[[int], Any]) -> list[Any]:
         """`apply` with `scalar`, an array without dimensions, in place of `expanded`."""
@@ -271,7 +275,7 @@ def _calls_python(eqn: Any) -> bool:
 
 def kept_outputs(eqn: Any) -> tuple[Any, ...]:
     """The results of a traced equation that something reads."""
-    return tuple(v for v in eqn.outvars if not isinstance(v, jex.DropVar))
+    return tuple(variable for variable in eqn.outvars if not isinstance(variable, jex.DropVar))
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,11 +312,11 @@ class Program:
     @functools.cached_property
     def nesting(self) -> tuple[tuple[int, ...], ...]:
         """For each loop the loops that it is in, outermost first, itself last."""
-        found: list[tuple[int, ...]] = []
+        paths: list[tuple[int, ...]] = []
         for loop in self.loops:
-            outer = () if loop.parent is None else found[loop.parent]
-            found.append((*outer, loop.index))
-        return tuple(found)
+            outer = () if loop.parent is None else paths[loop.parent]
+            paths.append((*outer, loop.index))
+        return tuple(paths)
 
     def loops_around(self, loop: int | None) -> tuple[int, ...]:
         """A loop and those around it, outermost first; none for None."""
@@ -335,8 +339,8 @@ class Program:
     def tests(self, loop: int | None) -> tuple[int, ...]:
         """The values that decide whether the loops around go on, or which of their
         branches runs."""
-        found = (self.loops[k].test for k in self.loops_around(loop))
-        return tuple(test for test in found if test is not None)
+        tests = (self.loops[k].test for k in self.loops_around(loop))
+        return tuple(test for test in tests if test is not None)
 
     def read_only_by(self, reader: Equation, value: int | Literal) -> Equation | None:
         """The equation in the reader's loop that computes a value which nothing else reads."""
@@ -345,15 +349,15 @@ class Program:
         producer = self.values[value].producer
         if producer is None or self.readers[value] != (reader.index,):
             return None
-        found = self.equations[producer]
-        return found if found.loop == reader.loop else None
+        equation = self.equations[producer]
+        return equation if equation.loop == reader.loop else None
 
     def is_large_constant(self, equation: int) -> bool:
         """Whether an equation expands a scalar to `LARGE_BYTES` or more."""
-        found = self.equations[equation]
-        if found.expanded is None:
+        traced = self.equations[equation]
+        if traced.expanded is None:
             return False
-        return self.values[found.outputs[0]].size_bytes >= LARGE_BYTES
+        return self.values[traced.outputs[0]].size_bytes >= LARGE_BYTES
 
     def loop_of(self, value: int) -> int | None:
         """The loop each of whose iterations has its own value of this kind."""
@@ -369,23 +373,27 @@ class Program:
     @functools.cached_property
     def next_values(self) -> dict[int, tuple[int, ...]]:
         """The end values of iterations, with the loops that hand them on."""
-        found: dict[int, tuple[int, ...]] = {}
+        loops_of_value: dict[int, tuple[int, ...]] = {}
         for loop in self.loops:
             for carry in loop.carries:
                 if isinstance(carry.next, int):
-                    found[carry.next] = (*found.get(carry.next, ()), loop.index)
-        return found
+                    loops_of_value[carry.next] = (*loops_of_value.get(carry.next, ()), loop.index)
+        return loops_of_value
 
     @functools.cached_property
     def pinned_values(self) -> frozenset[int]:
         """The values that hints or constraints restrict."""
-        hinted = {v for v, placed in self.hints.items() if any(p.hint.pins for p in placed)}
+        hinted = {
+            value
+            for value, placed in self.hints.items()
+            if any(placed_hint.hint.pins for placed_hint in placed)
+        }
         return frozenset(hinted | self.constraints.keys() | self.user_offloads)
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:
         """The values among the results."""
-        return frozenset(r for r in self.results if isinstance(r, int))
+        return frozenset(result for result in self.results if isinstance(result, int))
 
     @functools.cached_property
     def kept_values(self) -> frozenset[int]:
@@ -396,10 +404,15 @@ class Program:
     @functools.cached_property
     def host_values(self) -> frozenset[int]:
         """The arguments and results that lie in host memory, and elements of such arguments."""
-        fetched = {v for e in self.equations if e.name == FETCH for v in e.reads}
-        stored = {e.outputs[0] for e in self.equations if e.name == STORE}
-        producers = (self.values[v].producer for v in fetched)
-        sliced = (self.equations[p].reads for p in producers if p is not None)
+        fetched = {
+            value
+            for equation in self.equations
+            if equation.name == FETCH
+            for value in equation.reads
+        }
+        stored = {equation.outputs[0] for equation in self.equations if equation.name == STORE}
+        producers = (self.values[value].producer for value in fetched)
+        sliced = (self.equations[producer].reads for producer in producers if producer is not None)
         return frozenset(fetched.union(stored, *sliced))
 
     def is_on_host(self, value: int | Literal) -> bool:
@@ -409,11 +422,11 @@ class Program:
     @functools.cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
         """For each value the equations that read it, in program order."""
-        found: list[list[int]] = [[] for _ in self.values]
+        readers: list[list[int]] = [[] for _ in self.values]
         for equation in self.equations:
             for value in equation.reads:
-                found[value].append(equation.index)
-        return tuple(tuple(f) for f in found)
+                readers[value].append(equation.index)
+        return tuple(tuple(indices) for indices in readers)
 
 
 def join_scopes(outer: str, inner: str) -> str:

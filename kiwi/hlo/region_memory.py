@@ -40,7 +40,9 @@ def region_workspace_bytes(eqn: Any) -> int:
 def peak_bytes(jaxpr: Any) -> int:
     """The peak over the equations in order, with the regions that they run."""
     body = _Body.of(jaxpr)
-    last_read = {v: place for place, eqn in enumerate(body.eqns) for v in variables(eqn.invars)}
+    last_read = {
+        operand: place for place, eqn in enumerate(body.eqns) for operand in variables(eqn.invars)
+    }
     readers = readers_of(body)
     outside = {*body.invars, *variables(body.outvars)}
     alive = peak = 0
@@ -65,7 +67,7 @@ def stored_results(eqn: Any, is_argument: Callable[[int], bool]) -> tuple[bool, 
     the operand of this number is held throughout the step."""
     (jaxpr,) = inner_jaxprs(eqn)
     body = _Body.of(jaxpr)
-    places = {v: place for place, v in enumerate(body.invars)}
+    places = {source: place for place, source in enumerate(body.invars)}
     maps, results = _Maps.of(body), frozenset(variables(body.outvars))
 
     def is_stored(variable: Any) -> bool:
@@ -75,9 +77,9 @@ def stored_results(eqn: Any, is_argument: Callable[[int], bool]) -> tuple[bool, 
             return not is_argument(places[variable])
         if variable not in maps.reads:
             return True
-        read = maps.reads[variable]
-        is_there = all(v in places or v in results for v in read)
-        return not is_there or sum(map(size_bytes, read)) > size_bytes(variable)
+        operands = maps.reads[variable]
+        is_there = all(source in places or source in results for source in operands)
+        return not is_there or sum(map(size_bytes, operands)) > size_bytes(variable)
 
     return tuple(map(is_stored, body.outvars))
 
@@ -96,7 +98,10 @@ class _Body:
         eqns: list[Any] = []
         names: dict[Any, Any] = {}
         _inline(jaxpr, names, eqns)
-        named = [names.get(v, v) if not isinstance(v, jex.Literal) else v for v in jaxpr.outvars]
+        named = [
+            names.get(variable, variable) if not isinstance(variable, jex.Literal) else variable
+            for variable in jaxpr.outvars
+        ]
         return cls(eqns, [*jaxpr.constvars, *jaxpr.invars], named)
 
 
@@ -114,19 +119,28 @@ def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> None:
         return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
 
     for eqn in jaxpr.eqns:
-        operands = [named(v) for v in eqn.invars]
+        operands = [named(variable) for variable in eqn.invars]
         if eqn.primitive.name in _CALLS:
             (region,) = inner_jaxprs(eqn)
-            inner = {v: _Variable(v.aval) for own in region.eqns for v in own.outvars}
-            inner |= {v: _Variable(v.aval) for v in region.constvars}
+            inner = {
+                variable: _Variable(variable.aval)
+                for inner_eqn in region.eqns
+                for variable in inner_eqn.outvars
+            }
+            inner |= {variable: _Variable(variable.aval) for variable in region.constvars}
             inner |= dict(zip(region.invars, operands, strict=True))
             _inline(region, inner, eqns)
-            results = [v if isinstance(v, jex.Literal) else inner[v] for v in region.outvars]
+            results = [
+                variable if isinstance(variable, jex.Literal) else inner[variable]
+                for variable in region.outvars
+            ]
             names.update(zip(eqn.outvars, results, strict=True))
         elif eqn.primitive.name in _IDENTITIES and not isinstance(operands[0], jex.Literal):
             names.update(zip(eqn.outvars, operands, strict=True))
         else:
-            eqns.append(eqn.replace(invars=operands, outvars=[named(v) for v in eqn.outvars]))
+            eqns.append(
+                eqn.replace(invars=operands, outvars=[named(variable) for variable in eqn.outvars])
+            )
 
 
 def _is_view(eqn: Any) -> bool:
@@ -147,10 +161,13 @@ class _Maps:
     @classmethod
     def of(cls, body: _Body) -> "_Maps":
         """The maps of a region, however many read them."""
-        readers, found = readers_of(body), dict[Any, frozenset[Any]]()
+        readers, chain_reads = readers_of(body), dict[Any, frozenset[Any]]()
         for eqn in body.eqns:
             (*_, variable) = eqn.outvars
             if _is_view(eqn) or is_absorbed(eqn, variable, readers, read_once=False):
-                read = (found.get(v, frozenset({v})) for v in variables(eqn.invars))
-                found[variable] = frozenset(itertools.chain.from_iterable(read))
-        return cls(found)
+                sources = (
+                    chain_reads.get(operand, frozenset({operand}))
+                    for operand in variables(eqn.invars)
+                )
+                chain_reads[variable] = frozenset(itertools.chain.from_iterable(sources))
+        return cls(chain_reads)

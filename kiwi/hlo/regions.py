@@ -63,18 +63,18 @@ def trips(eqn: Any) -> int:
         return prod(n for n in eqn.params["grid_mapping"].grid if isinstance(n, int))
     if eqn.primitive.name != "while":
         return 1
-    known = _counted_trips(eqn)
-    return ASSUMED_TRIPS if known is None else known
+    count = _counted_trips(eqn)
+    return ASSUMED_TRIPS if count is None else count
 
 
 def multiplies_inside(eqn: Any) -> bool:
     """Whether the regions that an equation runs contain a matmul, a convolution or a kernel."""
-    inner = [e for region in inner_jaxprs(eqn) for e in region.eqns]
+    inner = [inner_eqn for region in inner_jaxprs(eqn) for inner_eqn in region.eqns]
     return any(
-        e.primitive.name in _MULTIPLY
-        or e.primitive.name.startswith(CUDNN_ATTENTION)
-        or multiplies_inside(e)
-        for e in inner
+        inner_eqn.primitive.name in _MULTIPLY
+        or inner_eqn.primitive.name.startswith(CUDNN_ATTENTION)
+        or multiplies_inside(inner_eqn)
+        for inner_eqn in inner
     )
 
 
@@ -84,7 +84,7 @@ def region_flops(eqn: Any) -> float:
         return kernel_work(eqn, equation_flops)
     if eqn.primitive.name == "while":
         return trips(eqn) * sum(jaxpr_flops(region) for region in inner_jaxprs(eqn))
-    return trips(eqn) * max((jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
+    return trips(eqn) * max((jaxpr_flops(body) for body in inner_jaxprs(eqn)), default=0.0)
 
 
 def _counted_trips(eqn: Any) -> int | None:
@@ -93,13 +93,16 @@ def _counted_trips(eqn: Any) -> int | None:
     if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
         return None
     count_of_cond, count_of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    own = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
-    starts = dict(zip(condition.invars, own, strict=True))
-    ends = [v if isinstance(v, jex.Literal) else starts.get(v, v) for v in condition.eqns[0].invars]
-    if not all(isinstance(v, jex.Literal) for v in ends):
+    inputs = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
+    starts = dict(zip(condition.invars, inputs, strict=True))
+    ends = [
+        atom if isinstance(atom, jex.Literal) else starts.get(atom, atom)
+        for atom in condition.eqns[0].invars
+    ]
+    if not all(isinstance(atom, jex.Literal) for atom in ends):
         return None
-    first, last = (int(v.val) for v in ends)
-    return max(0, last - first)
+    start, end = (int(atom.val) for atom in ends)
+    return max(0, end - start)
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
@@ -116,21 +119,21 @@ def equation_flops(eqn: Any) -> float:
         return 0.0
     if name.startswith(CUDNN_ATTENTION):
         return _attention_flops(eqn)
-    out = float(sum(elements(v) for v in eqn.outvars))
+    out = float(sum(elements(variable) for variable in eqn.outvars))
     if name == "dot_general":
         (contracting, _), _ = eqn.params["dimension_numbers"]
         shape = eqn.invars[0].aval.shape
-        return 2.0 * out * prod(shape[d] for d in contracting)
+        return 2.0 * out * prod(shape[dim] for dim in contracting)
     if name == "conv_general_dilated":
         features = eqn.params["dimension_numbers"].rhs_spec[0]
         kernel = eqn.invars[1].aval.shape
         return 2.0 * out * prod(kernel) / max(1, kernel[features])
-    return max(out, max((float(elements(v)) for v in eqn.invars), default=0.0))
+    return max(out, max((float(elements(variable)) for variable in eqn.invars), default=0.0))
 
 
 def _attention_flops(eqn: Any) -> float:
     """Work of two matmuls, or five in the backward pass. A causal mask saves nothing."""
-    query, key = (v.aval.shape for v in eqn.invars[:2])
+    query, key = (operand.aval.shape for operand in eqn.invars[:2])
     length = key[-2 if eqn.params["layout"] else -3]
     return 2.0 * prod(query) * length * (5 if "_bwd" in eqn.primitive.name else 2)
 
@@ -146,25 +149,25 @@ def moved_bytes(jaxpr: Any) -> int:
     readers, total = readers_of(jaxpr), 0
     reads: dict[Any, frozenset[Any]] = {}
     for eqn in jaxpr.eqns:
-        sources = [reads.get(v, frozenset({v})) for v in variables(eqn.invars)]
-        read = frozenset[Any]().union(*sources)
+        sources = [reads.get(variable, frozenset({variable})) for variable in variables(eqn.invars)]
+        operands = frozenset[Any]().union(*sources)
         is_fused = len(eqn.outvars) == 1 and is_absorbed(eqn, eqn.outvars[0], readers)
         if is_fused and eqn.outvars[0] not in jaxpr.outvars:
-            reads[eqn.outvars[0]] = read
+            reads[eqn.outvars[0]] = operands
         elif not _is_library_kernel(eqn):
-            inside = inner_jaxprs(eqn)
-            total += trips(eqn) * sum(map(moved_bytes, inside))
-            total += 0 if inside else sum(map(size_bytes, (*read, *eqn.outvars)))
+            regions = inner_jaxprs(eqn)
+            total += trips(eqn) * sum(map(moved_bytes, regions))
+            total += 0 if regions else sum(map(size_bytes, (*operands, *eqn.outvars)))
     return total
 
 
 def readers_of(jaxpr: Any) -> dict[Any, list[str]]:
     """For each variable the primitives that read it."""
-    found: dict[Any, list[str]] = {}
+    readers: dict[Any, list[str]] = {}
     for eqn in jaxpr.eqns:
         for variable in dict.fromkeys(variables(eqn.invars)):
-            found.setdefault(variable, []).append(_kind(eqn))
-    return found
+            readers.setdefault(variable, []).append(_kind(eqn))
+    return readers
 
 
 def _kind(eqn: Any) -> str:
@@ -178,7 +181,7 @@ def _kind(eqn: Any) -> str:
 
 def variables(atoms: Any) -> Iterator[Any]:
     """Those of operands that are no literals."""
-    return (a for a in atoms if not isinstance(a, jex.Literal))
+    return (atom for atom in atoms if not isinstance(atom, jex.Literal))
 
 
 def size_bytes(variable: Any) -> int:
@@ -204,16 +207,21 @@ def is_absorbed(
     `read_once`: not if several read it, unless they read it in another layout."""
     if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
         return False
-    own = readers.get(variable, [])
-    is_written = eqn.primitive.name not in _VIEWS and any(map(_calls_library, own))
+    reader_names = readers.get(variable, [])
+    is_written = eqn.primitive.name not in _VIEWS and any(map(_calls_library, reader_names))
     if eqn.primitive.name in _LAYOUT:
         return not is_written
-    shapes = {getattr(a.aval, "shape", ()) for a in eqn.invars} - {()}
+    shapes = {getattr(operand.aval, "shape", ()) for operand in eqn.invars} - {()}
     maps = all(_spreads(shape, variable.aval.shape) for shape in shapes)
-    return maps and (len(own) <= 1 or not read_once) and "dot_general" not in own and not is_written
+    return (
+        maps
+        and (len(reader_names) <= 1 or not read_once)
+        and "dot_general" not in reader_names
+        and not is_written
+    )
 
 
 def _spreads(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
     """Whether an elementwise operator repeats an operand of this shape along dimensions of one."""
     pairs = zip(shape, result, strict=False)
-    return len(shape) == len(result) and all(n in (1, m) for n, m in pairs)
+    return len(shape) == len(result) and all(n in (1, result_size) for n, result_size in pairs)

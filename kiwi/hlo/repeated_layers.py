@@ -43,9 +43,9 @@ class OneToOne:
 
     def chains(self) -> Iterator[list[int]]:
         """The chains of the map, each from a member that nothing maps to."""
-        for first in self.images:
-            if first not in self._taken:
-                chain = [first]
+        for start in self.images:
+            if start not in self._taken:
+                chain = [start]
                 while chain[-1] in self.images:
                     chain.append(self.images[chain[-1]])
                 yield chain
@@ -66,24 +66,24 @@ class Shift:
 
     def take(self, other: "Shift") -> None:
         """Adds the part of another shift that does not contradict this one."""
-        for mine, more in ((self.units, other.units), (self.arguments, other.arguments)):
+        for mapping, more in ((self.units, other.units), (self.arguments, other.arguments)):
             for one, image in more.images.items():
-                mine.add(one, image)
+                mapping.add(one, image)
 
 
 def repeated_layers(units: UnitGraph) -> Shift:
     """The shift of a program's units to the next layer; empty if nothing repeats."""
     looks = _looks(units)
-    found = Shift()
+    total = Shift()
     while True:
         largest = Shift()
-        for one, other in _seeds(units, looks, found):
+        for one, other in _seeds(units, looks, total):
             if largest.units.images.get(one) != other:
-                grown = _Growth(units, looks, found).from_seed(one, other)
+                grown = _Growth(units, looks, total).from_seed(one, other)
                 largest = max(largest, grown, key=lambda shift: len(shift.units))
         if len(largest.units) < LEAST_UNITS:
-            return found
-        found.take(largest)
+            return total
+        total.take(largest)
 
 
 def _looks(units: UnitGraph) -> list[int]:
@@ -97,7 +97,10 @@ def _look(units: UnitGraph, unit: Unit) -> Hashable:
     graph, rule = units.graph, unit.rule
     values, results = graph.program.values, graph.program.result_values
     return (
-        tuple((graph.program.equations[e].name, graph.opcodes[e]) for e in unit.equations),
+        tuple(
+            (graph.program.equations[equation].name, graph.opcodes[equation])
+            for equation in unit.equations
+        ),
         tuple((*_type(values[value]), dims) for value, dims in rule.reads),
         tuple((*_type(values[output]), output in results) for output in unit.outputs),
         (rule.factor_sizes, rule.results, rule.reduction, rule.blocked),
@@ -124,11 +127,11 @@ def _seeds(units: UnitGraph, looks: list[int], known: Shift) -> Iterator[tuple[i
 def _kind(units: UnitGraph, looks: list[int], unit: Unit) -> Hashable:
     """The looks of a unit and its neighbours."""
     before = (units.producer.get(value) for value, _ in unit.rule.reads)
-    behind = (reader for output in unit.outputs for reader in units.readers.get(output, ()))
+    after = (reader for output in unit.outputs for reader in units.readers.get(output, ()))
     return (
         looks[unit.index],
         tuple(None if producer is None else looks[producer] for producer in before),
-        tuple(looks[reader] for reader in behind),
+        tuple(looks[reader] for reader in after),
     )
 
 
@@ -145,12 +148,12 @@ class _Growth:
         self._take(one, other)
         while self._waiting:
             one, other = self._waiting.popleft()
-            mine, theirs = (self._units.units[each] for each in (one, other))
-            reads = zip(mine.rule.reads, theirs.rule.reads, strict=True)
+            unit, image_unit = (self._units.units[index] for index in (one, other))
+            reads = zip(unit.rule.reads, image_unit.rule.reads, strict=True)
             for (value, _), (image, _) in reads:
                 if value != image:
                     self._take_value(value, image)
-            for value, image in zip(mine.outputs, theirs.outputs, strict=True):
+            for value, image in zip(unit.outputs, image_unit.outputs, strict=True):
                 self._take_readers(value, image)
         return self._shift
 
@@ -162,7 +165,7 @@ class _Growth:
     def _take_value(self, value: int, image: int) -> None:
         """Maps the producer of one value to the producer of the other, or an argument to an
         argument."""
-        one, other = (self._units.producer.get(each) for each in (value, image))
+        one, other = (self._units.producer.get(key) for key in (value, image))
         if one is not None and other is not None:
             units = self._units.units
             if units[one].outputs.index(value) == units[other].outputs.index(image):
@@ -177,18 +180,18 @@ class _Growth:
     def _take_readers(self, value: int, image: int) -> None:
         """Maps readers to readers that look alike and read at the same places, in order, if their
         numbers are equal."""
-        mine, theirs = self._readers(value), self._readers(image)
-        for kind, members in mine.items():
-            others = theirs.get(kind, [])
+        readers, image_readers = self._readers(value), self._readers(image)
+        for kind, members in readers.items():
+            others = image_readers.get(kind, [])
             for one, other in (
                 zip(members, others, strict=False) if len(members) == len(others) else ()
             ):
                 self._take(one, other)
 
     def _readers(self, value: int) -> dict[Hashable, list[int]]:
-        found: dict[Hashable, list[int]] = {}
+        readers_of_kind: dict[Hashable, list[int]] = {}
         for reader in self._units.readers.get(value, ()):
             reads = self._units.units[reader].rule.reads
-            places = tuple(k for k, (read, _) in enumerate(reads) if read == value)
-            found.setdefault((self._looks[reader], places), []).append(reader)
-        return found
+            places = tuple(k for k, (operand, _) in enumerate(reads) if operand == value)
+            readers_of_kind.setdefault((self._looks[reader], places), []).append(reader)
+        return readers_of_kind

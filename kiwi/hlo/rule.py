@@ -54,8 +54,8 @@ def independent_rule(
         sizes.extend(shape)
         return dims
 
-    operands = tuple(fresh(s) for s in operand_shapes)
-    results = tuple(fresh(s) for s in result_shapes)
+    operands = tuple(fresh(tensor_shape) for tensor_shape in operand_shapes)
+    results = tuple(fresh(tensor_shape) for tensor_shape in result_shapes)
     held = frozenset(range(len(sizes))) if blocked else frozenset()
     return ShardingRule(tuple(sizes), operands, results, blocked=held)
 
@@ -89,9 +89,9 @@ class ComposedRule:
     @property
     def shardable(self) -> tuple[int, ...]:
         """Factors that may be sharded: those of a result, or summed over."""
-        seen = {f for dims in self.results for factors in dims for f in factors}
+        seen = {factor for dims in self.results for factors in dims for factor in factors}
         usable = (seen | self.reduction) - self.blocked
-        return tuple(f for f in range(len(self.factor_sizes)) if f in usable)
+        return tuple(factor for factor in range(len(self.factor_sizes)) if factor in usable)
 
     def as_rule(self) -> ShardingRule:
         """The same as a plain rule, its operands in the order of `reads`."""
@@ -121,10 +121,10 @@ class _Factor:
 
     def split(self, major_size: int) -> None:
         """Replaces the factor by a major part of the given size and the rest."""
-        rest = self.size // major_size
+        minor_size = self.size // major_size
         self.parts = tuple(
             _Factor(size, reduction=self.reduction, blocked=self.blocked)
-            for size in (major_size, rest)
+            for size in (major_size, minor_size)
         )
 
     def join(self, other: "_Factor") -> None:
@@ -138,7 +138,7 @@ class _Factor:
 
 def _expand(factors: Iterable[_Factor]) -> list[_Factor]:
     """Leaves without those of size one, which are never sharded."""
-    return [leaf for f in factors for leaf in f.leaves() if leaf.size > 1]
+    return [leaf for factor in factors for leaf in factor.leaves() if leaf.size > 1]
 
 
 def _unify(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
@@ -152,15 +152,15 @@ def _unify(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
         if pending is None:
             _block_rest(first, second)
             return
-        a, b = pending
-        if a[0].size == b[0].size:
-            a[0].join(b[0])
-        elif a[0].size % b[0].size == 0:
-            a[0].split(b[0].size)
-        elif b[0].size % a[0].size == 0:
-            b[0].split(a[0].size)
+        first_rest, second_rest = pending
+        if first_rest[0].size == second_rest[0].size:
+            first_rest[0].join(second_rest[0])
+        elif first_rest[0].size % second_rest[0].size == 0:
+            first_rest[0].split(second_rest[0].size)
+        elif second_rest[0].size % first_rest[0].size == 0:
+            second_rest[0].split(first_rest[0].size)
         else:
-            for factor in (*a, *b):
+            for factor in (*first_rest, *second_rest):
                 factor.blocked = True
             return
 
@@ -171,19 +171,23 @@ def _block_rest(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
     That is where an operator widens a dimension of one element (a pad): it has no factor for the
     elements that it adds, and who reads them must not cut them either.
     """
-    a, b = _expand(first), _expand(second)
-    for factor in (*a[len(b) :], *b[len(a) :]):
+    first_leaves, second_leaves = _expand(first), _expand(second)
+    for factor in (*first_leaves[len(second_leaves) :], *second_leaves[len(first_leaves) :]):
         factor.blocked = True
 
 
 def _differing_suffixes(
     first: Sequence[_Factor], second: Sequence[_Factor]
 ) -> tuple[list[_Factor], list[_Factor]] | None:
-    a, b = _expand(first), _expand(second)
+    first_leaves, second_leaves = _expand(first), _expand(second)
     k = 0
-    while k < min(len(a), len(b)) and a[k] is b[k]:
+    while k < min(len(first_leaves), len(second_leaves)) and first_leaves[k] is second_leaves[k]:
         k += 1
-    return (a[k:], b[k:]) if k < min(len(a), len(b)) else None
+    return (
+        (first_leaves[k:], second_leaves[k:])
+        if k < min(len(first_leaves), len(second_leaves))
+        else None
+    )
 
 
 class RuleComposer:
@@ -204,8 +208,8 @@ class RuleComposer:
         Keys of None are ignored.
         """
         factors = [
-            _Factor(size, reduction=f in rule.reduction, blocked=f in rule.blocked)
-            for f, size in enumerate(rule.factor_sizes)
+            _Factor(size, reduction=number in rule.reduction, blocked=number in rule.blocked)
+            for number, size in enumerate(rule.factor_sizes)
         ]
         self._operators.append(factors)
 
@@ -213,7 +217,7 @@ class RuleComposer:
             keys: Sequence[Hashable], found: Sequence[Dims]
         ) -> list[tuple[Hashable, list[list[_Factor]]]]:
             return [
-                (key, [[factors[f] for f in fs] for fs in dims])
+                (key, [[factors[number] for number in numbers] for numbers in dims])
                 for key, dims in zip(keys, found, strict=True)
                 if key is not None
             ]
@@ -228,8 +232,8 @@ class RuleComposer:
         if key not in self._dims:
             self._reads.append((key, dims))
             return
-        for known, wanted in zip(self._dims[key], dims, strict=True):
-            _unify(known, wanted)
+        for known_factors, read_factors in zip(self._dims[key], dims, strict=True):
+            _unify(known_factors, read_factors)
 
     def compose(self, results: Sequence[Hashable]) -> ComposedRule:
         """The joint rule, with the given keys as results."""
@@ -267,8 +271,8 @@ class RuleComposer:
 
 def _repeated(tensors: Iterable[Dims]) -> frozenset[int]:
     """Factors that occur twice in one tensor: a mesh axis cannot shard both places."""
-    found = set()
+    repeated = set()
     for dims in tensors:
-        flat = [f for factors in dims for f in factors]
-        found.update(f for f in flat if flat.count(f) > 1)
-    return frozenset(found)
+        flat = [factor for factors in dims for factor in factors]
+        repeated.update(factor for factor in flat if flat.count(factor) > 1)
+    return frozenset(repeated)

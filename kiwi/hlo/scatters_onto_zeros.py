@@ -25,17 +25,17 @@ def scatter_onto_summand(program: Program, equation: Equation) -> Equation | Non
         return None
     traced = equation.jaxpr_eqn
     for place, value in enumerate(equation.inputs):
-        scatter, other = program.read_only_by(equation, value), equation.inputs[1 - place]
-        if scatter is None or not sets_one_per_row(scatter) or not isinstance(other, int):
+        scatter, summand = program.read_only_by(equation, value), equation.inputs[1 - place]
+        if scatter is None or not sets_one_per_row(scatter) or not isinstance(summand, int):
             continue
         if _are_zeros(program, scatter.inputs[0]):
-            own = scatter.jaxpr_eqn
-            invars = [traced.invars[1 - place], *own.invars[1:]]
+            scatter_eqn = scatter.jaxpr_eqn
+            invars = [traced.invars[1 - place], *scatter_eqn.invars[1:]]
             return replace(
                 equation,
-                jaxpr_eqn=own.replace(invars=invars, outvars=traced.outvars),
+                jaxpr_eqn=scatter_eqn.replace(invars=invars, outvars=traced.outvars),
                 scope=scatter.scope,
-                inputs=(other, *scatter.inputs[1:]),
+                inputs=(summand, *scatter.inputs[1:]),
             )
     return None
 

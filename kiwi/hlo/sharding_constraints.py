@@ -19,14 +19,14 @@ def is_constraint(eqn: Any) -> bool:
     """
     if eqn.primitive.name != CONSTRAINT_PRIMITIVE or eqn.params["layout"] is not None:
         return False
-    given = eqn.params["sharding"]
-    return isinstance(given, NamedSharding) and given.memory_kind in (None, "device")
+    sharding = eqn.params["sharding"]
+    return isinstance(sharding, NamedSharding) and sharding.memory_kind in (None, "device")
 
 
 def constraint_spec(eqn: Any) -> PartitionSpec:
     """The spec of a constraint, with `UNCONSTRAINED` for the dimensions that it leaves open."""
-    (operand,), given = eqn.invars, eqn.params["sharding"].spec
-    entries = [*given, *[None] * (len(operand.aval.shape) - len(given))]
+    (operand,), spec = eqn.invars, eqn.params["sharding"].spec
+    entries = [*spec, *[None] * (len(operand.aval.shape) - len(spec))]
     for dim in eqn.params["unconstrained_dims"]:
         entries[dim] = PartitionSpec.UNCONSTRAINED
     return PartitionSpec(*entries)

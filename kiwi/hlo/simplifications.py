@@ -29,12 +29,18 @@ def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
 
 def left_as_traced(program: Program) -> list[str]:
     """The names of the simplifications that would change the program."""
-    return [n for n, each in SIMPLIFICATIONS.items() if _simplified(program, each) is not program]
+    return [
+        name
+        for name, simplification in SIMPLIFICATIONS.items()
+        if _simplified(program, simplification) is not program
+    ]
 
 
 def _simplified(program: Program, simplification: Simplification) -> Program:
-    pairs = ((e.index, simplification(program, e)) for e in program.equations)
+    pairs = ((old.index, simplification(program, old)) for old in program.equations)
     changed = {index: equation for index, equation in pairs if equation is not None}
     if not changed:
         return program
-    return replace(program, equations=tuple(changed.get(e.index, e) for e in program.equations))
+    return replace(
+        program, equations=tuple(changed.get(old.index, old) for old in program.equations)
+    )

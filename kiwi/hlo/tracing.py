@@ -122,7 +122,7 @@ def trace(
 
 def _check_captured(constants: Sequence[Any]) -> None:
     """Raises `InvalidFunctionError` if a constant of the program has no value yet."""
-    traced = next((c for c in constants if jax_internals.is_tracer(c)), None)
+    traced = next((constant for constant in constants if jax_internals.is_tracer(constant)), None)
     if traced is not None:
         shape = f"{traced.dtype}[{','.join(map(str, traced.shape))}]"
         raise InvalidFunctionError(
@@ -155,11 +155,11 @@ class _Builder(LoopOpener):
 
     def build(self, closed: Any) -> Program:
         jaxpr = closed.jaxpr
-        arguments = [self._new_value(v.aval, None) for v in jaxpr.invars]
+        arguments = [self._new_value(variable.aval, None) for variable in jaxpr.invars]
         env = dict(zip(jaxpr.invars, arguments, strict=True))
         self._bind_constants(env, jaxpr.constvars, closed.consts)
         self._inline(jaxpr, env, "", None)
-        results = tuple(self._read(env, v) for v in jaxpr.outvars)
+        results = tuple(self._read(env, variable) for variable in jaxpr.outvars)
         return _without_dead_code(
             Program(
                 tuple(self._values),
@@ -177,7 +177,7 @@ class _Builder(LoopOpener):
 
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
         for eqn in jaxpr.eqns:
-            inputs = tuple(self._read(env, v) for v in eqn.invars)
+            inputs = tuple(self._read(env, variable) for variable in eqn.invars)
             stack = join_scopes(scope, str(eqn.source_info.name_stack))
             if eqn.primitive.name in INLINED_CALLS:
                 outputs = self._inline_call(eqn, inputs, stack, loop)
@@ -234,9 +234,9 @@ class _Builder(LoopOpener):
         if isinstance(value, Literal):
             return
         placed = PlacedHint(eqn.params["hint"], jax_internals.source_line(eqn.source_info))
-        known = self._hints.get(value, ())
-        if placed not in known:
-            self._hints[value] = (*known, placed)
+        hints = self._hints.get(value, ())
+        if placed not in hints:
+            self._hints[value] = (*hints, placed)
 
     def _constrained(
         self, eqn: Any, value: int | Literal, scope: str, loop: int | None
@@ -244,9 +244,9 @@ class _Builder(LoopOpener):
         """The value itself, or a copy if it is an argument or has another constraint."""
         if isinstance(value, Literal):
             return value
-        known, producer = self._constraints.get(value), self._values[value].producer
+        constraint, producer = self._constraints.get(value), self._values[value].producer
         is_computed = producer is not None and not self._equations[producer].is_border
-        if not is_computed or (known and constraint_spec(known) != constraint_spec(eqn)):
+        if not is_computed or (constraint and constraint_spec(constraint) != constraint_spec(eqn)):
             (value,) = self._emit(eqn, (value,), scope, loop)
         self._constraints.setdefault(value, eqn)
         return value
@@ -259,9 +259,9 @@ class _Builder(LoopOpener):
         Its other functions are for derivatives, which are taken before a program is traced.
         """
         lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-        first = lengths.matvec + lengths.vecmat
-        right = sum(length for length in lengths if length is not None)
-        operands = (*inputs[first : first + lengths.solve], *inputs[right:])
+        solve_start = lengths.matvec + lengths.vecmat
+        right_start = sum(length for length in lengths if length is not None)
+        operands = (*inputs[solve_start : solve_start + lengths.solve], *inputs[right_start:])
         return self._inline_closed(jaxprs.solve, operands, scope, loop)
 
     def _inline_call(
@@ -290,17 +290,17 @@ def _without_dead_code(program: Program) -> Program:
         for carry in loop.carries:
             if isinstance(carry.next, int):
                 following.setdefault(carry.current, []).append(carry.next)
-    live = {r for r in program.results if isinstance(r, int)}
+    live = {result for result in program.results if isinstance(result, int)}
     count = -1
     kept: list[Equation] = []
     while count != len(kept):
         count = len(kept)
         kept = []
         for equation in reversed(program.equations):
-            if equation.has_effects or any(o in live for o in equation.outputs):
+            if equation.has_effects or any(output in live for output in equation.outputs):
                 kept.append(equation)
                 live.update(equation.reads)
-                live.update(n for o in equation.outputs for n in following.get(o, ()))
+                live.update(n for output in equation.outputs for n in following.get(output, ()))
                 live.update(program.tests(equation.loop))
     kept.reverse()
     return _renumbered(program, kept)
@@ -312,47 +312,73 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
 
     def add(old: int, producer: int | None) -> int:
         new_index[old] = len(values)
-        v = program.values[old]
-        values.append(Value(len(values), v.shape, v.dtype, v.itemsize, v.is_extended, producer))
+        value = program.values[old]
+        values.append(
+            Value(
+                len(values), value.shape, value.dtype, value.itemsize, value.is_extended, producer
+            )
+        )
         return new_index[old]
 
     def move(atom: int | Literal) -> int | Literal:
         return new_index[atom] if isinstance(atom, int) else atom
 
-    arguments = tuple(add(a, None) for a in program.arguments)
-    used = {i for e in kept for i in e.reads} | {r for r in program.results if isinstance(r, int)}
-    constants = {add(c, None): array for c, array in program.constants.items() if c in used}
+    arguments = tuple(add(argument, None) for argument in program.arguments)
+    used = {i for equation in kept for i in equation.reads} | {
+        result for result in program.results if isinstance(result, int)
+    }
+    constants = {
+        add(constant, None): array
+        for constant, array in program.constants.items()
+        if constant in used
+    }
     equations = []
-    for index, e in enumerate(kept):
-        inputs = tuple(move(i) for i in e.inputs)
-        outputs = tuple(add(o, index) for o in e.outputs)
-        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs, e.loop, e.caller))
-    results = tuple(move(r) for r in program.results)
-    alive = tuple(
+    for index, equation in enumerate(kept):
+        inputs = tuple(move(i) for i in equation.inputs)
+        outputs = tuple(add(output, index) for output in equation.outputs)
+        equations.append(
+            Equation(
+                index,
+                equation.jaxpr_eqn,
+                equation.scope,
+                inputs,
+                outputs,
+                equation.loop,
+                equation.caller,
+            )
+        )
+    results = tuple(move(result) for result in program.results)
+    loops_kept = tuple(
         replace(
             loop,
             carries=tuple(
-                Carry(new_index[c.current], move(c.next))
-                for c in loop.carries
-                if c.current in new_index
+                Carry(new_index[carry.current], move(carry.next))
+                for carry in loop.carries
+                if carry.current in new_index
             ),
             test=None if loop.test is None else new_index.get(loop.test),
         )
         for loop in program.loops
     )
-    hints = {new_index[v]: placed for v, placed in program.hints.items() if v in new_index}
-    constraints = {new_index[v]: e for v, e in program.constraints.items() if v in new_index}
+    hints = {
+        new_index[value]: placed for value, placed in program.hints.items() if value in new_index
+    }
+    constraints = {
+        new_index[value]: equation
+        for value, equation in program.constraints.items()
+        if value in new_index
+    }
     return Program(
         tuple(values),
         tuple(equations),
         arguments,
         constants,
         results,
-        alive,
+        loops_kept,
         hints,
         constraints,
         program.keeps_checkpoints,
-        frozenset(new_index[v] for v in program.user_offloads if v in new_index),
+        frozenset(new_index[value] for value in program.user_offloads if value in new_index),
     )
 
 
@@ -370,6 +396,6 @@ def _independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
         pairs = zip([0, *ends], ends, strict=False)
         return [lax.slice_in_dim(x, start, end, axis=axis) for start, end in pairs]
 
-    closed = jax.make_jaxpr(slices)(*(v.aval for v in eqn.invars))
-    equations = [e.replace(source_info=eqn.source_info) for e in closed.jaxpr.eqns]
+    closed = jax.make_jaxpr(slices)(*(operand.aval for operand in eqn.invars))
+    equations = [equation.replace(source_info=eqn.source_info) for equation in closed.jaxpr.eqns]
     return jex.ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)

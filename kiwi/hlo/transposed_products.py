@@ -44,10 +44,10 @@ def _swapping(product: Any) -> Iterator[int]:
     """Batch dimensions, then those of the second operand alone, then of the first."""
     (contracted, _), (batch, _) = product.params["dimension_numbers"]
     rank = len(product.outvars[0].aval.shape)
-    first = len(product.invars[0].aval.shape) - len(contracted)
+    second_start = len(product.invars[0].aval.shape) - len(contracted)
     yield from range(len(batch))
-    yield from range(first, rank)
-    yield from range(len(batch), first)
+    yield from range(second_start, rank)
+    yield from range(len(batch), second_start)
 
 
 def _swapped(product: Any, transpose: Any) -> Any:
@@ -56,7 +56,9 @@ def _swapped(product: Any, transpose: Any) -> Any:
         product.params["precision"],
     )
     numbers = (contracted[::-1], batch[::-1])
-    own = {"dimension_numbers": numbers, "precision": precision and precision[::-1]}
+    swapped_params = {"dimension_numbers": numbers, "precision": precision and precision[::-1]}
     return product.replace(
-        invars=product.invars[::-1], outvars=transpose.outvars, params={**product.params, **own}
+        invars=product.invars[::-1],
+        outvars=transpose.outvars,
+        params={**product.params, **swapped_params},
     )

@@ -42,23 +42,25 @@ def _given(eqn: Any, given: WhileTrips) -> int:
     if not isinstance(given, Mapping):
         return given
     line, scope = jax_internals.source_line(eqn.source_info), str(eqn.source_info.name_stack)
-    found = (trips for part, trips in given.items() if part in line or part in scope)
-    return next(found, DEFAULT_TRIPS)
+    matching = (trips for part, trips in given.items() if part in line or part in scope)
+    return next(matching, DEFAULT_TRIPS)
 
 
 def _counted(eqn: Any, inputs: Sequence[Any]) -> tuple[int | None, list[int]]:
     """The exact trip count, if known, and upper bounds of it."""
     condition = eqn.params["cond_jaxpr"].jaxpr
-    producer = {v: e for e in condition.eqns for v in e.outvars}
+    producer = {
+        variable: inner_eqn for inner_eqn in condition.eqns for variable in inner_eqn.outvars
+    }
     pending, bounds, asks_more = [condition.outvars[0]], [], False
     while pending:
         atom = pending.pop()
-        own = None if isinstance(atom, jex.Literal) else producer.get(atom)
-        if own is not None and own.primitive.name in _PASSES:
-            asks_more |= len(own.invars) > 1
-            pending += own.invars
+        source = None if isinstance(atom, jex.Literal) else producer.get(atom)
+        if source is not None and source.primitive.name in _PASSES:
+            asks_more |= len(source.invars) > 1
+            pending += source.invars
             continue
-        trips = None if own is None else _of_comparison(eqn, inputs, own)
+        trips = None if source is None else _of_comparison(eqn, inputs, source)
         asks_more |= trips is None
         bounds += [] if trips is None else [trips]
     return (bounds[0] if bounds and not asks_more else None), bounds
@@ -70,7 +72,7 @@ def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | No
         return None
     condition = eqn.params["cond_jaxpr"].jaxpr
     constants = eqn.params["cond_nconsts"]
-    places = {v: k for k, v in enumerate(condition.invars)}
+    places = {variable: k for k, variable in enumerate(condition.invars)}
     for counter, limit, sign in ((0, 1, 1), (1, 0, -1)):
         atom = comparison.invars[counter]  # A literal cannot be hashed.
         place = None if isinstance(atom, jex.Literal) else places.get(atom)
@@ -102,17 +104,17 @@ def step_of_carry(eqn: Any, carry: int) -> int | None:
     0 if it passes the carry on, None for anything else.
     """
     body = eqn.params["body_jaxpr"].jaxpr
-    own, found = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
-    producer = {v: e for e in body.eqns for v in e.outvars}
-    if found is own:
+    carried, following = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
+    producer = {variable: inner_eqn for inner_eqn in body.eqns for variable in inner_eqn.outvars}
+    if following is carried:
         return 0
-    equation = None if isinstance(found, jex.Literal) else producer.get(found)
+    equation = None if isinstance(following, jex.Literal) else producer.get(following)
     if equation is None or equation.primitive.name not in ("add", "sub"):
         return None
     first, second = equation.invars
-    if equation.primitive.name == "add" and second is own:
+    if equation.primitive.name == "add" and second is carried:
         first, second = second, first
-    is_literal = first is own and isinstance(second, jex.Literal)
+    is_literal = first is carried and isinstance(second, jex.Literal)
     step = _integer(second.val) if is_literal else None
     return step if step is None or equation.primitive.name == "add" else -step
 
@@ -132,5 +134,5 @@ def _value(given: Any) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
-    found = np.asarray(value)
-    return int(found) if found.ndim == 0 and found.dtype.kind in "iu" else None
+    array = np.asarray(value)
+    return int(array) if array.ndim == 0 and array.dtype.kind in "iu" else None

@@ -60,10 +60,10 @@ class Use:
 
 def loop_spans(loops: Iterable[Sequence[int]]) -> dict[int, tuple[int, int]]:
     """For each loop its places, half-open; `loops` are those around each place."""
-    found: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
     for place, around in enumerate(loops):
-        found.update((loop, (found.get(loop, (place, 0))[0], place + 1)) for loop in around)
-    return found
+        spans.update((loop, (spans.get(loop, (place, 0))[0], place + 1)) for loop in around)
+    return spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +82,13 @@ class UnitGraph:
         """Result → the donated argument whose buffer it takes over. The two have one type, and are
         paired in order, as jax does."""
         program = self.graph.program
-        free = [a for a in program.arguments if a in self.donated_arguments]
+        free = [argument for argument in program.arguments if argument in self.donated_arguments]
         pairs: dict[int, int] = {}
         for result in dict.fromkeys(r for r in program.results if isinstance(r, int)):
             for argument in free if program.values[result].producer is not None else ():
-                a, r = program.values[argument], program.values[result]
-                on_host = {v in program.host_values for v in (argument, result)}
-                if (a.shape, a.dtype) == (r.shape, r.dtype) and len(on_host) == 1:
+                old, new = program.values[argument], program.values[result]
+                on_host = {value in program.host_values for value in (argument, result)}
+                if (old.shape, old.dtype) == (new.shape, new.dtype) and len(on_host) == 1:
                     pairs[result] = argument
                     free.remove(argument)
                     break
@@ -97,11 +97,11 @@ class UnitGraph:
     @functools.cached_property
     def readers(self) -> dict[int, tuple[int, ...]]:
         """For each value the indices of the units that read it, in order."""
-        found: dict[int, list[int]] = {}
+        readers: dict[int, list[int]] = {}
         for unit in self.units:
             for value in unit.reads:
-                found.setdefault(value, []).append(unit.index)
-        return {value: tuple(units) for value, units in found.items()}
+                readers.setdefault(value, []).append(unit.index)
+        return {value: tuple(units) for value, units in readers.items()}
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:
@@ -158,8 +158,8 @@ class UnitGraph:
 
     def is_sliced(self, unit: Unit) -> bool:
         """Whether loops read slices of a unit's results."""
-        readers = (r for o in unit.outputs for r in self.readers.get(o, ()))
-        return any(self.border(self.units[r]) == SLICE for r in readers)
+        readers = (reader for output in unit.outputs for reader in self.readers.get(output, ()))
+        return any(self.border(self.units[reader]) == SLICE for reader in readers)
 
     @functools.cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
@@ -173,14 +173,14 @@ class UnitGraph:
 
     def only_maps(self, unit: Unit, value: int) -> bool:
         """Whether all equations between an operand and the unit's result are elementwise."""
-        behind = {value}
+        dependents = {value}
         for index in unit.equations:
             equation = self.graph.program.equations[index]
-            if behind.isdisjoint(equation.reads):
+            if dependents.isdisjoint(equation.reads):
                 continue
             if not is_map(self.graph, index):
                 return False
-            behind.update(equation.outputs)
+            dependents.update(equation.outputs)
         return True
 
     def narrowed(self, unit: Unit, value: int) -> Value:
@@ -197,9 +197,16 @@ class UnitGraph:
                 narrow += equation.outputs
             else:
                 return program.values[value]
-        own, found = program.values[value], [program.values[v] for v in narrow]
-        is_one = len({v.dtype for v in found}) == 1
-        return own.of_dtype(found[0].dtype) if is_one and found[0].itemsize < own.itemsize else own
+        operand_value, converted = (
+            program.values[value],
+            [program.values[result] for result in narrow],
+        )
+        is_one = len({result.dtype for result in converted}) == 1
+        return (
+            operand_value.of_dtype(converted[0].dtype)
+            if is_one and converted[0].itemsize < operand_value.itemsize
+            else operand_value
+        )
 
     def trips(self, unit: Unit) -> float:
         """How often a unit runs in a step, without recomputation.
@@ -227,7 +234,9 @@ class UnitGraph:
         """How often a value may be resharded in a step for its readers (units, the next iteration,
         and the caller), without recomputation."""
         program = self.graph.program
-        trips = sum(self.operand_trips(self.units[r]) for r in self.readers.get(value, ()))
+        trips = sum(
+            self.operand_trips(self.units[reader]) for reader in self.readers.get(value, ())
+        )
         trips += sum(program.trips(loop) for loop in program.next_values.get(value, ()))
         producer = self.units[self.producer[value]]
         if self.border(producer) in (CARRY, JOIN):

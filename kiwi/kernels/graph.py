@@ -80,8 +80,10 @@ class KernelGraph:
     def moved_value(self, unit: Unit, value: int) -> Value:
         """The value that is moved when an operand of a unit of the graph is resharded; the value
         itself if the unit does not read it."""
-        for (read, _), moved in zip(unit.rule.reads, self.kernels[unit.index].moved, strict=True):
-            if read == value:
+        for (operand, _), moved in zip(
+            unit.rule.reads, self.kernels[unit.index].moved, strict=True
+        ):
+            if operand == value:
                 return moved
         return self.units.graph.program.values[value]
 

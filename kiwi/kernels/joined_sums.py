@@ -44,28 +44,32 @@ def _read_late(units: UnitGraph) -> Mapping[int, bool]:
     program = units.graph.program
     multiplied = frozenset[int]()
     while True:
-        found = _read_late_but(units, multiplied)
+        late = _read_late_but(units, multiplied)
         further = {
             carry.next
             for loop in program.loops
             for carry in loop.carries
-            if isinstance(carry.next, int) and not found.get(carry.current, True)
+            if isinstance(carry.next, int) and not late.get(carry.current, True)
         }
         if further <= multiplied:
-            return found
+            return late
         multiplied |= further
 
 
 def _read_late_but(units: UnitGraph, multiplied: frozenset[int]) -> dict[int, bool]:
     """By value, whether no matmul depends on it; not for values of `multiplied`."""
-    found: dict[int, bool] = {}
+    late: dict[int, bool] = {}
     for unit in reversed(units.units):
         for value in unit.outputs:
-            readers = [units.units[r] for r in units.readers.get(value, ())]
+            readers = [units.units[reader] for reader in units.readers.get(value, ())]
             is_late = value not in multiplied
-            is_late = is_late and not any(value in _multiplied(units)[r.index] for r in readers)
-            found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
-    return found
+            is_late = is_late and not any(
+                value in _multiplied(units)[reader.index] for reader in readers
+            )
+            late[value] = is_late and all(
+                late[output] for reader in readers for output in reader.outputs
+            )
+    return late
 
 
 @functools.lru_cache(maxsize=4)
@@ -87,13 +91,13 @@ def _operands(units: UnitGraph, unit: Unit) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def _late_bytes(units: UnitGraph, adds_first: bool) -> Mapping[int | None, float]:
-    read_late, found = _read_late(units), defaultdict[int | None, float](float)
+    read_late, total_bytes = _read_late(units), defaultdict[int | None, float](float)
     for unit in large_ones(units):
         if all(read_late[value] for value in unit.outputs):
             values = (units.graph.program.values[value] for value in unit.outputs)
             summands = added_first(units, unit) if adds_first else 1
-            found[unit.loop] += sum(value.size_bytes for value in values) / summands
-    return found
+            total_bytes[unit.loop] += sum(value.size_bytes for value in values) / summands
+    return total_bytes
 
 
 def _sums_up(unit: Unit) -> bool:
@@ -116,7 +120,9 @@ def _total(units: UnitGraph, unit: Unit) -> int:
         if len(readers) != 1 or readers[0].name not in _ADDS:
             break
         operands, (result,) = readers[0].reads, readers[0].outputs
-        if len(operands) != 2 or any(program.values[v].shape != shape for v in operands):
+        if len(operands) != 2 or any(
+            program.values[operand].shape != shape for operand in operands
+        ):
             break
         value = result
     return value

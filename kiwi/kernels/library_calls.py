@@ -23,12 +23,12 @@ def adds_behind(units: UnitGraph, unit: Unit) -> bool:
 
 def _names_behind(units: UnitGraph, unit: Unit) -> set[str]:
     """The maps of a unit behind its matmuls and convolutions."""
-    graph, behind, names = units.graph, set[int](), set[str]()
+    graph, reached, names = units.graph, set[int](), set[str]()
     for index in unit.equations:
         equation = graph.program.equations[index]
-        reads_result = not behind.isdisjoint(equation.reads)
+        reads_result = not reached.isdisjoint(equation.reads)
         if reads_result and is_map(graph, index):
             names.add(equation.name)
         if reads_result or graph.opcodes[index] & LIBRARY_OPCODES:
-            behind.update(equation.outputs)
+            reached.update(equation.outputs)
     return names

@@ -50,7 +50,10 @@ class Matrix:
 
     def _longer(self, dims: Iterable[Sequence[int]], shards: Mapping[int, int]) -> Dims:
         """Dimensions of more than one element, as their factors of more than one."""
-        longer = (tuple(f for f in dim if self.sizes[f] > shards.get(f, 1)) for dim in dims)
+        longer = (
+            tuple(factor for factor in dim if self.sizes[factor] > shards.get(factor, 1))
+            for dim in dims
+        )
         return tuple(dim for dim in longer if dim)
 
 
@@ -67,15 +70,17 @@ def matrices(units: UnitGraph, unit: Unit, names: Iterable[str]) -> Iterator[Mat
         for operand, order in zip(equation.inputs, orders, strict=True):
             source = _source(units, unit, operand)
             if source is not None:
-                batch, rows, columns = (tuple(dims_of[operand][d] for d in g) for g in order)
+                batch, rows, columns = (
+                    tuple(dims_of[operand][dim] for dim in group) for group in order
+                )
                 yield from _matrix(rule, source, (batch, rows, columns))
 
 
 def _matrix(rule: ComposedRule, source: int, groups: tuple[Dims, Dims, Dims]) -> Iterator[Matrix]:
     named = {factor for group in groups for dim in group for factor in dim}
-    for read, (value, dims) in enumerate(rule.reads):
+    for position, (value, dims) in enumerate(rule.reads):
         if value == source and set(chain.from_iterable(dims)) == named:
-            yield Matrix(read, rule.factor_sizes, dims, groups)
+            yield Matrix(position, rule.factor_sizes, dims, groups)
 
 
 def orders_of_matmul(equation: Any) -> Iterator[tuple[Sequence[int], ...]]:
@@ -83,8 +88,8 @@ def orders_of_matmul(equation: Any) -> Iterator[tuple[Sequence[int], ...]]:
     summed_of, batch_of = equation.params["dimension_numbers"]
     for side, (summed, batch) in enumerate(zip(summed_of, batch_of, strict=True)):
         rank = len(equation.invars[side].aval.shape)
-        kept = [d for d in range(rank) if d not in (*summed, *batch)]
-        yield (batch, kept, summed) if side == 0 else (batch, summed, kept)
+        free = [dim for dim in range(rank) if dim not in (*summed, *batch)]
+        yield (batch, free, summed) if side == 0 else (batch, summed, free)
 
 
 def _orders_of_convolution(equation: Any) -> Iterator[tuple[Sequence[int], ...]]:

@@ -65,11 +65,11 @@ def reduction_collectives(
     - `least_share`: as `kiwi.mesh.collectives.collective`'s.
     """
     move = functools.partial(collective, least_share=least_share)
-    rest = sorted(set(partial) - set(scattered))
+    unscattered = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
     for axis, dim in sorted(scattered.items()):
         axes_of_dim[dim].append(axis)
-    if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
+    if (len(axes_of_dim) > 1 or unscattered) and any(source.dims[dim] for dim in axes_of_dim):
         return (move(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     moves = []
     if not scatters_sums:
@@ -83,7 +83,7 @@ def reduction_collectives(
             moved = replace(moved, seconds=moved.seconds + more)
         moves.append(moved)
     # The rest is all-reduced after the cut, and so smaller.
-    if rest:
+    if unscattered:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
-        moves.append(move(ALL_REDUCE, mesh, rest, left_bytes))
+        moves.append(move(ALL_REDUCE, mesh, unscattered, left_bytes))
     return tuple(moves)

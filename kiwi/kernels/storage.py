@@ -52,10 +52,10 @@ class Storage:
         itemsize, minor = self.itemsize(value.index), self.minor.get(value.index)
         if value.producer is not None:
             return buffer_elements(shape, minor) * itemsize
-        own, copied = buffer_elements(shape), buffer_elements(shape, minor)
-        if minor is not None and len(minor) == 1 and own == copied:
-            return own * itemsize  # Its rows lie so anyway.
-        return own * itemsize + copied * self.copied_itemsize.get(value.index, 0)
+        elements, copied_elements = buffer_elements(shape), buffer_elements(shape, minor)
+        if minor is not None and len(minor) == 1 and elements == copied_elements:
+            return elements * itemsize  # Its rows lie so anyway.
+        return elements * itemsize + copied_elements * self.copied_itemsize.get(value.index, 0)
 
     def copied_bytes(self, moved: Value, layout: TensorSharding, mesh_shape: Sequence[int]) -> int:
         """Bytes of one device's part of a copy of what is moved, in a layout."""

@@ -19,12 +19,12 @@ _SCOPE = "rematted_computation"
 def units_computed_again(units: UnitGraph) -> frozenset[int]:
     """The units that repeat computations of the forward pass."""
     program = units.graph.program
-    first = _first(units)
+    first_keys = _first(units)
     return (
         frozenset(
             unit.index
             for unit in units.units
-            if _is_again(program.equations[unit.root]) and _key(program, unit.root) in first
+            if _is_again(program.equations[unit.root]) and _key(program, unit.root) in first_keys
         )
         if program.keeps_checkpoints
         else frozenset()
@@ -38,7 +38,7 @@ def dropped_by_user(units: UnitGraph) -> frozenset[int]:
     program = units.graph.program
     if not program.keeps_checkpoints:
         return frozenset()
-    again = {_key(program, e.index) for e in program.equations if _is_again(e)}
+    again = {_key(program, equation.index) for equation in program.equations if _is_again(equation)}
     return frozenset(
         unit.index
         for unit in units.units
@@ -51,9 +51,9 @@ def dropped_by_user(units: UnitGraph) -> frozenset[int]:
 def _first(units: UnitGraph) -> set[Hashable]:
     program = units.graph.program
     return {
-        _key(program, e.index)
-        for e in program.equations
-        if units.graph.phase_of(e.index) is Phase.FORWARD and not _is_again(e)
+        _key(program, equation.index)
+        for equation in program.equations
+        if units.graph.phase_of(equation.index) is Phase.FORWARD and not _is_again(equation)
     }
 
 
@@ -63,5 +63,7 @@ def _is_again(equation: Equation) -> bool:
 
 def _key(program: Program, index: int) -> Hashable:
     equation = program.equations[index]
-    types = tuple((program.values[o].shape, program.values[o].dtype) for o in equation.outputs)
+    types = tuple(
+        (program.values[output].shape, program.values[output].dtype) for output in equation.outputs
+    )
     return equation.name, equation.source_line, types

@@ -43,10 +43,10 @@ def _called(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> 
     """The replacement for a call of a known function. Outside of the context, in another thread,
     and inside another kernel it is the call as written."""
     active = jax_internals.known_kernels() or ()
-    known = next((kernel for kernel in active if kernel.name == name), None)
-    if known is None:
+    entry = next((kernel for kernel in active if kernel.name == name), None)
+    if entry is None:
         return original(*args, **kwargs)
-    return _as_kernel(known, original, args, kwargs)
+    return _as_kernel(entry, original, args, kwargs)
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
     operands = [_Operand(_path(names, leaves[k][0]), leaves[k][1]) for k in places]
 
     def call(*arrays: Any) -> Any:
-        given = [_made_again(leaf) for _, leaf in leaves]
+        values = [_made_again(leaf) for _, leaf in leaves]
         for place, array in zip(places, arrays, strict=True):
-            given[place] = array
-        arguments = OrderedDict(zip(names, tree.unflatten(given), strict=True))
-        own = inspect.BoundArguments(bound.signature, arguments)
-        return original(*own.args, **own.kwargs)
+            values[place] = array
+        arguments = OrderedDict(zip(names, tree.unflatten(values), strict=True))
+        call_arguments = inspect.BoundArguments(bound.signature, arguments)
+        return original(*call_arguments.args, **call_arguments.kwargs)
 
     with jax_internals.known_kernels_in_traces(None):
         types = jax.eval_shape(call, *(operand.array for operand in operands))
@@ -80,7 +80,7 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
     fitted = _fitted(known, bound.arguments, sizes, operands, results)
     if fitted is None:
         return original(*args, **kwargs)
-    found = applied(
+    outputs = applied(
         known.name.rpartition(".")[2],
         lambda *arrays: tuple(jax.tree.leaves(call(*arrays))),
         *fitted,
@@ -89,7 +89,7 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
         sizes,
         [operand.array for operand in operands],
     )
-    return result_tree.unflatten(found)
+    return result_tree.unflatten(outputs)
 
 
 def _is_operand(leaf: Any) -> bool:
@@ -106,10 +106,10 @@ def _made_again(leaf: Any) -> Any:
 def _path(names: Sequence[str], keys: Sequence[Any]) -> str:
     """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass; the first key is the
     number of the parameter."""
-    inside = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
+    path = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
     number: int = keys[0].idx
     name = names[number]
-    return f"{name}.{inside}" if inside else name
+    return f"{name}.{path}" if path else name
 
 
 def _fitted(
@@ -141,20 +141,23 @@ def _by_rule(
     operands: Sequence[_Operand],
     results: Sequence[Any],
 ) -> tuple[tuple[Factors, ...], tuple[Factors, ...]]:
-    named = {o.name: o.factors for o in rule.operands if o.name is not None}
-    ordered = [o.factors for o in rule.operands if o.name is None]
+    named = {entry.name: entry.factors for entry in rule.operands if entry.name is not None}
+    ordered = [entry.factors for entry in rule.operands if entry.name is None]
     in_order = [operand.name for operand in operands if operand.name not in named]
     if len(in_order) < len(ordered) or len(results) != len(rule.results):
-        shapes = ", ".join(f"{o.name} {o.array.shape}" for o in operands)
+        shapes = ", ".join(f"{entry.name} {entry.array.shape}" for entry in operands)
         raise InvalidArgumentError(
             f"The sharding rule of {name}, {rule.text!r}, does not fit a call with the arrays "
             f"{shapes} and {len(results)} results.",
             topic=topics.RULE_MISFIT,
             suggestion="Give register_kernel one rule for each signature of the function.",
         )
-    known = {**named, **dict(zip(in_order, ordered, strict=False))}
+    factors_of = {**named, **dict(zip(in_order, ordered, strict=False))}
     pairs = [
-        (known.get(operand.name) or _apart(operand.name, operand.array.shape), operand.array.shape)
+        (
+            factors_of.get(operand.name) or _apart(operand.name, operand.array.shape),
+            operand.array.shape,
+        )
         for operand in operands
     ]
     pairs += zip(rule.results, (result.shape for result in results), strict=True)
@@ -172,16 +175,20 @@ def _without_repeated(
     A dimension of one element that is repeated along its factors, such as one mask for all heads,
     gets a factor of its own.
     """
-    found = dict(sizes)
+    all_sizes = dict(sizes)
     dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=False)]
     for factors, size in sorted(dims, key=lambda dim: (len(dim[0]), -dim[1])):
-        unknown = [f for f in factors if f not in found]
+        unknown = [factor for factor in factors if factor not in all_sizes]
         if len(unknown) == 1:
-            found[unknown[0]] = max(1, size // prod(found.get(f, 1) for f in factors))
+            all_sizes[unknown[0]] = max(
+                1, size // prod(all_sizes.get(factor, 1) for factor in factors)
+            )
     return [
         tuple(
-            (f"repeated {k} {d}",) if n == 1 and prod(found.get(f, 1) for f in dim) > 1 else dim
-            for d, (dim, n) in enumerate(zip(tensor, shape, strict=False))
+            (f"repeated {k} {axis}",)
+            if n == 1 and prod(all_sizes.get(factor, 1) for factor in dim) > 1
+            else dim
+            for axis, (dim, n) in enumerate(zip(tensor, shape, strict=False))
         )
         if len(tensor) == len(shape)
         else tensor
@@ -191,4 +198,4 @@ def _without_repeated(
 
 def _apart(name: str, shape: Sequence[int]) -> Factors:
     """The factors of an array that the rule does not mention: it stays whole."""
-    return tuple((f"{name} {d}",) for d in range(len(shape)))
+    return tuple((f"{name} {dim}",) for dim in range(len(shape)))

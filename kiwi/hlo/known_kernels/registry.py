@@ -144,7 +144,11 @@ def register_kernel(
 
 
 def _words(rules: Sequence[KernelRule]) -> frozenset[str]:
-    tensors = [t for rule in rules for t in (*(o.factors for o in rule.operands), *rule.results)]
+    tensors = [
+        factors
+        for rule in rules
+        for factors in (*(operand.factors for operand in rule.operands), *rule.results)
+    ]
     return frozenset(factor for tensor in tensors for dim in tensor for factor in dim)
 
 
@@ -213,7 +217,11 @@ def _splash_rules() -> Iterator[str]:
     """
     passes, tables = ("fwd", "dq", "dkv"), ("data_next", "mask_next", "block_mask")
     for heads, key in (("(k g)", "k t"), ("h", "t")):
-        masks = (f"{p}_mask_info.{table}={heads} {p}0 {p}1" for p in passes for table in tables)
+        masks = (
+            f"{name}_mask_info.{table}={heads} {name}0 {name}1"
+            for name in passes
+            for table in tables
+        )
         ids = f"segment_ids.q=s, segment_ids.kv=t, sinks={heads}"
         yield f"q={heads} s d, k={key} d, v={key} e, {ids}, {', '.join(masks)} -> {heads} s e"
 
@@ -226,8 +234,8 @@ def _ship(
     chosen: Callable[..., Callable[[Arguments], Sequence[KernelRule]]] | None = None,
     is_recognised: bool = True,
 ) -> None:
-    read = tuple(parsed_rule(name, text) for text in texts)
-    rules = chosen(*read) if chosen else lambda _: read
+    parsed = tuple(parsed_rule(name, text) for text in texts)
+    rules = chosen(*parsed) if chosen else lambda _: parsed
     _add(KnownKernel(name, rules, _OF_ATTENTION, share_of_work, sizes, True, is_recognised))
 
 

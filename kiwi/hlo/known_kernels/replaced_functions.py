@@ -63,8 +63,8 @@ def replaced(functions: Mapping[str, Replacement]) -> Iterator[None]:
     used = []
     with _LOCK:
         for name, by in functions.items():
-            if name not in _REPLACED and (found := _function(name)) is not None:
-                _REPLACED[name] = _Replaced(name, found, by)
+            if name not in _REPLACED and (function := _function(name)) is not None:
+                _REPLACED[name] = _Replaced(name, function, by)
             if name in _REPLACED:
                 _REPLACED[name].users += 1
                 used.append(name)
@@ -86,12 +86,12 @@ def _function(name: str) -> Any:
     length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), None)
     if length is None:
         return None
-    found: Any = sys.modules[".".join(parts[:length])]
+    candidate: Any = sys.modules[".".join(parts[:length])]
     for part in parts[length:]:
-        found = getattr(found, part, None)
-    while found is not None and not isinstance(found, (FunctionType, *_CUSTOM)):
-        found = getattr(found, "__wrapped__", None)
-    return found
+        candidate = getattr(candidate, part, None)
+    while candidate is not None and not isinstance(candidate, (FunctionType, *_CUSTOM)):
+        candidate = getattr(candidate, "__wrapped__", None)
+    return candidate
 
 
 def _copy(function: FunctionType) -> Callable[..., Any]:
@@ -110,8 +110,8 @@ def _copy(function: FunctionType) -> Callable[..., Any]:
 def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls the replacement of a function."""
     with _LOCK:
-        found = _REPLACED[name]
-    return found.by(name, found.original, args, kwargs)
+        entry = _REPLACED[name]
+    return entry.by(name, entry.original, args, kwargs)
 
 
 def _stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -123,9 +123,9 @@ def _stand_in(*args: Any, **kwargs: Any) -> Any:
 
 def _code(name: str, original: CodeType) -> CodeType:
     """Code that calls what takes the function's place, in a function with its free variables."""
-    own = _stand_in.__code__
-    constants = tuple(name if constant == _NAME else constant for constant in own.co_consts)
-    return own.replace(co_consts=constants, co_freevars=original.co_freevars)
+    code = _stand_in.__code__
+    constants = tuple(name if constant == _NAME else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_freevars=original.co_freevars)
 
 
 @functools.cache
