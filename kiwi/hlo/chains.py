@@ -1,7 +1,7 @@
-"""Chains of fused equations between materialised operands and a value, and the readers that compute
-them.
+"""Chains of fused equations: the equations between materialised operands and a value.
 
-The length of a chain differs between compilers (`Fusion`); see `kiwi.hlo.fusion`.
+The readers of a chain's value compute the chain. How long chains are depends on the compiler
+(`Fusion`); see `kiwi.hlo.fusion`.
 """
 
 import functools
@@ -15,35 +15,42 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.simplified import Simplification
 
 MAX_CHAIN = 48
+"""The most equations of a chain. The value of a longer chain is materialised."""
+
 MAX_READS = 10
+"""The most values that a chain reads. The value of a chain that reads more is materialised."""
 
 OF_VECTORS = 0.04
-"""Up to this part of a tensor's bytes, an operand added to it counts as a vector."""
+"""The part of a result's bytes up to which an operand counts as a vector. A larger operand counts
+as a tensor."""
 
 OfEquation = Callable[["Chains", int], bool]
-"""Whether something holds for an equation, by its number, and the chain before it."""
+"""A property of an equation and the chain before it. Takes the chains and the equation's index."""
 
 Epilogue = Callable[[HloGraph, Sequence[int], Sequence[int]], bool]
-"""Whether a kernel ends a library call although other kernels read its result as well. Takes the
-equations that the kernel absorbs, and the values that it reads."""
+"""Whether a library call computes a kernel as its epilogue although other kernels read the call's
+result as well. Takes the graph, the equations that the kernel absorbs, and the values that it
+reads."""
 
 
 @dataclass(frozen=True)
 class Fusion:
     """What a compiler computes inside other kernels, as far as compilers differ.
 
-    Targets' rules add the entries (`kiwi.targets.rules`). Without any, a costly map is computed
-    once, and stored if several kernels read it.
+    Targets' rules add the entries (`kiwi.targets.rules`). A tuple of properties selects an equation
+    if one property holds. Without entries, a costly map is computed once, and stored if several
+    kernels read it.
 
     - `maps`: equations that are fused like maps, although they are not elementwise.
     - `apart`: maps that are not fused with their readers.
-    - `in_convolutions`, `in_matmuls`: maps that convolutions or matmuls compute as they read them.
-    - `in_readers`: costly maps that each map or reduction that reads them computes again.
-    - `sums_in_readers`: additions that are computed again in the same way.
-    - `stored`: maps with several readers that are stored in any case.
-    - `epilogues`: further kernels that end a library call, beside the maps that alone read its
-      result.
-    - `repeats_short_chains`: chains that read next to nothing are computed by all readers.
+    - `in_convolutions`, `in_matmuls`: maps that convolutions or matmuls compute as they read their
+      operands.
+    - `in_readers`: costly maps that each map or reduction computes again for itself.
+    - `sums_in_readers`: additions that each map or reduction computes again for itself.
+    - `stored`: maps with several readers that are always stored.
+    - `epilogues`: further kernels that a library call computes as its epilogue. A map that alone
+      reads the call's result always is one.
+    - `repeats_short_chains`: all readers compute a chain that reads next to nothing.
     - `reads_through_layouts`: readers of a transposed or reshaped value read the value itself.
     - `outer_products`, `vector_products`: matmuls that are none (`kiwi.hlo.simplified`).
     - `adds_to_scatters_in_place`: a scatter adds to the result of a library call in place.
@@ -75,11 +82,15 @@ class Fusion:
 
 
 NO_FUSION = Fusion()
-"""A costly map is fused with one reader alone."""
+"""Fusion without any target's rules: a costly map with several readers is stored."""
 
 
 class Chains:
-    """The equations and inputs of the chain before each absorbed value."""
+    """The equations and the operands of the chain that ends in each equation.
+
+    `is_materialised` is filled by the caller: an equation's entry must exist before its readers are
+    added.
+    """
 
     def __init__(self, graph: HloGraph, is_materialised: list[bool], fusion: Fusion) -> None:
         self.graph, self._fusion = graph, fusion
@@ -88,7 +99,7 @@ class Chains:
         self._reads: dict[int, frozenset[int]] = {}
 
     def add(self, index: int) -> None:
-        """Adds the next equation. It is known which of its producers are materialised."""
+        """Adds the next equation of the program."""
         program = self.graph.program
         members, reads = {index}, set()
         for value in program.equations[index].reads:
@@ -109,12 +120,15 @@ class Chains:
         return self._reads[index]
 
     def holds(self, rules: Sequence[OfEquation], index: int) -> bool:
-        """Whether one of a target's rules holds of an equation."""
+        """Whether one of a target's properties holds for an equation."""
         return any(rule(self, index) for rule in rules)
 
     def readers(self, index: int) -> tuple[int, ...]:
-        """The readers of an equation's result. If matmuls compute maps, readers of its transposed
-        and reshaped forms count as well, since a change of layout is no kernel of its own there."""
+        """The indices of the equations that read an equation's result, in order.
+
+        With `Fusion.reads_through_layouts`, a transpose or reshape is no kernel of its own. The
+        readers of its result then count instead of it.
+        """
         program = self.graph.program
         direct = program.readers[program.equations[index].outputs[0]]
         if not self._fusion.reads_through_layouts:
@@ -130,7 +144,7 @@ class Chains:
         return tuple(sorted({k for group in through for k in group}))
 
     def has_slice(self, index: int) -> bool:
-        """Whether the chain takes a part of an operand."""
+        """Whether the chain takes a slice of an operand."""
         return any("slice" in self.graph.opcodes[member] for member in self._members[index])
 
     def only_passes(self, index: int) -> bool:
@@ -141,7 +155,7 @@ class Chains:
     def shifts(self, index: int) -> bool:
         """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.
 
-        An equation that is the epilogue of its operand's only kernel does not count.
+        False if the equation is the epilogue of the operator that computes the tensor.
         """
         program = self.graph.program
         size = program.values[program.equations[index].outputs[0]].size_bytes
@@ -153,22 +167,23 @@ class Chains:
         return not self.ends_call([index], tensors[0])
 
     def ends_call(self, equations: Collection[int], value: int) -> bool:
-        """Whether these equations alone read a matmul's, convolution's or reduction's result."""
+        """Whether a matmul, convolution or reduction computes `value`, and only `equations` read
+        the value."""
         producer = self.graph.program.values[value].producer
         if producer is None or not set(self.readers(producer)) <= set(equations):
             return False
         return bool(self.graph.opcodes[producer] & TAKES_EPILOGUE)
 
     def is_as_small(self, index: int, times: float = 1) -> bool:
-        """Whether the chain's operands, without vectors, take at most so many times the bytes of
-        its result."""
+        """Whether the chain's operands, without vectors, take at most `times` the bytes of its
+        result."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
         operands = self.tensors(index)
         return sum(values[value].size_bytes for value in operands) <= times * size
 
     def tensors(self, index: int) -> list[int]:
-        """The operands of the chain without vectors."""
+        """The indices of the materialised values that the chain reads, without vectors."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
         return [
@@ -196,8 +211,10 @@ class Chains:
         return distinct_bytes(self.graph)
 
     def _is_free(self, index: int) -> bool:
-        """Whether all readers of the chain compute it, however long it is, because it reads next to
-        nothing: random bits read only a key."""
+        """Whether all readers compute the chain, however long it is, because it reads only vectors.
+
+        The chain of random bits is an example: it reads only a key.
+        """
         return self._fusion.repeats_short_chains and self.is_as_small(index, 0)
 
     def too_long(self, index: int) -> bool:

@@ -5,6 +5,7 @@ from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.simplified import MATMULS
 
 LIBRARY_OPCODES = MATMULS | {"convolution"}
+"""The opcodes of operators that libraries or matrix units compute."""
 
 _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
     "all_gather",
@@ -33,8 +34,10 @@ _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
 }
 
 WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
+"""The opcodes of pooling and its gradient."""
 
 TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
+"""The opcodes of operators with which a following map is fused."""
 
 WORTH_KEEPING = frozenset(
     {
@@ -56,16 +59,20 @@ WORTH_KEEPING = frozenset(
         "tanh",
     }
 )
+"""The opcodes of costly maps: storing the result is cheaper than computing it twice."""
 
 BARRIER = "optimization_barrier"
 
 LAYOUT = frozenset(
     {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
 )
+"""The opcodes of operators that only rearrange, repeat or cut their operand."""
 
 ADDS = frozenset({"add", "convert"})
+"""The opcodes of a sum with conversions."""
 
 REARRANGES = frozenset({"transpose", "reshape"})
+"""The opcodes of operators that rearrange all elements of their operand."""
 
 
 def is_map(graph: HloGraph, index: int) -> bool:
@@ -79,19 +86,19 @@ def is_map(graph: HloGraph, index: int) -> bool:
 
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation calls something that HLO knows only by name, without a rule."""
+    """Whether an equation is a custom call without a sharding rule."""
     traced = graph.program.equations[equation]
     has_rule = traced.is_kernel or traced.batches is not None
     return "custom_call" in graph.opcodes[equation] and not has_rule
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation only transposes, reshapes or broadcasts its operand."""
+    """Whether an equation only rearranges, repeats or cuts its operand (`LAYOUT`)."""
     return graph.opcodes[equation] <= LAYOUT
 
 
 def interleaves(equation: Equation) -> bool:
-    """Whether an equation pads between elements."""
+    """Whether an equation pads between elements (interior padding)."""
     if equation.name != "pad":
         return False
     return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
@@ -105,8 +112,8 @@ def is_resampling(equation: Equation) -> bool:
 
 
 def repeats(program: Program, index: int) -> bool:
-    """Whether an equation repeats each element of an image along new dimensions, which a reshape
-    then joins to the others: the gradient of a mean or a sum over windows."""
+    """Whether an equation repeats each element of an image along inner dimensions that a reshape
+    then merges with others: the gradient of a mean or a sum over windows."""
     equation = program.equations[index]
     if equation.name != "broadcast_in_dim":
         return False
@@ -121,8 +128,8 @@ def repeats(program: Program, index: int) -> bool:
 
 
 def sets_one_per_row(equation: Equation) -> bool:
-    """Whether an equation is a scatter of a single element into each row, as in the gradient of
-    `take_along_axis`. Each position is compared with the row's index."""
+    """Whether an equation adds a single element to each row by a scatter, as the gradient of
+    `take_along_axis` does. XLA compares each position with the row's index."""
     if equation.name != "scatter-add":
         return False
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
@@ -131,9 +138,11 @@ def sets_one_per_row(equation: Equation) -> bool:
 
 
 def is_of_matrices(graph: HloGraph, index: int | None) -> bool:
-    """Whether an equation is a matmul of one matrix with another, possibly for every element of a
-    batch. For other matmuls (heads of queries in groups) XLA:TPU chooses orders of dimensions in
-    which the last one is not the minor one."""
+    """Whether an equation multiplies two matrices, possibly for every element of a batch.
+
+    In other matmuls an operand has several dimensions of rows or columns, such as grouped heads of
+    queries. For these XLA:TPU chooses orders in which the last dimension is not the minor one.
+    """
     if index is None or graph.program.equations[index].name != "dot_general":
         return False
     equation = graph.program.equations[index].jaxpr_eqn

@@ -1,4 +1,4 @@
-"""An `EquationInfo` for each traced equation, from the operators that it lowers to."""
+"""Builds the `EquationInfo` of each traced equation from the operators that it lowers to."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -19,20 +19,20 @@ from kiwi.hlo.rule import (
 )
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
-"""Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of `shard_map` have
-the layouts of its specs. Those of the other primitives are replicated."""
+"""Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of a `shard_map` have
+the layouts of its specs. Operands and results of the other primitives are replicated."""
 
 _GENERATORS = frozenset({"random_bits"})
-"""Equations that fill their result from a key. Any dimension of the result can be sharded, although
-the loop that XLA runs has no sharding rule."""
+"""Primitives that fill their result from a key. Any dimension of the result can be sharded,
+although the loop that XLA runs for them has no sharding rule."""
 
 
 def equation_infos(
     program: Program, operators: tuple[StableHloOp, ...], ssa_of_value: dict[int, int]
 ) -> tuple[EquationInfo, ...]:
-    """One `EquationInfo` per equation.
+    """Returns one `EquationInfo` per equation.
 
-    `ssa_of_value` maps a value index to the index of the tensor that it became.
+    `ssa_of_value`: value index → the index of the tensor (SSA value) to which the value lowers.
     """
     members: list[list[StableHloOp]] = [[] for _ in program.equations]
     for operator in operators:
@@ -53,7 +53,7 @@ def equation_infos(
 
 
 def _constants(program: Program) -> list[bool]:
-    """Which equations depend on no argument."""
+    """Returns, for each equation, whether it depends on no argument."""
     constant_value = [False] * len(program.values)
     constants = []
     for equation in program.equations:
@@ -100,7 +100,11 @@ def _rule(
 def _disconnected_rule(
     program: Program, equation: Equation, *, results_blocked: bool
 ) -> ComposedRule:
-    """A rule with whole inputs. Results are whole too, or sharded freely."""
+    """Returns a rule in which operands and results share no factor.
+
+    Operands stay whole. `results_blocked`: whether results stay whole, too; otherwise every
+    dimension of a result can be sharded.
+    """
     composer = RuleComposer()
     inputs = [program.values[value].shape for value in equation.reads]
     outputs = [program.values[value].shape for value in equation.outputs]
@@ -111,7 +115,7 @@ def _disconnected_rule(
 
 
 def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
-    """The kernel's own rule, without results that nothing reads."""
+    """Returns the kernel's own rule, without the results that nothing reads."""
     eqn = equation.jaxpr_eqn
     rule = kernel.rule(
         *(
@@ -127,9 +131,10 @@ def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
 
 
 def _border_rule(program: Program, equation: Equation) -> ComposedRule:
-    """A rule for equal operand and result. The dimension of the iterations stays whole."""
+    """Returns the rule of a loop's border: operand and result are sharded alike, and the dimension
+    of the iterations stays whole."""
     (result,) = equation.outputs
-    # Beside its operands, a join reads which branch runs.
+    # The first operand of a join is the index of the branch that runs.
     case = equation.inputs[0] if equation.name == JOIN else None
     shapes = [program.values[value].shape for value in (*equation.reads, result) if value != case]
     shape = min(shapes, key=len)
@@ -154,10 +159,10 @@ def _border_rule(program: Program, equation: Equation) -> ComposedRule:
 def _joined_rule(
     program: Program, equation: Equation, members: list[StableHloOp], ssa_of_value: dict[int, int]
 ) -> ComposedRule:
-    """The rules of the equation's operators, joined.
+    """Returns the joint rule of the equation's operators.
 
-    Tensors that neither an operator of the equation nor an input provides are constants that
-    JAX shares between equations; they constrain nothing.
+    A tensor that neither an operator of the equation nor an input provides is a constant that JAX
+    shares between equations. Such tensors constrain nothing.
     """
     composer = RuleComposer()
     keys: dict[int, Hashable] = {ssa_of_value[value]: value for value in reversed(equation.reads)}
@@ -169,7 +174,7 @@ def _joined_rule(
     produced = {key for op in members for key in (keys[tensor] for tensor in op.results)}
     for k, (output, key) in enumerate(zip(equation.outputs, results, strict=True)):
         if key not in produced:
-            # The result is an input as it is (a conversion to the same type) or shared.
+            # The result is an input (a conversion to the same type), or a shared constant.
             shape = program.values[output].shape
             results[k] = ("same", output)
             composer.add(elementwise_rule(shape, 1), [key], [results[k]])

@@ -1,13 +1,14 @@
 """Operators without a sharding rule that compute each element of a batch independently.
 
 Examples are factorisations and solves of matrices, eigenvalues, Fourier transforms and largest
-elements. Libraries or loops compute them. Along the batch dimensions each device can compute its
-own part. Such an equation is planned by the rule of a `Kernel` whose factors are its batch
-dimensions, and emitted in a `shard_map` over those that are cut (`kiwi.emit.kernels`). XLA's
-partitioner does the same with some of them, and gathers the operands of others.
+elements. Libraries or loops compute these operators. Along the batch dimensions each device can
+compute its own part. A plan shards such an equation by the rule of a `Kernel` whose factors are the
+batch dimensions. It is emitted in a `shard_map` over the batch dimensions that are cut
+(`kiwi.emit.kernels`). XLA's partitioner would cut some of these operators in the same way, and
+gather the operands of others.
 
-A new operator of this kind is an entry of `_INNER_RANKS`, and one of `_FLOPS` if its work is not
-one operation per element.
+A new operator of this kind needs an entry in `_INNER_RANKS`, and an entry in `_FLOPS` if its work
+is not one operation per element.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,13 +36,16 @@ _INNER_RANKS: Mapping[str, Callable[[Any], int]] = {
     "tridiagonal": lambda eqn: 2,
     "tridiagonal_solve": lambda eqn: 1,
 }
-"""By primitive, the number of last dimensions of its first operand that one computation uses. The
-dimensions before them are the batch, for all operands and results."""
+"""By primitive, the number of trailing dimensions of the first operand that one computation uses.
+The leading dimensions are the batch, for all operands and results."""
 
 
 def batch_kernel(eqn: Any) -> Kernel | None:
-    """The kernel whose factors are the batch dimensions of a traced equation; None if it has none,
-    or is of another kind."""
+    """Returns the kernel that shards only the batch dimensions of a traced equation.
+
+    None for an equation without batch dimensions, or of another primitive than `_INNER_RANKS`
+    lists.
+    """
     batch = _batch(eqn)
     if not batch:
         return None
@@ -66,10 +70,10 @@ def batch_kernel(eqn: Any) -> Kernel | None:
 
 
 def batch_flops(eqn: Any) -> float:
-    """Work of such an equation, a multiply-add as two.
+    """Returns the floating-point operations of an equation that has a `batch_kernel`.
 
-    Factorisations as of Golub and Van Loan, *Matrix Computations*, eigenvalues and singular values
-    with their vectors.
+    A multiply-add counts as two. The counts of factorisations are those of Golub and Van Loan,
+    *Matrix Computations*. Eigenvalues and singular values include their vectors.
     """
     shape = eqn.invars[0].aval.shape
     inner = shape[len(shape) - _INNER_RANKS[eqn.primitive.name](eqn) :]
@@ -79,7 +83,8 @@ def batch_flops(eqn: Any) -> float:
 
 
 def _batch(eqn: Any) -> tuple[int, ...]:
-    """The batch dimensions' sizes."""
+    """Returns the sizes of the batch dimensions, which all operands and results share; empty if
+    there are none."""
     inner_rank = _INNER_RANKS.get(eqn.primitive.name)
     if inner_rank is None:
         return ()
@@ -135,4 +140,5 @@ _FLOPS: Mapping[str, Callable[..., float]] = {
     "triangular_solve": _triangular_flops,
     "tridiagonal": lambda eqn, n, _: 4 * n**3 / 3,
 }
-"""By primitive, the work of one element of the batch, from the sizes of its operands."""
+"""By primitive, the work of one element of the batch. The functions take the equation and the sizes
+of the first operand's trailing dimensions."""

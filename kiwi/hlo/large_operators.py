@@ -18,7 +18,8 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 
 def multiplies(graph: HloGraph, equation: int) -> bool:
-    """Whether matrix units compute an equation, or a part of its region."""
+    """Whether an equation is a matmul, a convolution or a library kernel, or has one in its
+    region."""
     traced = graph.program.equations[equation]
     is_large = traced.is_library_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
     return is_large or (graph.equations[equation].is_region and traced.region_multiplies)
@@ -26,18 +27,18 @@ def multiplies(graph: HloGraph, equation: int) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def large_units(units: UnitGraph) -> tuple[bool, ...]:
-    """By unit, whether it is large. The result is kept while a step is planned, like
-    those below."""
+    """Returns, for each unit, whether it is large."""
     return tuple(any(multiplies(units.graph, k) for k in unit.equations) for unit in units.units)
 
 
 def has_matmul(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit computes a matmul, not counting convolutions and kernels."""
+    """Whether a unit computes a matmul. Convolutions and kernels do not count."""
     return any(units.graph.opcodes[k] & MATMULS for k in unit.equations)
 
 
 def batch_factors(units: UnitGraph, unit: Unit) -> frozenset[int]:
-    """The factors that all operands and the result of a matmul of the unit have."""
+    """Returns the batch factors of a unit's matmuls: factors that both operands and the result of a
+    matmul have."""
     factors: set[int] = set()
     for place, index in enumerate(unit.equations):
         if units.graph.opcodes[index] & MATMULS:
@@ -50,7 +51,7 @@ def batch_factors(units: UnitGraph, unit: Unit) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def early_values(units: UnitGraph) -> Mapping[int, bool]:
-    """By value, whether it is early."""
+    """Returns, by value, whether it is early."""
     program, is_large = units.graph.program, large_units(units)
     early = dict.fromkeys((*program.arguments, *program.constants), True)
     for unit in units.units:
@@ -62,7 +63,7 @@ def early_values(units: UnitGraph) -> Mapping[int, bool]:
 
 @functools.lru_cache(maxsize=4)
 def late_values(units: UnitGraph) -> Mapping[int, bool]:
-    """By value, whether it is late."""
+    """Returns, by value that a unit computes, whether it is late."""
     program, is_large, late = units.graph.program, large_units(units), dict[int, bool]()
     for unit in reversed(units.units):
         for value in unit.outputs:
@@ -82,15 +83,20 @@ def reduces_late(units: UnitGraph, unit: Unit) -> bool:
 
 
 def share_of_gathers(units: UnitGraph, reader: Unit, value: int) -> float:
-    """The share of a value in all early values that large units read in the reader's loop, or
-    outside of loops if the reader is outside; 1 if the value is not early."""
+    """Returns the share of a value in the bytes of all early values that large units read in the
+    reader's loop.
+
+    If the reader is in no loop, the early values outside of loops count. The share of a value that
+    is not early is 1.
+    """
     if not early_values(units)[value]:
         return 1.0
     return share_of_bytes(units, [value], _read_early_bytes(units)[reader.loop])
 
 
 def share_of_bytes(units: UnitGraph, values: Iterable[int], in_all_bytes: float) -> float:
-    """The share of some values in so many bytes; 1 if there are none."""
+    """Returns the bytes of values as a share of `in_all_bytes`, at most 1; 1 if `in_all_bytes`
+    is 0."""
     size_bytes = sum(units.graph.program.values[value].size_bytes for value in values)
     return min(1.0, size_bytes / in_all_bytes) if in_all_bytes else 1.0
 
@@ -105,7 +111,7 @@ def _read_early_bytes(units: UnitGraph) -> Counter[int | None]:
 
 
 def large_ones(units: UnitGraph) -> Iterable[Unit]:
-    """The units that are large, in order."""
+    """Returns the large units, in order."""
     return itertools.compress(units.units, large_units(units))
 
 

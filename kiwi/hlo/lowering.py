@@ -1,8 +1,8 @@
 """From a traced program to its `HloGraph`.
 
-The program is lowered with *every* value as a result. The operands of the module's `return`
-then say exactly which SSA value each traced value became, and an operator belongs to the
-first equation whose outputs need it.
+The program is lowered with *every* value as a result. The operands of the module's `return` then
+are the SSA values to which the traced values lower. An operator belongs to the first equation whose
+outputs need it.
 """
 
 from collections.abc import Hashable
@@ -24,12 +24,12 @@ from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, indepen
 @without_collection()
 @jax_internals.without_mesh()
 def lower(program: Program) -> HloGraph:
-    """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
+    """Lowers a program to StableHLO, and returns its operators with sharding rules and costs."""
     module = _lower_all_values(program)
     jax_internals.populate_sharding_rules(module)
     reader = _Reader(module)
     reader.read_main()
-    # Tokens, one for each kind of ordered effect, are returned in front of the values.
+    # The module returns tokens, one for each kind of ordered effect, in front of the values.
     returned = reader.returned[len(reader.returned) - len(program.values) :]
     ssa_of_value = dict(zip(range(len(program.values)), returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
@@ -61,15 +61,19 @@ def _lower_all_values(program: Program) -> Any:
 
 
 class _Reader:
-    """Walks a module from `main`, calls inlined, and numbers its SSA values."""
+    """Walks through a module from `main`, inlines calls, and numbers the SSA values.
+
+    `producer`: SSA value → the index of the record whose operator computes the value. `returned`:
+    the SSA values that `main` returns.
+    """
 
     def __init__(self, module: Any) -> None:
         self._functions = jax_internals.functions(module)
         self.tensors: list[Tensor] = []
-        self.records: list[StableHloOp] = []  # of equations that are not known yet
+        self.records: list[StableHloOp] = []  # Their equations are not known yet.
         self.producer: dict[int, int] = {}
         self.returned: list[int] = []
-        self._rules: dict[Hashable, ShardingRule] = {}  # layers repeat theirs
+        self._rules: dict[Hashable, ShardingRule] = {}  # Operators of repeated layers share rules.
 
     def read_main(self) -> None:
         main = self._functions["main"]
@@ -122,7 +126,7 @@ class _Reader:
         return self._rules[key]
 
     def _own_rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
-        """The rule of an operation without a rule of Shardy's."""
+        """Returns the rule of an operation for which Shardy has none."""
         operand_shapes = [self.tensors[i].shape for i in operands]
         result_shapes = [self.tensors[i].shape for i in results]
         if op.operation.name == "stablehlo.optimization_barrier":
@@ -135,7 +139,8 @@ class _Reader:
 
 
 def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> dict[int, int]:
-    """The equation of each operator; operators that only dropped results need have none."""
+    """Returns operator → equation, by index. An operator that only dropped results need is left
+    out."""
     owners: dict[int, int] = {}
     for equation in program.equations:
         pending = [ssa_of_value[output] for output in equation.outputs]

@@ -1,17 +1,17 @@
-"""Manual computations around nothing but kernels, which can be left out.
+"""Leaves out a `shard_map` whose body computes nothing but kernels with a sharding rule.
 
 Users often call a kernel that XLA cannot partition in a `shard_map`. If Kiwi knows the kernel's
-sharding rule (`kiwi.sharding_rule`), the `shard_map` says no more than how the kernel is to be
-sharded: the same function on whole arrays computes the same. That is so if
+sharding rule (`kiwi.sharding_rule`), the `shard_map` only states a layout: its function on whole
+arrays has the same results. That is so if
 
-1. it computes only kernels, elementwise functions, and changes of shape that keep each dimension
-   that is cut,
-2. each dimension that is cut is a factor of the kernels that may be sharded, or is cut alike in all
+1. the function computes only kernels, elementwise functions, and changes of shape that keep each
+   dimension that is cut,
+2. each dimension that is cut is a shardable factor of the kernels, or is cut in the same way in all
    operands of an elementwise function,
 3. each result is cut as `out_specs` says.
 
-The proof follows the axes of `in_specs` through the function as it is traced for one device. If a
-step is not known to keep them, the `shard_map` stays.
+The proof follows the mesh axes of `in_specs` through the function's jaxpr for one device. If an
+equation is not known to keep the cuts, the `shard_map` stays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.kernels import KERNEL, Kernel
 
 Cut = tuple[tuple[str, ...], ...]
-"""For each dimension the mesh axes that cut it."""
+"""For each dimension of a tensor, the mesh axes that cut it."""
 
 _INLINED = {
     "jit": "jaxpr",
@@ -46,18 +46,21 @@ _ELEMENTWISE = frozenset(
 
 
 class _Unknown(Exception):
-    """A step that is not known to keep the dimensions that are cut."""
+    """An equation is not known to keep the dimensions that are cut."""
 
 
 def kernel_computations_opened() -> AbstractContextManager[None]:
-    """Inside this context manager, a `shard_map` around nothing but kernels with a rule is traced
-    without it."""
+    """Inside this context manager, a `shard_map` around nothing but kernels with a sharding rule is
+    traced as its function on whole arrays."""
     return jax_internals.shard_maps_left_out(is_of_kernels_alone)
 
 
 def is_of_kernels_alone(jaxpr: Any, in_specs: Sequence[Any], out_specs: Sequence[Any]) -> bool:
-    """Whether the body of a `shard_map`, traced for one device, computes the same on whole arrays
-    as on parts of them."""
+    """Whether the function of a `shard_map` computes the same on whole arrays as on shards, and
+    calls a kernel.
+
+    - `jaxpr`: the function traced for one device.
+    """
     pairs = zip(jaxpr.invars, in_specs, strict=True)
     cuts = {variable: _cut_of(spec, len(variable.aval.shape)) for variable, spec in pairs}
     cuts |= {variable: ((),) * len(variable.aval.shape) for variable in jaxpr.constvars}
@@ -88,7 +91,10 @@ def _read(cuts: Mapping[Any, Cut], atom: Any) -> Cut:
 
 
 def _followed(jaxpr: Any, cuts: dict[Any, Cut]) -> int:
-    """Records how the results of all equations are cut; returns the number of kernels."""
+    """Adds the cuts of the results of all equations to `cuts`; returns the number of kernels.
+
+    **Raises:** `_Unknown` if an equation is not known to keep the dimensions that are cut.
+    """
     count = 0
     for eqn in jaxpr.eqns:
         reads = [_read(cuts, variable) for variable in eqn.invars]
@@ -157,8 +163,11 @@ def _through_squeeze(eqn: Any, reads: Sequence[Cut]) -> Cut:
 
 
 def _through_broadcast(eqn: Any, reads: Sequence[Cut]) -> Cut:
-    """The cut of a broadcast. It is known for a scalar, and for new dimensions that are whole. The
-    size of another new dimension may be that of the whole array or of a part."""
+    """Returns the cuts of a broadcast's result. New dimensions must have one element, and the
+    operand must not be a scalar.
+
+    Whether a longer new dimension is a whole dimension or a part of one is not known.
+    """
     operand, mapped = eqn.invars[0], eqn.params["broadcast_dimensions"]
     new = [n for dim, n in enumerate(eqn.params["shape"]) if dim not in mapped]
     if any(n != 1 for n in new) or not operand.aval.shape:

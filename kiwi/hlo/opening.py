@@ -1,4 +1,4 @@
-"""Opens loops and conditionals: inlines their bodies into a program (`kiwi.hlo.loops`)."""
+"""Opens loops and conditionals: inlines their bodies into a program, see `kiwi.hlo.loops`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -19,11 +19,16 @@ from kiwi.hlo.trips import trips_of_while
 
 
 class LoopOpener(ProgramBuilder, ABC):
-    """A builder that opens the loops of inlined functions."""
+    """A builder of programs that opens the loops of the functions that it inlines."""
 
     @abstractmethod
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
-        """Adds the equations of a jaxpr; `env`: the values of its variables."""
+        """Adds the equations of a jaxpr to the program.
+
+        - `env`: variable → value index or literal. The variables that the equations bind are added.
+        - `scope`: the name scopes of the calls around.
+        - `loop`: the loop around; None outside of loops.
+        """
 
     def _inline_closed(
         self, closed: Any, inputs: Sequence[int | Literal], scope: str, loop: int | None
@@ -36,7 +41,8 @@ class LoopOpener(ProgramBuilder, ABC):
     def _open(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """Inlines the body of a loop, or all branches; returns the equation's results."""
+        """Inlines the body of a loop, or all branches of a conditional. Returns the equation's
+        results."""
         opened = {"scan": self._open_scan, "while": self._open_while, "cond": self._open_cond}
         return opened[eqn.primitive.name](eqn, inputs, scope, parent)
 
@@ -87,8 +93,11 @@ class LoopOpener(ProgramBuilder, ABC):
         scope: str,
         parent: int | None,
     ) -> int | Literal:
-        """The stack of `variable` in a scan. A literal is repeated before the loop, since it has no
-        iteration of its own to be computed in."""
+        """Returns the stack of a scan's output `y`, which is the result `variable` of the scan.
+
+        A literal belongs to no iteration, and is repeated outside of the loop. A result that
+        nothing reads gets an empty literal.
+        """
         if isinstance(variable, jex.DropVar):
             return Literal(None)
         if isinstance(y, int):
@@ -100,7 +109,8 @@ class LoopOpener(ProgramBuilder, ABC):
     def _open_while(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """The condition stands in front of the loop and at the end of its body."""
+        """Opens a `while`. Its condition is inlined in front of the loop and at the end of the
+        body."""
         body, condition = eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]
         cond_count = eqn.params["cond_nconsts"]
         constant_count = cond_count + eqn.params["body_nconsts"]
@@ -127,7 +137,7 @@ class LoopOpener(ProgramBuilder, ABC):
         following = self._inline_closed(
             body, (*inputs[cond_count:constant_count], *current), inner, loop
         )
-        if is_batched:  # Loops whose condition no longer holds keep their values.
+        if is_batched:  # Batch elements whose condition no longer holds keep their values.
             (goes,) = self._inline_closed(condition, (*start, *current), inner, loop)
             is_unchanged = [variable in unchanged for variable in variables]
             following = [
@@ -150,7 +160,10 @@ class LoopOpener(ProgramBuilder, ABC):
     def _open_cond(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """Opens a conditional: every branch is a loop of its own in the loop of the conditional."""
+        """Opens a conditional. Every branch becomes a loop inside of the loop of the conditional.
+
+        A conditional with a literal selector becomes the selected branch.
+        """
         selector, operands = inputs[0], inputs[1:]
         branches = eqn.params["branches"]
         if isinstance(selector, Literal):
@@ -184,7 +197,11 @@ class LoopOpener(ProgramBuilder, ABC):
         branches: Sequence[int],
         yielded: Sequence[Sequence[int | Literal]],
     ) -> list[int | Literal]:
-        """The results of a conditional; `yielded[k]` are those of its k-th branch."""
+        """Returns the results of a conditional. A result that nothing reads is an empty literal.
+
+        - `branches`: the loops of the branches.
+        - `yielded[k]`: the results of the k-th branch.
+        """
         switch = self._loops[branches[0]].parent
         assert switch is not None
         border = _Border(self, eqn.source_info, scope, switch)
@@ -205,8 +222,8 @@ class LoopOpener(ProgramBuilder, ABC):
         return results
 
     def _made_in(self, loop: int, value: int | Literal, eqn: Any, scope: str) -> int | Literal:
-        """The end value of an iteration. If it comes from outside of the loop, it is copied, and
-        the loop reads the copy."""
+        """Returns the value that an iteration hands on, as a value of the loop. A value from
+        outside of the loop is copied in each iteration."""
         if isinstance(value, Literal):
             return value
         around = self._loop_of_value[value]
@@ -224,7 +241,7 @@ class LoopOpener(ProgramBuilder, ABC):
         scope: str,
         loop: int | None,
     ) -> int | Literal:
-        """The one result of a function of values, inlined; `eqn` is what it is a part of."""
+        """Inlines a function of values as a part of `eqn`, and returns its only result."""
         types = [self._type(value) for value in inputs]
         traced = jax.make_jaxpr(function)(*types)
         return self._inline_closed(traced, inputs, scope, loop)[0]
@@ -237,7 +254,8 @@ class LoopOpener(ProgramBuilder, ABC):
         return index
 
     def _new_loop(self, parent: int | None, kind: LoopKind, key: Hashable, runs: float = 1) -> int:
-        """A new loop. Loops of one kind and key in one place share an index space."""
+        """Adds a loop without carries, and returns its index. Loops of the same kind and key in one
+        place share an index space."""
         index = len(self._loops)
         outer = parent
         if kind is LoopKind.BRANCH:
@@ -250,7 +268,7 @@ class LoopOpener(ProgramBuilder, ABC):
 
 
 class _Border:
-    """Emits the equations at the border of one loop."""
+    """Adds the equations at the border of one loop to the program."""
 
     def __init__(self, builder: LoopOpener, source_info: Any, scope: str, loop: int) -> None:
         self._builder = builder
@@ -259,28 +277,30 @@ class _Border:
         self._loop = builder._loops[loop]
 
     def carry(self, initial: int | Literal, position: int) -> int:
-        """A carry. The position distinguishes carries that start from one value."""
+        """Returns a carry at the start of an iteration. The position distinguishes carries that
+        start from the same value."""
         index = self._loop.index
         apart = {"apart": True} if self._loop.kind is LoopKind.WHILE else {}
         return self._emit(loops.CARRY, initial, index, loop=index, position=position, **apart)
 
     def result(self, following: int | Literal) -> int | Literal:
-        """A final carry. A value from outside of the loop is the same in the last iteration."""
+        """Returns a carry after the last iteration. A value from outside of the loop stays as it
+        is."""
         if isinstance(following, Literal) or not self._builder._is_member(following, self._loop):
             return following
         return self._emit(loops.RESULT, following, self._loop.parent, loop=self._loop.index)
 
     def left(self, current: int | Literal) -> int | Literal:
-        """A carry after a `while`: the initial one if there was no iteration."""
+        """Returns a carry after a `while`. It is the initial carry if there was no iteration."""
         params = {"loop": self._loop.index, "apart": True}
         return self._emit(loops.RESULT, current, self._loop.parent, **params)
 
     def case(self, index: int) -> int:
-        """The index of the branch, inside the conditional."""
+        """Returns the index of the branch that runs, as a value inside of the conditional."""
         return self._emit(loops.CASE, index, self._loop.index, loop=self._loop.index)
 
     def join(self, aval: Any, values: Sequence[int | Literal], position: int) -> int:
-        """The result of the branch that runs."""
+        """Returns the result of the branch that runs. `values`: the results of all branches."""
         assert self._loop.test is not None
         params = {"loop": self._loop.index, "position": position}
         avals = [self._builder._type(self._loop.test), *[aval] * len(values)]
@@ -289,7 +309,10 @@ class _Border:
         return self._builder._emit(eqn, inputs, self._scope, self._loop.parent)[0]
 
     def slice(self, stacked: int | Literal) -> int | Literal:
-        """An element of a stack. If the stack was made in this space, it is the value itself."""
+        """Returns the current iteration's element of a stack.
+
+        If a loop of the same index space made the stack, the element is the value that was stacked.
+        """
         assert isinstance(stacked, int)
         builder, index = self._builder, self._loop.index
         origin = builder._stacked.get(stacked)
@@ -304,10 +327,13 @@ class _Border:
         return builder._emit(element_eqn, (element,), self._scope, index)[0]
 
     def _fetching(self, stacked: int | Literal) -> Equation | None:
-        """The equation that yields a stack, if an iteration can do it for its own element: the
-        fetch from the host, or a conversion after it. The whole stack is then never on the device.
-        This does not apply to loops inside loops, which would fetch each element in every outer
-        iteration."""
+        """Returns the equation that fetches a stack from the host, or converts a fetched stack, if
+        each iteration is to do this for its own element; None otherwise.
+
+        The whole stack is then never in device memory. Small elements are not fetched separately.
+        Nor do loops inside of loops fetch elements, since they would fetch each element in every
+        outer iteration.
+        """
         builder = self._builder
         if not (builder._fetches_elements and isinstance(stacked, int)):
             return None
@@ -333,7 +359,8 @@ class _Border:
 
 
 def _unchanged_carries(body: Any, first: int, behind: int) -> frozenset[Any]:
-    """The variables of carries, `first` to `behind`, that every iteration passes on unchanged."""
+    """Returns the variables of the carries that every iteration passes on unchanged. `first` and
+    `behind` delimit the carries among the body's operands."""
     pairs = zip(body.invars[first:behind], body.outvars, strict=False)
     return frozenset(variable for variable, following in pairs if variable is following)
 

@@ -1,8 +1,9 @@
 """Functions with their own partitioning (`jax.experimental.custom_partitioning`) as kernels.
 
-Shardy's rule says how such a function may be sharded, and its `partition` returns the computation
-of each device. A plan calls `partition` for the chosen layouts, and calls the result in a
-`shard_map`. XLA would do the same later, but on devices that the planning machine may lack.
+Shardy's rule says how such a function may be sharded, and the function's `partition` returns the
+computation of each device. A plan calls `partition` for the chosen layouts, and calls the returned
+function in a `shard_map`. XLA would do the same when it compiles the step, but that needs devices
+which the planning machine may lack.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ CUSTOM_PARTITIONING = "custom_partitioning"
 
 
 def kernel_of(eqn: Any) -> Kernel | None:
-    """The kernel that a traced equation calls; None if it calls nothing with a sharding rule."""
+    """Returns the kernel that a traced equation calls; None if the equation calls no function with
+    a sharding rule."""
     if eqn.primitive.name == KERNEL:
         return eqn.params["kernel"]
     if eqn.primitive.name != CUSTOM_PARTITIONING:
@@ -31,8 +33,11 @@ def kernel_of(eqn: Any) -> Kernel | None:
 
 
 def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
-    """The kernel. Only factors that all results have are sharded: what `partition` does with others
-    is its own affair."""
+    """Returns the kernel of a traced `custom_partitioning` with a rule.
+
+    Only factors that all results have may be sharded: how `partition` treats other factors is not
+    known.
+    """
     call = eqn.params["call"]
     shapes = [[variable.aval.shape for variable in side] for side in (eqn.invars, eqn.outvars)]
     fitting = _fitting(rule, shapes)
@@ -53,8 +58,10 @@ def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
 
 
 def _fitting(rule: ShardingRule, shapes: Sequence[Sequence[Sequence[int]]]) -> frozenset[int]:
-    """The factors whose size equals that of their dimension everywhere. Shardy takes the least of
-    several sizes."""
+    """Returns the factors whose sizes fit every dimension in which they occur.
+
+    Shardy takes the least size if the dimensions of a factor differ.
+    """
     pairs = [
         *zip(rule.operands, shapes[0], strict=True),
         *zip(rule.results, shapes[1], strict=True),
@@ -71,7 +78,8 @@ def _fitting(rule: ShardingRule, shapes: Sequence[Sequence[Sequence[int]]]) -> f
 
 
 def _factors(dims: Dims, fitting: frozenset[int], name: str) -> Factors:
-    """The names of factors; a dimension whose factors do not fit is one of its own."""
+    """Returns the names of a tensor's factors. A dimension whose factors do not fit gets a factor
+    of its own."""
     return tuple(
         tuple(map(str, factors)) if fitting.issuperset(factors) else (f"{name} {dim}",)
         for dim, factors in enumerate(dims)
@@ -79,7 +87,8 @@ def _factors(dims: Dims, fitting: frozenset[int], name: str) -> Factors:
 
 
 def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[Any, Any, Any]:
-    """The computation of each device for these layouts, and the layouts that it wants."""
+    """Returns the function of each device for these layouts, and the specs of operands and results
+    that it expects."""
     params = eqn.params
     trees = params["in_tree"], params["out_tree"]
     types = (

@@ -1,14 +1,18 @@
 """Memory of the regions of an equation (`kiwi.hlo.regions`): the peak of the values inside.
 
-Operands and results of the region do not count. An iteration frees its memory before the next one
-starts. As in `kiwi.hlo.fusion`, an elementwise result with one reader is fused and takes no memory.
-Functions that a region calls are part of it. What only changes the type of a value (`pvary`), or
-sums over one element, is the value. What updates a part of a value that nothing reads later, or
-sums it up over devices, is written in its place.
+- Operands and results of the region do not count.
+- An iteration frees its memory before the next one starts.
+- As in `kiwi.hlo.fusion`, an elementwise result with one reader is fused and takes no memory.
+- Functions that a region calls are inlined.
+- A result that only changes the type of its operand (`pvary`) is the operand. A sum over one
+  element takes no memory.
+- An update of a part of a value, and a sum of a value over devices, take the value's place if
+  nothing reads the value later.
 
-A manual computation (`shard_map`) that is differentiated yields what its backward pass reads. XLA
-stores of that no operand of the step, and no map of values that are there anyway: the backward pass
-computes it again (`stored_results`).
+A differentiated manual computation (`shard_map`) returns residuals that its backward pass reads.
+XLA does not store all of these results (`stored_results`). It stores no operand of the step once
+more. It stores no elementwise function of values that are stored anyway, unless these take more
+bytes than the result: the backward pass computes such a function again.
 """
 
 import itertools
@@ -30,15 +34,18 @@ _IN_PLACE = frozenset(
 
 
 def region_workspace_bytes(eqn: Any) -> int:
-    """The peak bytes inside of the region, without its operands and results. The blocks of a kernel
-    of Pallas are not in the device's memory."""
+    """Returns the peak bytes inside of an equation's regions, without their operands and results.
+
+    The blocks of a Pallas kernel are not in the device's main memory, and count as 0.
+    """
     if eqn.primitive.name == "pallas_call":
         return 0
     return max((peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
 
 
 def peak_bytes(jaxpr: Any) -> int:
-    """The peak over the equations in order, with the regions that they run."""
+    """Returns the peak bytes of a jaxpr whose equations run in order, including the regions that
+    they run. Operands and results of the jaxpr do not count."""
     body = _Body.of(jaxpr)
     last_read = {
         operand: place for place, eqn in enumerate(body.eqns) for operand in variables(eqn.invars)
@@ -63,8 +70,11 @@ def peak_bytes(jaxpr: Any) -> int:
 
 
 def stored_results(eqn: Any, is_argument: Callable[[int], bool]) -> tuple[bool, ...]:
-    """For each result of a `shard_map`, whether it has a buffer of its own; `is_argument`: whether
-    the operand of this number is held throughout the step."""
+    """Returns, for each result of a `shard_map`, whether it has a buffer of its own.
+
+    - `is_argument`: takes the number of an operand; returns whether the operand is held throughout
+      the step.
+    """
     (jaxpr,) = inner_jaxprs(eqn)
     body = _Body.of(jaxpr)
     places = {source: place for place, source in enumerate(body.invars)}
@@ -86,7 +96,7 @@ def stored_results(eqn: Any, is_argument: Callable[[int], bool]) -> tuple[bool, 
 
 @dataclass(frozen=True, eq=False)
 class _Body:
-    """A jaxpr with the functions that it calls inside, and without identities."""
+    """A jaxpr whose calls are inlined and whose identities are removed."""
 
     eqns: Sequence[Any]
     invars: Sequence[Any]
@@ -94,7 +104,7 @@ class _Body:
 
     @classmethod
     def of(cls, jaxpr: Any) -> "_Body":
-        """That of a jaxpr."""
+        """Returns the body of a jaxpr."""
         eqns: list[Any] = []
         names: dict[Any, Any] = {}
         _inline(jaxpr, names, eqns)
@@ -107,13 +117,16 @@ class _Body:
 
 @dataclass(frozen=True, eq=False)
 class _Variable:
-    """A variable of a function that is called: each call has its own."""
+    """A variable of a called function. Each call has variables of its own."""
 
     aval: Any
 
 
 def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> None:
-    """Adds the equations of a jaxpr; `names`: what its variables are called."""
+    """Adds the equations of a jaxpr to `eqns`.
+
+    - `names`: variable of the jaxpr → the variable that replaces it, if there is one.
+    """
 
     def named(atom: Any) -> Any:
         return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
@@ -144,23 +157,23 @@ def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> None:
 
 
 def _is_view(eqn: Any) -> bool:
-    """Whether an equation sums over dimensions of one element."""
+    """Whether an equation reduces only dimensions of one element."""
     is_sum = eqn.primitive.name in _SUMS
     return is_sum and elements(eqn.invars[0]) == elements(eqn.outvars[0])
 
 
 @dataclass(frozen=True, eq=False)
 class _Maps:
-    """What XLA computes in whatever reads it.
+    """The results that XLA can compute in each of their readers.
 
-    - `reads`: by variable, what is stored that its chain reads.
+    - `reads`: by such a variable, the stored variables from which its chain computes it.
     """
 
     reads: Mapping[Any, frozenset[Any]]
 
     @classmethod
     def of(cls, body: _Body) -> "_Maps":
-        """The maps of a region, however many read them."""
+        """Returns the elementwise results of a region, with any number of readers."""
         readers, chain_reads = readers_of(body), dict[Any, frozenset[Any]]()
         for eqn in body.eqns:
             (*_, variable) = eqn.outvars

@@ -1,14 +1,16 @@
 """Work of the regions of an equation: loops, branches, manual computations.
 
-Kiwi prices a region that it does not open from its jaxpr. Shapes inside `shard_map` are those of
-one device, shapes inside other regions those of the whole tensor.
+Kiwi prices a region that it does not open from its jaxpr. Shapes inside of a `shard_map` are local
+shapes of one device. Shapes inside of other regions are global.
 
-*Work*: a `scan` takes its body times its length. A Pallas kernel takes its body in each place of
-its grid (`kiwi.hlo.grids`). A `cond` takes its costliest branch. A `while` takes its body times its
-trip count, which is known if it counts from one literal to another by ones, as `fori_loop` does;
-otherwise it is `ASSUMED_TRIPS`.
+- A `scan` takes its body times its length.
+- A Pallas kernel takes its body in each place of its grid (`kiwi.hlo.grids`).
+- A `cond` takes its costliest branch.
+- A `while` takes its body and its condition times its trip count. The trip count is known if the
+  loop counts from one literal to another, as `fori_loop` does. The counter is taken to grow by
+  ones. Otherwise the trip count is `ASSUMED_TRIPS`.
 
-Their memory: `kiwi.hlo.region_memory`.
+`kiwi.hlo.region_memory` computes the memory of regions.
 """
 
 from collections.abc import Iterator
@@ -21,42 +23,44 @@ from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.hlo.grids import kernel_work
 
 CUDNN_ATTENTION = "dot_product_attention_"
-"""The beginning of the names of the primitives of jax's attention by cuDNN."""
+"""The prefix of the primitives that jax binds for attention by cuDNN."""
 
 ASSUMED_TRIPS = 10
-"""The assumed trip count of a `while` whose trip count is unknown."""
+"""The trip count that is assumed for a `while` if its trip count is unknown."""
 
 _MULTIPLY = frozenset({"conv_general_dilated", "dot_general", "pallas_call"})
-"""Primitives that matrix units compute. A Pallas kernel is assumed to be one."""
+"""Primitives that matrix units compute. Pallas kernels are assumed to use them."""
 
 _NOT_ABSORBED = frozenset(
     {"cholesky", "concatenate", "conv_general_dilated", "cumlogsumexp", "cummax", "cumprod"}
     | {"cumsum", "dot_general", "dynamic_update_slice", "gather", "pad", "rev", "scatter"}
     | {"all_to_all", "pmax", "pmin", "ppermute", "psum", "psum_invariant"}
 )
-"""Primitives with operands and results of like shapes that are not elementwise."""
+"""Primitives that are not elementwise, although their results may have the shape of an operand."""
 
 _LAYOUT = frozenset(
     {"broadcast_in_dim", "expand_dims", "iota", "reshape", "slice", "squeeze", "transpose"}
 )
+"""Primitives that only rearrange, repeat or cut their operand. Each reader computes them."""
 
 _VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
-"""The members of `_LAYOUT` that leave the bytes where they are."""
+"""The members of `_LAYOUT` that do not move bytes."""
 
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
-    """The jaxprs that an equation runs."""
+    """Returns the jaxprs that an equation runs, without their constants."""
     return [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
 
 
 def called_name(eqn: Any) -> str:
-    """The name of the function that a kernel's equation calls; the primitive's if none is known."""
+    """Returns the name of the function that a kernel's equation calls; the primitive's name if the
+    equation has no jaxpr."""
     inner = inner_jaxprs(eqn)
     return inner[0].debug_info.func_name if inner else eqn.primitive.name
 
 
 def trips(eqn: Any) -> int:
-    """The trip count of an equation's region; 1 for a region that is no loop."""
+    """Returns the number of times that an equation runs its region: 1 if the region is no loop."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
     if eqn.primitive.name == "pallas_call":
@@ -79,7 +83,7 @@ def multiplies_inside(eqn: Any) -> bool:
 
 
 def region_flops(eqn: Any) -> float:
-    """Work of an equation that runs regions."""
+    """Returns the floating-point operations of an equation that runs regions."""
     if eqn.primitive.name == "pallas_call":
         return kernel_work(eqn, equation_flops)
     if eqn.primitive.name == "while":
@@ -88,7 +92,8 @@ def region_flops(eqn: Any) -> float:
 
 
 def _counted_trips(eqn: Any) -> int | None:
-    """The trips of a `while` that counts from a literal to a literal by ones."""
+    """Returns the trips of a `while` whose condition compares a counter, which starts at a literal,
+    with a literal by `lt`; None for other loops. The counter is taken to grow by ones."""
     condition = eqn.params["cond_jaxpr"].jaxpr
     if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
         return None
@@ -106,12 +111,15 @@ def _counted_trips(eqn: Any) -> int | None:
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
-    """Work of all equations of a jaxpr."""
+    """Returns the floating-point operations of all equations of a jaxpr."""
     return sum(equation_flops(eqn) for eqn in jaxpr.eqns)
 
 
 def equation_flops(eqn: Any) -> float:
-    """Work of one equation, with that of the regions that it runs."""
+    """Returns the floating-point operations of one equation, including the regions that it runs.
+
+    A multiply-add counts as two.
+    """
     if inner_jaxprs(eqn):
         return region_flops(eqn)
     name = eqn.primitive.name
@@ -132,20 +140,24 @@ def equation_flops(eqn: Any) -> float:
 
 
 def _attention_flops(eqn: Any) -> float:
-    """Work of two matmuls, or five in the backward pass. A causal mask saves nothing."""
+    """Returns the operations of two matmuls, or of five in the backward pass. A causal mask is
+    assumed to save nothing."""
     query, key = (operand.aval.shape for operand in eqn.invars[:2])
     length = key[-2 if eqn.params["layout"] else -3]
     return 2.0 * prod(query) * length * (5 if "_bwd" in eqn.primitive.name else 2)
 
 
 def elements(variable: Any) -> int:
-    """The elements of a variable of a jaxpr; one if it has no shape."""
+    """Returns the number of elements of a variable of a jaxpr; 1 if it has no shape."""
     return prod(getattr(variable.aval, "shape", ()))
 
 
 def moved_bytes(jaxpr: Any) -> int:
-    """The traffic of a jaxpr's operators outside of library kernels, with that of its regions. Each
-    operator that is not fused reads its kernel's operands, and writes its result."""
+    """Returns the bytes that a jaxpr's operators move through memory, including its regions and
+    without library kernels.
+
+    An operator that is not fused reads the operands of its fusion and writes its result.
+    """
     readers, total = readers_of(jaxpr), 0
     reads: dict[Any, frozenset[Any]] = {}
     for eqn in jaxpr.eqns:
@@ -162,7 +174,7 @@ def moved_bytes(jaxpr: Any) -> int:
 
 
 def readers_of(jaxpr: Any) -> dict[Any, list[str]]:
-    """For each variable the primitives that read it."""
+    """Returns, by variable, the kinds (`_kind`) of the equations that read it, in order."""
     readers: dict[Any, list[str]] = {}
     for eqn in jaxpr.eqns:
         for variable in dict.fromkeys(variables(eqn.invars)):
@@ -171,7 +183,8 @@ def readers_of(jaxpr: Any) -> dict[Any, list[str]]:
 
 
 def _kind(eqn: Any) -> str:
-    """The primitive's name. A product of rows alone counts as a sum, not as a matmul."""
+    """Returns the name of an equation's primitive. A `dot_general` with only batch dimensions in
+    its result is a product of vectors, and counts as `reduce_sum`."""
     name = eqn.primitive.name
     if name == "dot_general":
         _, (batch, _) = eqn.params["dimension_numbers"]
@@ -180,12 +193,12 @@ def _kind(eqn: Any) -> str:
 
 
 def variables(atoms: Any) -> Iterator[Any]:
-    """Those of operands that are no literals."""
+    """Returns the operands that are variables, without literals."""
     return (atom for atom in atoms if not isinstance(atom, jex.Literal))
 
 
 def size_bytes(variable: Any) -> int:
-    """Bytes of a variable of a jaxpr; 0 of what has no dtype of a known size."""
+    """Returns the bytes of a variable of a jaxpr; 0 if its dtype has no known size."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
     return elements(variable) * itemsize
 
@@ -202,9 +215,13 @@ def _calls_library(primitive: str) -> bool:
 def is_absorbed(
     eqn: Any, variable: Any, readers: dict[Any, list[str]], *, read_once: bool = True
 ) -> bool:
-    """Whether XLA fuses a result into its reader. A library kernel reads arrays.
+    """Whether XLA fuses a result into its readers. A library kernel reads it from memory.
 
-    `read_once`: not if several read it, unless they read it in another layout."""
+    - `variable`: the result of `eqn`.
+    - `readers`: by variable, the primitives that read it, see `readers_of`.
+    - `read_once`: whether a result with several readers is stored. A change of layout is fused
+      into all its readers anyway.
+    """
     if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
         return False
     reader_names = readers.get(variable, [])
@@ -222,6 +239,7 @@ def is_absorbed(
 
 
 def _spreads(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
-    """Whether an elementwise operator repeats an operand of this shape along dimensions of one."""
+    """Whether an elementwise operator with a result of shape `result` can read an operand of shape
+    `shape`. It repeats the operand along dimensions of one element."""
     pairs = zip(shape, result, strict=False)
     return len(shape) == len(result) and all(n in (1, result_size) for n, result_size in pairs)

@@ -1,17 +1,18 @@
-"""Repeated layers of an unrolled program, found by structure.
+"""Finds repeated layers of an unrolled program by their structure.
 
-A Python loop over layers leaves the same operators in a program again and again, in the forward
-pass, in the backward pass and in the update, with parameters of their own. They are found as a
+A Python loop over layers leaves equal operators in a program, once for each layer and with the
+layer's own parameters: in the forward pass, in the backward pass and in the update. The result is a
 *shift*, a map from each unit of a layer to the corresponding unit of the next layer.
 
-1. Two units look alike if their operators, shapes, types and sharding rules are the same.
-2. A seed is a pair of successive units of the forward pass that look alike, with neighbours that
-   look alike. The shift grows from it. The producer of one unit's k-th operand maps to the producer
-   of the other's, and readers map to readers that look alike, in order. So one seed reaches all
-   layers with their backward passes and updates, in whatever order they stand. A value that both
-   read belongs to no layer.
-3. The seed with the largest shift counts. The units that it leaves out may repeat in another way,
-   as an encoder beside a decoder does: the search begins again with them.
+1. Two units look alike if their operators, shapes, dtypes and sharding rules are the same.
+2. A seed is a pair of units of the forward pass that look alike and follow each other among the
+   units of their kind. Their neighbours look alike, too.
+3. The shift grows from the seed. The producer of one unit's k-th operand maps to the producer of
+   the other unit's k-th operand. Readers map to readers that look alike, in order. So one seed
+   reaches all layers with their backward passes and updates, in whatever order these stand. A value
+   that both units read belongs to no layer.
+4. The seed with the largest shift is taken. The units that it leaves out may repeat in another way,
+   as an encoder beside a decoder does. So the search begins again with these units.
 """
 
 from collections import deque
@@ -23,18 +24,19 @@ from kiwi.hlo.program import Value
 from kiwi.hlo.units import Unit, UnitGraph
 
 LEAST_UNITS = 4
-"""A shift of fewer units is no layer."""
+"""The least number of units of a shift. A smaller shift is dropped."""
 
 
 @dataclass
 class OneToOne:
-    """A partial one-to-one map that maps nothing to itself."""
+    """A partial one-to-one map of integers that maps no member to itself."""
 
     images: dict[int, int] = field(default_factory=dict)
     _taken: set[int] = field(default_factory=set)
 
     def add(self, one: int, other: int) -> bool:
-        """Maps one to the other, if both are free."""
+        """Maps `one` to `other`, if `one` has no image and `other` is no image yet. Returns whether
+        the pair was added."""
         if one == other or one in self.images or other in self._taken:
             return False
         self.images[one] = other
@@ -42,7 +44,7 @@ class OneToOne:
         return True
 
     def chains(self) -> Iterator[list[int]]:
-        """The chains of the map, each from a member that nothing maps to."""
+        """Yields the chains of the map. Each begins at a member to which nothing maps."""
         for start in self.images:
             if start not in self._taken:
                 chain = [start]
@@ -65,14 +67,14 @@ class Shift:
     arguments: OneToOne = field(default_factory=OneToOne)
 
     def take(self, other: "Shift") -> None:
-        """Adds the part of another shift that does not contradict this one."""
+        """Adds all pairs of another shift that do not contradict this one."""
         for mapping, more in ((self.units, other.units), (self.arguments, other.arguments)):
             for one, image in more.images.items():
                 mapping.add(one, image)
 
 
 def repeated_layers(units: UnitGraph) -> Shift:
-    """The shift of a program's units to the next layer; empty if nothing repeats."""
+    """Returns the shift of a program's units to the next layer; empty if nothing repeats."""
     looks = _looks(units)
     total = Shift()
     while True:
@@ -87,13 +89,13 @@ def repeated_layers(units: UnitGraph) -> Shift:
 
 
 def _looks(units: UnitGraph) -> list[int]:
-    """For each unit a number: the same for units that look alike."""
+    """Returns a number for each unit. Units that look alike have equal numbers."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(_look(units, unit), len(numbers)) for unit in units.units]
 
 
 def _look(units: UnitGraph, unit: Unit) -> Hashable:
-    """The computation of a unit, without the names of its values."""
+    """Returns a key of a unit's computation, which does not depend on the indices of its values."""
     graph, rule = units.graph, unit.rule
     values, results = graph.program.values, graph.program.result_values
     return (
@@ -113,7 +115,8 @@ def _type(value: Value) -> tuple[Hashable, ...]:
 
 
 def _seeds(units: UnitGraph, looks: list[int], known: Shift) -> Iterator[tuple[int, int]]:
-    """For each kind of unit of the forward pass that is not known yet, the two in the middle."""
+    """Yields the seeds: for each kind of unit of the forward pass, the two units in the middle.
+    Units of the shift `known` are left out."""
     kinds: dict[Hashable, list[int]] = {}
     for unit in units.units:
         if unit.phase is Phase.FORWARD and unit.index not in known.units:
@@ -125,7 +128,8 @@ def _seeds(units: UnitGraph, looks: list[int], known: Shift) -> Iterator[tuple[i
 
 
 def _kind(units: UnitGraph, looks: list[int], unit: Unit) -> Hashable:
-    """The looks of a unit and its neighbours."""
+    """Returns a key of the looks of a unit, of the producers of its operands, and of the readers of
+    its results."""
     before = (units.producer.get(value) for value, _ in unit.rule.reads)
     after = (reader for output in unit.outputs for reader in units.readers.get(output, ()))
     return (
@@ -136,7 +140,7 @@ def _kind(units: UnitGraph, looks: list[int], unit: Unit) -> Hashable:
 
 
 class _Growth:
-    """One shift that grows from a seed, separate from the known ones."""
+    """One shift that grows from a seed. It contains no units of the shift `known`."""
 
     def __init__(self, units: UnitGraph, looks: list[int], known: Shift) -> None:
         self._units, self._looks, self._known = units, looks, known
@@ -144,7 +148,7 @@ class _Growth:
         self._waiting: deque[tuple[int, int]] = deque()
 
     def from_seed(self, one: int, other: int) -> Shift:
-        """Everything that follows from mapping one unit to another."""
+        """Returns the shift that follows from mapping the unit `one` to the unit `other`."""
         self._take(one, other)
         while self._waiting:
             one, other = self._waiting.popleft()
@@ -163,8 +167,8 @@ class _Growth:
             self._waiting.append((one, other))
 
     def _take_value(self, value: int, image: int) -> None:
-        """Maps the producer of one value to the producer of the other, or an argument to an
-        argument."""
+        """Maps the producer of a value to the producer of its image. If neither has one, maps the
+        argument to its image, and the argument's readers to the image's readers."""
         one, other = (self._units.producer.get(key) for key in (value, image))
         if one is not None and other is not None:
             units = self._units.units
@@ -178,8 +182,11 @@ class _Growth:
             self._take_readers(value, image)
 
     def _take_readers(self, value: int, image: int) -> None:
-        """Maps readers to readers that look alike and read at the same places, in order, if their
-        numbers are equal."""
+        """Maps the readers of a value to the readers of its image, in order.
+
+        Readers correspond if they look alike and read the value at the same places. If the two
+        values have different numbers of such readers, none of them is mapped.
+        """
         readers, image_readers = self._readers(value), self._readers(image)
         for kind, members in readers.items():
             others = image_readers.get(kind, [])

@@ -1,13 +1,13 @@
-"""XLA's simplification of a scatter onto zeros whose result is added to something: it scatters onto
-that directly.
+"""XLA's simplification of a scatter onto zeros whose result is added to a tensor: the scatter adds
+to the tensor directly.
 
-The gradient of a cross-entropy adds one element of each row, that of the label, to the
-probabilities. JAX scatters it onto zeros as large as the logits, and adds both. XLA's algebraic
-simplifier lets the scatter add to the probabilities in place, and so saves an array of the size of
-the logits.
+The gradient of a cross-entropy adds one element to each row of the probabilities, at the label. JAX
+scatters these elements onto zeros as large as the logits, and adds the result to the probabilities.
+XLA's algebraic simplifier lets the scatter add to the probabilities in place. So it saves an array
+of the size of the logits.
 
-Scatters of more than one element into a row stay. If their indices are sharded, every device adds
-onto zeros of its own, and these are summed up.
+Scatters of more than one element into a row stay. If their indices are sharded, every device
+scatters onto zeros of its own, and the results are summed over devices.
 """
 
 from dataclasses import replace
@@ -19,8 +19,11 @@ _ADDS = frozenset({"add", "add_any"})
 
 
 def scatter_onto_summand(program: Program, equation: Equation) -> Equation | None:
-    """The scatter onto the other operand of an addition, if the addition alone reads the scatter;
-    None for other equations. Nothing reads the old scatter and its zeros any more."""
+    """Returns the scatter onto one operand of an addition that replaces the addition.
+
+    The other operand must be a scatter onto zeros that only the addition reads. None for other
+    equations. Nothing reads the old scatter and its zeros any more.
+    """
     if equation.name not in _ADDS:
         return None
     traced = equation.jaxpr_eqn

@@ -1,4 +1,4 @@
-"""The simplifications of XLA that planning has to know."""
+"""The simplifications of XLA that change what a plan has to decide."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -8,19 +8,19 @@ from kiwi.hlo.scatters_onto_zeros import scatter_onto_summand
 from kiwi.hlo.transposed_products import swapped_product
 
 Simplification = Callable[[Program, Equation], Equation | None]
-"""The replacement of an equation; None to leave it. Equations that nothing reads any more stay in
-the program."""
+"""Returns the replacement of an equation; None leaves the equation as it is. Equations that nothing
+reads any more stay in the program."""
 
 SIMPLIFICATIONS: Mapping[str, Simplification] = {
     "transposed products": swapped_product,
     "scatters onto zeros": scatter_onto_summand,
 }
-"""The simplifications, by the name under which `as_traced` leaves one out."""
+"""The simplifications by name. Parameters `as_traced` leave simplifications out by this name."""
 
 
 def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
-    """The program after all simplifications except those in `as_traced`; itself if
-    nothing changes."""
+    """Returns the program after one pass of all simplifications except the ones in `as_traced`; the
+    same object if nothing changes."""
     for name, simplification in SIMPLIFICATIONS.items():
         if name not in as_traced:
             program = _simplified(program, simplification)
@@ -28,7 +28,7 @@ def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
 
 
 def left_as_traced(program: Program) -> list[str]:
-    """The names of the simplifications that would change the program."""
+    """Returns the names of the simplifications that would change the program."""
     return [
         name
         for name, simplification in SIMPLIFICATIONS.items()

@@ -39,18 +39,19 @@ INLINED_CALLS = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
-"""Call primitives that are inlined, and the parameter that holds what they call."""
+"""By call primitive that is inlined, the parameter that holds the called jaxpr."""
 
 _MARKS = {"nonbatchable": 0, "select_if_vmap": 1}
-"""Primitives of Equinox's loops that matter only to `jax.vmap`, and the operand that each yields.
-XLA drops the other operands; a rule for these would move them into layouts that nothing reads."""
+"""By primitive of Equinox's loops that only `jax.vmap` regards, the number of the operand that is
+its result. XLA drops the other operands. With a sharding rule, Kiwi would move these into layouts
+that nothing reads."""
 
 _TYPES_IN_SHARD_MAP = frozenset(
     {"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"}
     | {"reduced_vary_cast_p", "vary_unreduced_cast_p"}
 )
-"""Primitives that only state along which mesh axes values of a `shard_map` differ. jax 0.10 ends
-two of their names otherwise."""
+"""Primitives that only state along which mesh axes values of a `shard_map` differ. In jax 0.10, the
+names of two of them end in `_p`."""
 
 _LINEAR_SOLVE = "custom_linear_solve"
 
@@ -72,27 +73,31 @@ def trace(
     platforms: Collection[str] = (),
     residencies: Mapping[str, str] | None = None,
 ) -> Program:
-    """Traces a function of flat arguments to a `Program`.
+    """Traces a function of flat arguments, and returns its `Program`.
 
     - `flat_function`: takes arrays, returns a flat sequence of arrays.
     - `arguments`: arrays or `jax.ShapeDtypeStruct`s.
-    - `keep_checkpoints`: keeps the recomputation of the user's own `jax.checkpoint` as separate
-      equations. By default it is merged with the first computation, and recomputation is planned
-      anew.
-    - `open_loops`: makes the bodies of loops and branches part of the program, see
+    - `keep_checkpoints`: whether the recomputation of the user's own `jax.checkpoint` is kept as
+      separate equations. If not, it is merged with the first computation, and the plan decides what
+      is recomputed.
+    - `open_loops`: whether the bodies of loops and branches become part of the program, see
       `kiwi.hlo.loops`.
-    - `while_trips`: see `kiwi.hlo.trips`.
-    - `as_traced`: simplifications that are left out, see `kiwi.hlo.simplifications`.
+    - `while_trips`: the trip counts of `while`s that do not follow from the program, see
+      `kiwi.hlo.trips`.
+    - `as_traced`: names of simplifications that are left out, see `kiwi.hlo.simplifications`.
     - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
       host memory.
-    - `follows_shardings`: False ignores the function's own shardings, see `kiwi.hlo.explicit_axes`
-      and `kiwi.hlo.opened_computations`.
-    - `context`: the context of meshes in which the function is traced, by default the caller's. The
-      program is without any.
-    - `platforms`: jax's names of the platform that the program is planned for. The matching branch
+    - `follows_shardings`: whether the function's own shardings become constraints. If not, they are
+      ignored, see `kiwi.hlo.explicit_axes` and `kiwi.hlo.opened_computations`.
+    - `context`: a context manager that sets the mesh under which the function is traced. By default
+      it is traced under the caller's mesh. The program contains no mesh.
+    - `platforms`: jax's names of the platform for which the program is planned. The matching branch
       of a `jax.lax.platform_dependent` is inlined. Without names all branches stay.
-    - `residencies`: residencies of names that replace the function's own policies of
-      `jax.checkpoint`, see `kiwi.hlo.checkpoint_names`.
+    - `residencies`: residencies by name that replace the function's own policies of
+      `jax.checkpoint`, see `kiwi.hlo.checkpoint_names`. None keeps its own policies.
+
+    **Raises:** `InvalidFunctionError` if the function captures a tracer. `InvalidArgumentError` if
+    a residency is unknown, or if no sharding rule fits a call of a registered kernel.
     """
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
     replaced = nullcontext() if residencies is None else residencies_replaced(residencies)
@@ -121,7 +126,7 @@ def trace(
 
 
 def _check_captured(constants: Sequence[Any]) -> None:
-    """Raises `InvalidFunctionError` if a constant of the program has no value yet."""
+    """Raises `InvalidFunctionError` if a captured constant is a tracer."""
     traced = next((constant for constant in constants if jax_internals.is_tracer(constant)), None)
     if traced is not None:
         shape = f"{traced.dtype}[{','.join(map(str, traced.shape))}]"
@@ -141,17 +146,17 @@ def program_of(
     fetches_elements: bool = False,
     platforms: Collection[str] = (),
 ) -> Program:
-    """The `Program` of a closed jaxpr; options as of `trace`."""
+    """Returns the `Program` of a closed jaxpr. The options are the ones of `trace`."""
     builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements, platforms)
     program = builder.build(closed)
     while (simplified := simplified_once(program, as_traced)) is not program:
-        # A value transposed twice is then transposed once.
+        # One simplification may enable another: a value transposed twice is then transposed once.
         program = _without_dead_code(simplified)
     return program
 
 
 class _Builder(LoopOpener):
-    """Inlines calls, merges equal equations and drops unread ones, in one pass each."""
+    """Inlines calls, opens loops, merges equal equations, and drops unread ones."""
 
     def build(self, closed: Any) -> Program:
         jaxpr = closed.jaxpr
@@ -216,10 +221,10 @@ class _Builder(LoopOpener):
         scope: str,
         loop: int | None,
     ) -> int | Literal:
-        """A copy in another memory.
+        """Returns the copy of a value in the memory `space`.
 
         A value that returns from host memory is the value that was copied there. The plan decides
-        whether it is kept, recomputed or offloaded meanwhile.
+        whether this value is kept, recomputed or offloaded in between.
         """
         is_fetch = space is jax.memory.Space.Device
         if is_fetch and isinstance(value, int) and value in self._host_copies:
@@ -230,7 +235,7 @@ class _Builder(LoopOpener):
         return copy
 
     def _note_hint(self, eqn: Any, value: int | Literal) -> None:
-        """Records a hint at its value; the program has no equation for it."""
+        """Records a hint at its value. The program has no equation for the hint."""
         if isinstance(value, Literal):
             return
         placed = PlacedHint(eqn.params["hint"], jax_internals.source_line(eqn.source_info))
@@ -241,7 +246,11 @@ class _Builder(LoopOpener):
     def _constrained(
         self, eqn: Any, value: int | Literal, scope: str, loop: int | None
     ) -> int | Literal:
-        """The value itself, or a copy if it is an argument or has another constraint."""
+        """Records a constraint at a value, and returns the value.
+
+        If the value is an argument or the border of a loop, or has another constraint, the
+        constraint stays an equation, and its result is returned.
+        """
         if isinstance(value, Literal):
             return value
         constraint, producer = self._constraints.get(value), self._values[value].producer
@@ -256,7 +265,7 @@ class _Builder(LoopOpener):
     ) -> list[int | Literal]:
         """Inlines the forward function of a linear solve.
 
-        Its other functions are for derivatives, which are taken before a program is traced.
+        Its other functions are for derivatives, and jax differentiates before Kiwi traces.
         """
         lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
         solve_start = lengths.matvec + lengths.vecmat
@@ -283,7 +292,8 @@ class _Builder(LoopOpener):
 def _without_dead_code(program: Program) -> Program:
     """Drops equations whose outputs nothing reads, and renumbers the others.
 
-    A carry that is read keeps the equations that compute it for the next iteration.
+    A carry that is read keeps the equations that compute it for the next iteration. An equation in
+    a loop keeps the equations that decide whether the loop goes on.
     """
     following: dict[int, list[int]] = {}
     for loop in program.loops:
@@ -383,10 +393,10 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
 
 
 def _independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
-    """One equation for each result of a split, with its source line; None for other equations.
+    """Returns the jaxpr of a split with one equation for each result; None for other equations.
 
     JAX traces `jax.numpy.split` as one equation, but lowers it to a slice per result, and XLA fuses
-    each slice into its readers. One unit for all of them would materialise all, in one layout.
+    each slice into its readers. A single unit would materialise all slices, in the same layout.
     """
     if eqn.primitive.name != "split":
         return None

@@ -1,9 +1,9 @@
-"""XLA's simplification of the transpose of a product: the product of swapped operands.
+"""XLA's simplification of the transpose of a product to the product of the swapped operands.
 
 JAX computes the gradient of `w` in `x @ w` as the transpose of `dot_general(g, x)`. XLA's algebraic
-simplifier swaps the operands instead, unless there is a sharding constraint or a barrier on the
-product. In that case the gradient's dimensions would have another order in memory than the
-parameter's, and XLA:TPU would copy parameter and moments to that order and back in every step.
+simplifier swaps the operands and drops the transpose, unless a sharding constraint or a barrier is
+on the product. Without the swap, the gradient's dimensions would have another order in memory than
+the parameter's. XLA:TPU would then copy parameter and moments to that order and back in every step.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,11 @@ _PRODUCT = "dot_general"
 
 
 def swapped_product(program: Program, equation: Equation) -> Equation | None:
-    """The product of the swapped operands, for a transpose that alone reads a product, if the
-    transpose puts the free dimensions of one operand behind those of the other; None for other
-    equations. Nothing reads the old product any more."""
+    """Returns the product of the swapped operands that replaces the transpose of a product.
+
+    The transpose must be the only reader of the product, and must exchange the free dimensions of
+    the two operands. None for other equations. Nothing reads the old product any more.
+    """
     if equation.name != "transpose" or not equation.reads:
         return None
     product = program.read_only_by(equation, equation.reads[0])
@@ -41,7 +43,8 @@ def _swaps(product: Equation, transpose: Equation) -> bool:
 
 
 def _swapping(product: Any) -> Iterator[int]:
-    """Batch dimensions, then those of the second operand alone, then of the first."""
+    """Yields the dimensions of a product in the order after the swap: batch, then the second
+    operand's free dimensions, then the first's."""
     (contracted, _), (batch, _) = product.params["dimension_numbers"]
     rank = len(product.outvars[0].aval.shape)
     second_start = len(product.invars[0].aval.shape) - len(contracted)

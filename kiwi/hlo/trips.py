@@ -1,10 +1,12 @@
 """The assumed number of iterations of a `while`.
 
-The condition determines it if it compares a counter with a literal, and the counter starts at a
-literal to which the body adds a literal. The number is exact if the condition asks nothing else,
-and an upper bound if it does. Otherwise, and below such a bound, the option `while_trips` gives the
-number: one for all loops, or numbers by a part of the loop's name scope or source line, `{"solve":
-40, "train.py:12": 7}`.
+The condition determines this number if it compares a counter with a literal, and the counter starts
+at a literal to which the body adds a literal. The number is exact if the condition tests nothing
+else. Otherwise it is an upper bound.
+
+If the number is not exact, the option `while_trips` gives it, within the upper bound. The option is
+one number for all loops, or numbers by a part of the loop's name scope or source line:
+`{"solve": 40, "train.py:12": 7}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,21 +18,25 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals
 
 WhileTrips: TypeAlias = int | Mapping[str, int]
+"""The trip count of all `while`s, or trip counts by a part of a loop's name scope or source
+line."""
 
 DEFAULT_TRIPS = 10
 """The trip count of a `while` about which nothing is known."""
 
 _COMPARISONS = {"lt": 0, "le": 1, "gt": 0, "ge": 1, "ne": 0}
-"""Primitives that compare a counter with a limit, and the trips that they add."""
+"""By primitive that compares a counter with a limit, 1 if it holds at the limit, else 0."""
 
 _PASSES = frozenset({"and", "convert_element_type"})
-"""Primitives that hold only if all their operands hold."""
+"""Primitives whose result is true only if all operands are."""
 
 
 def trips_of_while(eqn: Any, inputs: Sequence[Any], given: WhileTrips) -> int:
-    """The trip count of an equation of primitive `while`, at least 1.
+    """Returns the trip count of a traced `while`, at least 1.
 
-    `inputs`: the condition's constants and the initial carries. One with a `value` is a literal.
+    - `inputs`: the condition's constants and the initial carries. An input with an attribute
+      `value` is a literal.
+    - `given`: the user's trip counts.
     """
     exact, bounds = _counted(eqn, inputs)
     if exact is not None:
@@ -47,7 +53,7 @@ def _given(eqn: Any, given: WhileTrips) -> int:
 
 
 def _counted(eqn: Any, inputs: Sequence[Any]) -> tuple[int | None, list[int]]:
-    """The exact trip count, if known, and upper bounds of it."""
+    """Returns the exact trip count, or None, and all upper bounds of the trip count."""
     condition = eqn.params["cond_jaxpr"].jaxpr
     producer = {
         variable: inner_eqn for inner_eqn in condition.eqns for variable in inner_eqn.outvars
@@ -67,7 +73,8 @@ def _counted(eqn: Any, inputs: Sequence[Any]) -> tuple[int | None, list[int]]:
 
 
 def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | None:
-    """The trips until a comparison of a counter with a literal fails; None if it is none."""
+    """Returns the trips until a comparison of a counter with a literal fails; None if the equation
+    is no such comparison."""
     if comparison.primitive.name not in _COMPARISONS:
         return None
     condition = eqn.params["cond_jaxpr"].jaxpr
@@ -87,8 +94,12 @@ def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | No
 
 
 def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
-    """The trips until `start + n * step` no longer satisfies the comparison. `sign` is -1 if the
-    limit is on the left."""
+    """Returns the least n >= 0 for which `start + n * step` does not satisfy the comparison `name`
+    with `end`; None if the counter does not move towards the limit. A counter that is compared by
+    `ne` is taken to meet the limit.
+
+    `sign`: 1 if the limit is on the right of the comparison, -1 if it is on the left.
+    """
     upwards = name in ("lt", "le") if sign > 0 else name in ("gt", "ge")
     if name == "ne":
         upwards = step > 0
@@ -99,9 +110,11 @@ def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
 
 
 def step_of_carry(eqn: Any, carry: int) -> int | None:
-    """The literal that each iteration of a `while` adds to the carry of this number.
+    """Returns the integer literal that each iteration of a `while` adds to a carry.
 
-    0 if it passes the carry on, None for anything else.
+    0 if the iteration passes the carry on unchanged; None if it computes the carry otherwise.
+
+    - `carry`: the number of the carry.
     """
     body = eqn.params["body_jaxpr"].jaxpr
     carried, following = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
@@ -120,7 +133,11 @@ def step_of_carry(eqn: Any, carry: int) -> int | None:
 
 
 def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]) -> int | None:
-    """The limit: a literal of the condition, or one that is handed in and stays unchanged."""
+    """Returns the limit of a comparison; None if it is unknown.
+
+    The limit is known if it is a literal of the condition, or a literal input of the loop that
+    stays unchanged.
+    """
     if isinstance(atom, jex.Literal):
         return _integer(atom.val)
     place, constants = places.get(atom), eqn.params["cond_nconsts"]

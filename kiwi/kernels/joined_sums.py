@@ -1,11 +1,11 @@
 """Partial sums that the compiler joins before devices exchange them.
 
 *Combined*: sums that no matmul of their iteration waits for are exchanged together, and share the
-latency. An accumulated gradient is such a sum: the next iteration reads it, but only to add to it.
+latency. An accumulated gradient is such a sum: the next iteration only adds to it.
 
-*Added up first*: if results are only added to each other, such as the gradients of a parameter that
-a step uses several times, each device adds its summands, and one sum is exchanged for all of them
-(XLA's `AllReduceReassociate`).
+*Added first*: if partial sums are only added to each other, each device adds its summands, and one
+sum is exchanged for all of them (XLA's `AllReduceReassociate`). The gradients of a parameter that a
+step uses several times are an example.
 """
 
 import functools
@@ -19,9 +19,13 @@ _ADDS = frozenset({"add", "add_any"})
 
 
 def share_of_sums(units: UnitGraph, unit: Unit, *, adds_first: bool) -> float:
-    """The share of a unit's results in all that devices exchange for large units in its loop, or
-    outside of loops, and that no matmul of the iteration reads; 1 if one reads its results.
-    `adds_first`: whether sums are added up before (`added_first`)."""
+    """Returns the share of a unit's results in the bytes that are combined with them.
+
+    These are the results of all large units in the unit's loop, or outside of loops, on which no
+    matmul of the iteration depends. The share is 1 if a matmul depends on the unit's results.
+
+    - `adds_first`: whether partial sums are added before they are exchanged (`added_first`).
+    """
     read_late = _read_late(units)
     if not all(read_late[value] for value in unit.outputs):
         return 1.0
@@ -29,17 +33,18 @@ def share_of_sums(units: UnitGraph, unit: Unit, *, adds_first: bool) -> float:
 
 
 def added_first(units: UnitGraph, unit: Unit) -> int:
-    """The number of units whose partial sums are added to each other and to nothing else, and then
-    exchanged as one; 1 if a unit's sums are exchanged alone."""
+    """Returns the number of units, this one included, whose partial sums are only added to each
+    other and then exchanged as one sum; 1 if the unit's sums are exchanged alone."""
     return max(1, _summands(units)[_total(units, unit)]) if _sums_up(unit) else 1
 
 
 @functools.lru_cache(maxsize=4)
 def _read_late(units: UnitGraph) -> Mapping[int, bool]:
-    """By value, whether no matmul of its iteration depends on it.
+    """Returns, by value, whether no matmul of its iteration depends on it.
 
-    First all values that iterations hand on are taken to be so. Those whose carry turns out to be
-    multiplied in the next iteration are not, nor then what they are made of.
+    At first, this is assumed of all values that iterations hand on. If a matmul of the next
+    iteration depends on the carry, the value handed on counts as multiplied, and the search is
+    repeated until nothing changes.
     """
     program = units.graph.program
     multiplied = frozenset[int]()
@@ -57,7 +62,8 @@ def _read_late(units: UnitGraph) -> Mapping[int, bool]:
 
 
 def _read_late_but(units: UnitGraph, multiplied: frozenset[int]) -> dict[int, bool]:
-    """By value, whether no matmul depends on it; not for values of `multiplied`."""
+    """Returns, by value, whether no matmul of the iteration depends on it. False for the values in
+    `multiplied`, and for values on which these depend."""
     late: dict[int, bool] = {}
     for unit in reversed(units.units):
         for value in unit.outputs:
@@ -74,7 +80,8 @@ def _read_late_but(units: UnitGraph, multiplied: frozenset[int]) -> dict[int, bo
 
 @functools.lru_cache(maxsize=4)
 def _multiplied(units: UnitGraph) -> tuple[frozenset[int], ...]:
-    """By unit, what its matmuls depend on. What is only added to their results is not among it."""
+    """Returns, for each unit, the values on which its matmuls depend. A value that is only added to
+    their results is not included."""
     return tuple(
         _operands(units, unit) if is_large else frozenset()
         for unit, is_large in zip(units.units, large_units(units), strict=True)
@@ -106,13 +113,16 @@ def _sums_up(unit: Unit) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _summands(units: UnitGraph) -> Counter[int]:
-    """By value, the number of units that sum up and whose results are added to it."""
+    """Returns, by value, the number of units with partial sums whose results are added to it."""
     return Counter(_total(units, unit) for unit in units.units if _sums_up(unit))
 
 
 def _total(units: UnitGraph, unit: Unit) -> int:
-    """The last value that a unit's result is added to: each sum before it is read by one addition
-    of two tensors of its shape, and by nothing else."""
+    """Returns the last sum in a chain of additions that begins with a unit's result.
+
+    Only the next addition reads each earlier sum, and it adds two tensors of the same shape.
+    Returns the result itself if the result is not only added.
+    """
     program, value = units.graph.program, unit.outputs[0]
     while value not in program.kept_values:
         readers = [program.equations[k] for k in program.readers[value]]

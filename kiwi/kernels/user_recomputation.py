@@ -1,8 +1,9 @@
 """Recomputation by the user's own `jax.checkpoint`, in programs that keep it separate.
 
-JAX gives recomputed equations a name scope. Some equations in it are computed only there: factors
-of derivatives that the forward pass does not need. An equation is computed a second time if the
-forward pass has one with the same primitive, line and results.
+JAX gives recomputed equations a name scope. Some equations in this scope are computed only once:
+factors of derivatives that the forward pass does not need. An equation in the scope counts as a
+recomputation if the forward pass has an equation with the same primitive, source line, and shapes
+and dtypes of results.
 """
 
 import functools
@@ -17,7 +18,8 @@ _SCOPE = "rematted_computation"
 
 @functools.lru_cache(maxsize=4)
 def units_computed_again(units: UnitGraph) -> frozenset[int]:
-    """The units that repeat computations of the forward pass."""
+    """Returns the indices of the units that repeat computations of the forward pass; empty if the
+    program does not keep the user's recomputation separate."""
     program = units.graph.program
     first_keys = _first(units)
     return (
@@ -33,8 +35,11 @@ def units_computed_again(units: UnitGraph) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def dropped_by_user(units: UnitGraph) -> frozenset[int]:
-    """The units of the forward pass whose results the user's checkpoints recompute, in units of
-    their own or fused with their readers."""
+    """Returns the indices of the forward units whose results the user's checkpoints recompute.
+
+    The recomputation may be a unit, or fused with its readers. Empty if the program does not keep
+    the user's recomputation separate.
+    """
     program = units.graph.program
     if not program.keeps_checkpoints:
         return frozenset()

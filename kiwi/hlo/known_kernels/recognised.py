@@ -1,11 +1,11 @@
-"""Known kernels, recognised wherever a step calls them.
+"""Recognises known kernels wherever a step calls them.
 
-While a step is traced, each function of the registry (`registry`) is replaced by one that puts a
-kernel with its sharding rule into the trace (`rules`). The call is recognised before
-differentiation and inlining, and so still has its function, which the emitted program calls with
-shards, and its static arguments. A finished trace has neither: a call under `jax.jit` or
-`jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only the `pallas_call`s
-of the backward pass.
+While a step is traced, each function of the registry (`registry`) is replaced by a function that
+puts a kernel with a sharding rule into the trace (`rules`). So the call is recognised before jax
+differentiates and inlines it, and its function and static arguments are still there. The emitted
+program calls this function with shards. A finished trace has neither: a call under `jax.jit` or
+`jax.custom_vjp` holds a jaxpr for whole arrays, and a gradient has only the `pallas_call`s of the
+backward pass.
 """
 
 import inspect
@@ -40,8 +40,11 @@ def kernels_recognised() -> AbstractContextManager[Any]:
 
 
 def _called(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The replacement for a call of a known function. Outside of the context, in another thread,
-    and inside another kernel it is the call as written."""
+    """Returns the result of a call of a known function, as a kernel.
+
+    Outside of `kernels_recognised`, in another thread, and inside of another kernel, the original
+    function is called.
+    """
     active = jax_internals.known_kernels() or ()
     entry = next((kernel for kernel in active if kernel.name == name), None)
     if entry is None:
@@ -51,7 +54,8 @@ def _called(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 @dataclass(frozen=True)
 class _Operand:
-    """An array among the arguments of a call. `name`: its parameter, and the path in it."""
+    """An array among the arguments of a call. `name`: the name of its parameter, with the path of
+    the array inside of the argument."""
 
     name: str
     array: Any
@@ -93,8 +97,8 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
 
 
 def _is_operand(leaf: Any) -> bool:
-    """Whether an argument is an operand. An array without elements only says that something is
-    absent, and is made again on each device."""
+    """Whether a leaf of an argument is an operand of the kernel. An array without elements only
+    says that something is absent. Each device makes such an array again."""
     return isinstance(leaf, jax.Array | np.ndarray) and leaf.size > 0
 
 
@@ -104,8 +108,8 @@ def _made_again(leaf: Any) -> Any:
 
 
 def _path(names: Sequence[str], keys: Sequence[Any]) -> str:
-    """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass; the first key is the
-    number of the parameter."""
+    """Returns the name of a parameter with the path of an array inside of the argument, such as
+    `segment_ids.q`. The first key is the number of the parameter."""
     path = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
     number: int = keys[0].idx
     name = names[number]
@@ -119,7 +123,8 @@ def _fitted(
     operands: Sequence[_Operand],
     results: Sequence[Any],
 ) -> tuple[tuple[Factors, ...], tuple[Factors, ...]] | None:
-    """The factors of operands and results, by the first rule that fits; None if none does.
+    """Returns the factors of operands and of results by the first rule that fits; None if no rule
+    of a shipped kernel fits.
 
     **Raises:** `InvalidArgumentError` if no rule fits a kernel that the user registered.
     """
@@ -170,9 +175,9 @@ def _by_rule(
 def _without_repeated(
     pairs: Sequence[tuple[Factors, Sequence[int]]], sizes: Mapping[str, int]
 ) -> list[Factors]:
-    """The factors of tensors, from those of the rule and their shapes.
+    """Returns the factors of tensors, from pairs of the rule's factors and the tensor's shape.
 
-    A dimension of one element that is repeated along its factors, such as one mask for all heads,
+    A dimension of one element whose factors are longer elsewhere, such as one mask for all heads,
     gets a factor of its own.
     """
     all_sizes = dict(sizes)
@@ -197,5 +202,5 @@ def _without_repeated(
 
 
 def _apart(name: str, shape: Sequence[int]) -> Factors:
-    """The factors of an array that the rule does not mention: it stays whole."""
+    """Returns the factors of an array that the rule does not mention. The array stays whole."""
     return tuple((f"{name} {dim}",) for dim in range(len(shape)))

@@ -1,12 +1,13 @@
 """`kiwi.sharding_rule`: gives a function of arrays a sharding rule, so that a plan shards it.
 
-The gradient is a second kernel. What it needs of the forward pass are the residuals of `jax.vjp`;
-which dimensions of these are sharded with which factor is found by tracing the forward pass on
-operands whose factor is cut in half. A residual that is a result, as attention's, is that result,
-and not kept a second time.
+The gradient is a second kernel. It reads the residuals of `jax.vjp` from the forward pass. To find
+the factor along which a residual's dimension is sharded, the forward pass is traced on operands
+with that factor cut into smaller pieces: the residual's dimension then shrinks. A residual that is
+a result of the function, as in attention, is not kept a second time.
 
-The gradients of all operands are computed on each device alone: a factor that one of the operands
-lacks would leave partial sums in its gradient, and stays whole in the backward pass.
+Each device computes the gradients of all operands without communication. A factor that one of the
+operands lacks would leave partial sums in its gradient. So such a factor stays whole in the
+backward pass.
 """
 
 import functools
@@ -32,25 +33,28 @@ def sharding_rule(
     need_replication_factors: Sequence[str] | None = None,
     share_of_work: float | None = None,
 ) -> Callable[..., Any]:
-    """`fun` as one operator of a plan, sharded by a rule in Shardy's notation.
+    """Returns `fun` as one operator of a plan, sharded by a rule in Shardy's notation.
 
-    For what XLA cannot partition: Pallas kernels, and calls of libraries. A plan chooses the
-    layouts, and calls `fun` on the shards of each device. Works without Kiwi, too, and under
-    `jax.grad` and `jax.vmap`.
+    Use it for functions that XLA cannot partition: Pallas kernels, and calls of libraries. A plan
+    chooses the layouts, and calls `fun` on the shards of each device. The returned function works
+    without Kiwi, too, and under `jax.grad` and `jax.vmap`.
 
-    - `fun`: takes arrays by position; anything else goes by keyword, and is not traced. It is
-      traced for whole arrays and for shards of them.
-    - `rule`: a word per dimension of each operand and result, equal where they are sharded alike,
-      such as "b s h d, b t h d, b t h d -> b s h d"; several words in parentheses share a
-      dimension. It may be left out for kernels that are known by name
-      (`kiwi.hlo.known_kernels.registry`), as jax's own attention functions are.
-    - `need_replication_factors`: words that are never sharded, such as those of a dimension along
-      which a causal mask counts. Nor are words that not all results have.
-    - `share_of_work`: the part of its work that the kernel does, where it skips what a mask leaves
-      out. By default all of it: what a Pallas kernel skips follows from its body
-      (`kiwi.hlo.grids`). Of `jax.nn.dot_product_attention` where it is causal a half.
+    - `fun`: takes arrays by position. Other arguments are passed by keyword, and are not traced.
+      `fun` is traced for whole arrays and for shards of them.
+    - `rule`: a word per dimension of each operand and result, such as
+      "b s h d, b t h d, b t h d -> b s h d". Dimensions with the same word are sharded alike.
+      Several words in parentheses share a dimension. The rule may be left out for kernels that are
+      known by name (`kiwi.hlo.known_kernels.registry`), such as jax's own attention functions.
+    - `need_replication_factors`: words that are never sharded, for example the word of a dimension
+      along which a causal mask counts positions. Words that a result lacks are never sharded
+      either.
+    - `share_of_work`: the part of its work that the kernel does, in (0, 1], if it skips blocks
+      under a mask. By default the kernel does all of its work, apart from blocks that a Pallas
+      kernel's body skips (`kiwi.hlo.grids`). The default of a causal
+      `jax.nn.dot_product_attention` is a half.
 
-    **Raises:** `InvalidArgumentError` if the rule cannot be read, or does not fit the arrays.
+    **Raises:** `InvalidArgumentError` if the rule cannot be read. A call of the returned function
+    raises it if the rule does not fit the arrays.
     """
     function = fun.func if isinstance(fun, functools.partial) else fun
     name = getattr(function, "__name__", type(function).__name__)
@@ -101,9 +105,10 @@ def applied(
     known_sizes: Mapping[str, int],
     args: Sequence[Any],
 ) -> tuple[Any, ...]:
-    """The results of a function of arrays as one operator; the parameters are those of `Kernel`.
+    """Applies a function of arrays as one operator, and returns its results.
 
-    Known kernels that the function calls are its own affair.
+    The parameters are the fields of `Kernel`, and `args`, the operands. Known kernels that the
+    function calls are not recognised.
     """
 
     def call(*args: Any) -> tuple[Any, ...]:
@@ -122,10 +127,10 @@ def _full_name(function: Callable[..., Any]) -> str:
 
 
 class _Differentiable(Kernel):
-    """A kernel, and those of its forward and its backward pass."""
+    """A kernel that also yields the kernels of its forward and its backward pass."""
 
     def forward(self, args: Sequence[Any]) -> Kernel:
-        """The kernel that yields the results and, behind them, the residuals."""
+        """Returns the kernel that computes the results and, behind them, the residuals."""
         residuals = list(self._residuals(args))
         results = (*self.results, *(factors for factors, _ in residuals))
         variable = [factors for factors, is_constant in residuals if not is_constant]
@@ -142,7 +147,11 @@ class _Differentiable(Kernel):
         )
 
     def backward(self, args: Sequence[Any], forward: Kernel) -> Kernel:
-        """The kernel from operands, residuals and cotangents to the gradients."""
+        """Returns the kernel that computes the gradients of the floating-point operands.
+
+        Its operands are the operands of the forward pass, the results that the pull-back reads, the
+        residuals, and the cotangents.
+        """
         read_results = [self.results[k] for k in self.results_read(args)]
         residuals = (*read_results, *forward.results[len(self.results) :])
         residuals_start, cotangents_start = len(args), len(args) + len(residuals)
@@ -173,14 +182,18 @@ class _Differentiable(Kernel):
         )
 
     def results_read(self, args: Sequence[Any]) -> list[int]:
-        """The numbers of the results that the backward pass reads."""
+        """Returns the numbers of the results that the pull-back reads, in order."""
         numbers: list[int | None] = []
         jax.eval_shape(lambda *args: numbers.extend(self._taken_apart(args)[3]), *args)
         return sorted({k - len(args) for k in numbers if k is not None and k >= len(args)})
 
     def _taken_apart(self, args: Sequence[Any]) -> tuple[Any, list[Any], Any, list[int | None]]:
-        """Results and pull-back, whose leaves are operands, results, residuals and constants; for
-        each leaf its number among operands and results, or None."""
+        """Returns the results of the function, the leaves and the tree of its pull-back, and a
+        number for each leaf.
+
+        The number is the leaf's place among the operands and, behind them, the results. It is None
+        for a leaf that is a residual or a constant.
+        """
         results, pull = jax.vjp(self.function, *args)
         leaves, tree = jax.tree.flatten(pull)
         arrays = (*args, *results)
@@ -191,14 +204,17 @@ class _Differentiable(Kernel):
 
     def _with_residuals(self, *args: Any) -> tuple[Any, ...]:
         if not all(isinstance(array, Tracer) for array in args):
-            # Residuals are told from constants by being traced.
+            # Residuals are leaves that are traced, constants are leaves that are not.
             return jax.jit(self._with_residuals)(*args)
         results, leaves, _, numbers = self._taken_apart(args)
         pairs = zip(leaves, numbers, strict=True)
         return (*results, *(leaf for leaf, k in pairs if k is None and isinstance(leaf, Tracer)))
 
     def _pull(self, args: Sequence[Any], residuals: Sequence[Any]) -> Any:
-        """The pull-back of `jax.vjp`, from the results that it reads and the residuals."""
+        """Returns the pull-back of `jax.vjp`.
+
+        `residuals`: the results that the pull-back reads, then the residuals.
+        """
         parts: list[Any] = []
 
         def note(*args: Any) -> None:
@@ -221,9 +237,10 @@ class _Differentiable(Kernel):
         return jax.tree.unflatten(tree, leaves)
 
     def _residuals(self, args: Sequence[Any]) -> Iterator[tuple[Factors, bool]]:
-        """The factors of each residual, and whether it depends on no operand.
+        """Yields the factors of each residual, and whether the residual depends on no operand.
 
-        The factor of a dimension is the one that it shrinks with.
+        A dimension has the first factor with which it shrinks. If its size is not that factor's, or
+        it shrinks with none or with several, a factor of its own follows.
         """
         traced, sizes = self._traced(args), self._sizes(args)
         shrinkable = (factor for factor in sorted(self.sharded) if sizes[factor] > 1)
@@ -239,7 +256,7 @@ class _Differentiable(Kernel):
             yield tuple(dims), is_constant
 
     def _traced(self, args: Sequence[Any]) -> list[tuple[tuple[int, ...], bool]]:
-        """The shape of each residual, and whether it depends on no operand."""
+        """Returns the shape of each residual, and whether the residual depends on no operand."""
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in args]
         jaxpr = jax.make_jaxpr(self._with_residuals)(*shapes).jaxpr
         variable = set(jaxpr.invars)
@@ -257,7 +274,8 @@ class _Differentiable(Kernel):
         return factor_sizes(self.name, pairs, self.known_sizes)
 
     def _shrunk(self, args: Sequence[Any], factor: str) -> list[jax.ShapeDtypeStruct]:
-        """The operands with a factor divided by its least divisor."""
+        """Returns the types of the operands with the size of a factor divided by its least prime
+        factor."""
         size = self._sizes(args)[factor]
         divisor = next(n for n in range(2, size + 1) if size % n == 0)
         return [
