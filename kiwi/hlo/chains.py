@@ -15,7 +15,8 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.simplified import Simplification
 
 MAX_CHAIN = 48
-"""The most equations of a chain. The value of a longer chain is materialised."""
+"""The most equations of a chain that compute something, without narrow ones (`Chains._is_narrow`).
+The value of a chain with more is materialised."""
 
 MAX_READS = 10
 """The most values that a chain reads. The value of a chain that reads more is materialised."""
@@ -52,7 +53,8 @@ class Fusion:
       reads the call's result always is one.
     - `repeats_short_chains`: all readers compute a chain that reads next to nothing.
     - `reads_through_layouts`: readers of a transposed or reshaped value read the value itself.
-    - `outer_products`, `vector_products`: matmuls that are none (`kiwi.hlo.simplified`).
+    - `outer_products`, `vector_products`: matmuls that become elementwise operators and reductions
+      (`kiwi.hlo.simplified.Simplification`).
     - `adds_to_scatters_in_place`: a scatter adds to the result of a library call in place.
     """
 
@@ -77,7 +79,7 @@ class Fusion:
 
     @property
     def simplification(self) -> Simplification:
-        """What becomes of matmuls before anything is fused."""
+        """Which matmuls become other operators before anything is fused."""
         return Simplification(self.outer_products, self.vector_products)
 
 
@@ -191,7 +193,8 @@ class Chains:
         ]
 
     def _wide_members(self, index: int) -> list[int]:
-        """The equations of the chain whose results are not narrow beside its own."""
+        """Returns the equations of the chain whose results are not narrow compared with the chain's
+        result."""
         equations = self.graph.program.equations
         return [
             member
@@ -200,8 +203,8 @@ class Chains:
         ]
 
     def _is_narrow(self, value: int, index: int) -> bool:
-        """Whether the elements of a value that differ from each other are a vector beside an
-        equation's result."""
+        """Whether a value is narrow compared with an equation's result: its distinct elements
+        (`kiwi.hlo.distinct_elements`) take no more bytes than a vector."""
         outputs = self.graph.program.equations[index].outputs
         size = self.graph.program.values[outputs[0]].size_bytes if outputs else 0
         return self._distinct_bytes[value] < OF_VECTORS * size
@@ -218,7 +221,10 @@ class Chains:
         return self._fusion.repeats_short_chains and self.is_as_small(index, 0)
 
     def too_long(self, index: int) -> bool:
-        """Whether the chain is too long: case 5 of `kiwi.hlo.fusion`."""
+        """Whether the chain exceeds `MAX_CHAIN` or `MAX_READS`, by case 5 of `kiwi.hlo.fusion`.
+
+        Chains that depend on no argument, and chains that all readers compute, are never too long.
+        """
         if self.graph.equations[index].is_constant or self._is_free(index):
             return False
         computing = (k for k in self._wide_members(index) if self.graph.opcodes[k] - FREE_OPCODES)

@@ -12,7 +12,8 @@ buffers. An equation is *materialised* if one of these holds:
 4. Several equations read it that one elementwise fusion does not join, and computing it twice costs
    more than reading it. That is so for a transcendental function, and for an addition (residual
    streams, gradient sums) unless it adds vectors to one materialised tensor (a normalisation).
-5. The chain before it has more than `MAX_CHAIN` equations or `MAX_READS` inputs.
+5. The chain before it has more than `MAX_CHAIN` equations that compute something, or more than
+   `MAX_READS` inputs.
 6. It is a loop's border (`kiwi.hlo.loops`), the next iteration's carry, or an operand of a loop
    that it is not part of.
 7. A manual computation (`shard_map`) reads it in the layout of its `in_specs`, or a kernel reads
