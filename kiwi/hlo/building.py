@@ -84,7 +84,7 @@ class ProgramBuilder:
             source = self._offloaded(value)
             copy = self._barrier(source, eqn, scope, loop)
             if isinstance(copy, int):
-                self._host_copies[copy] = copy  # A copy of it to the device is the value itself.
+                self._host_copies[copy] = copy  # Copying it to the device yields the value itself.
             return copy
         aval = self._values[value].shape_dtype
         barrier = jax.make_jaxpr(jax.lax.optimization_barrier)(aval).eqns[0]

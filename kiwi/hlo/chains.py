@@ -15,8 +15,8 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.simplified import Simplification
 
 MAX_CHAIN = 48
-"""The most equations of a chain that compute something, without narrow ones (`Chains._is_narrow`).
-The value of a chain with more is materialised."""
+"""The most equations of a chain. Equations that compute nothing, or whose results are narrow
+(`Chains._is_narrow`), do not count. The value of a longer chain is materialised."""
 
 MAX_READS = 10
 """The most values that a chain reads. The value of a chain that reads more is materialised."""
@@ -36,7 +36,7 @@ reads."""
 
 @dataclass(frozen=True)
 class Fusion:
-    """What a compiler computes inside other kernels, as far as compilers differ.
+    """The operators that a compiler computes inside other kernels, as far as compilers differ.
 
     Targets' rules add the entries (`kiwi.targets.rules`). A tuple of properties selects an equation
     if one property holds. Without entries, a costly map is computed once, and stored if several
@@ -128,8 +128,8 @@ class Chains:
     def readers(self, index: int) -> tuple[int, ...]:
         """The indices of the equations that read an equation's result, in order.
 
-        With `Fusion.reads_through_layouts`, a transpose or reshape is no kernel of its own. The
-        readers of its result then count instead of it.
+        With `Fusion.reads_through_layouts`, a transpose or reshape is no kernel of its own, and the
+        readers of its result count in its place.
         """
         program = self.graph.program
         direct = program.readers[program.equations[index].outputs[0]]
@@ -204,7 +204,7 @@ class Chains:
 
     def _is_narrow(self, value: int, index: int) -> bool:
         """Whether a value is narrow compared with an equation's result: its distinct elements
-        (`kiwi.hlo.distinct_elements`) take no more bytes than a vector."""
+        (`kiwi.hlo.distinct_elements`) take less than `OF_VECTORS` of the result's bytes."""
         outputs = self.graph.program.equations[index].outputs
         size = self.graph.program.values[outputs[0]].size_bytes if outputs else 0
         return self._distinct_bytes[value] < OF_VECTORS * size

@@ -14,8 +14,8 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 
 def delay_to_first_reader(graph: UnitGraph) -> list[Unit]:
-    """Returns the units with each one moved to just before its first reader, if the move extends no
-    operand's live range.
+    """Returns the units in a new order: each unit stands just before its first reader, unless the
+    move would extend an operand's live range.
 
     So the peak does not rise. No unit leaves its loop or its phase: to compute a forward result in
     the backward pass is recomputation, which the plan decides. Borders of loops, transfers, units

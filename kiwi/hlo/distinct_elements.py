@@ -32,7 +32,7 @@ def _varying(
 ) -> frozenset[int]:
     """Returns the dimensions of an equation's result along which elements may differ.
 
-    `known`: the same dimensions for each value that the equation reads.
+    `known`: by value, the dimensions along which its elements may differ.
     """
     values = graph.program.values
     shape = values[equation.outputs[0]].shape

@@ -59,7 +59,7 @@ def _constants(program: Program) -> list[bool]:
     for equation in program.equations:
         is_constant = (
             not equation.has_effects
-            and not equation.is_border  # differs from one iteration to the next
+            and not equation.is_border  # Its result differs between iterations.
             and all(constant_value[value] for value in equation.reads)
         )
         constants.append(is_constant)

@@ -26,7 +26,8 @@ Cases 3 and 4 then do not hold for the chain under a condition on its operands:
 - They take at most the bytes of the result.
 - If a matmul reads the result, they take at most twice the bytes of the result.
 - If the result is a sum, they take at most half the bytes of the result (a product of vectors). On
-  GPUs, a sum that puts elements between others (an associative scan) needs no such condition.
+  GPUs, a sum of strided or interleaved elements (an associative scan) has conditions of its own
+  (`kiwi.targets.rules.gpu.resampled_sums`).
 
 Compilers that fuse maps with matmuls, also in attention, are described in docs/reference/rules.md,
 "XLA:TPU".

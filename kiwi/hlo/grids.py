@@ -17,7 +17,7 @@ from jax.extend import core as jex
 from kiwi.hlo.trips import step_of_carry
 
 Known = Mapping[Any, np.ndarray]
-"""By scalar variable, its integer in each place of the grid. An array of them has a shape that
+"""By scalar variable, an array of its integers in all places of the grid. The array's shape
 broadcasts to the grid."""
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {

@@ -49,7 +49,7 @@ def _identity(name: str) -> Callable[[Any], Any]:
     primitive = jex.Primitive(name)
     primitive.def_impl(lambda x: x)
     primitive.def_abstract_eval(lambda x: x)
-    # An operator with a sharding rule that XLA does not fuse.
+    # A barrier has a sharding rule, and XLA does not fuse it.
     barrier = mlir.lower_fun(lax.optimization_barrier, multiple_results=False)
     mlir.register_lowering(primitive, barrier)
     return primitive.bind

@@ -3,9 +3,9 @@
 Examples are factorisations and solves of matrices, eigenvalues, Fourier transforms and largest
 elements. Libraries or loops compute these operators. Along the batch dimensions each device can
 compute its own part. A plan shards such an equation by the rule of a `Kernel` whose factors are the
-batch dimensions. It is emitted in a `shard_map` over the batch dimensions that are cut
-(`kiwi.emit.kernels`). XLA's partitioner would cut some of these operators in the same way, and
-gather the operands of others.
+batch dimensions. The emitted program runs the equation in a `shard_map` over the batch dimensions
+that are cut (`kiwi.emit.kernels`). XLA's partitioner would cut some of these operators in the same
+way, and gather the operands of others.
 
 A new operator of this kind needs an entry in `_INNER_RANKS`, and an entry in `_FLOPS` if its work
 is not one operation per element.

@@ -61,7 +61,7 @@ _UNBOUND_AXIS = re.compile(r"[Uu]nbound axis name: (?P<axis>\w+)")
 
 _NO_MESH = AbstractMesh((), ())
 
-# jax 0.10 keeps the mesh of `jax.set_mesh` in its configuration, jax 0.11 beside the meshes.
+# The state that holds the mesh of `jax.set_mesh` is in `config` in jax 0.10, in `mesh` in jax 0.11.
 _concrete_mesh = getattr(mesh_contexts, "device_context", None) or config.device_context
 
 _known_kernels = config.string_or_object_state(
@@ -440,7 +440,7 @@ def source_line(source_info: Any) -> str:
 def names_mesh_axes(eqn: Any) -> bool:
     """Whether a traced equation names axes of a mesh: a collective in a `shard_map`, or a loop
     around one."""
-    # A `ppermute` names its axes in a parameter, and has no effect that does.
+    # A `ppermute` names its axes in a parameter, not in an effect.
     named = any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
     return named or bool(eqn.params.get("axis_name"))
 
@@ -474,7 +474,7 @@ def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> A
     padding = eqn.params["padding"]
     is_padded = any(pad for pads in padding for pad in pads)
     shape = operand.shape
-    if is_padded:  # As jax does for XLA:CPU and XLA:GPU.
+    if is_padded:  # jax pads in the same way for XLA:CPU and XLA:GPU.
         least = -jnp.inf if eqn.params["select_prim"] is lax.ge_p else jnp.inf
         pads = [(low, high, 0) for low, high in padding]
         operand = lax.pad(operand, jnp.asarray(least, operand.dtype), pads)

@@ -70,7 +70,7 @@ class _Reader:
     def __init__(self, module: Any) -> None:
         self._functions = jax_internals.functions(module)
         self.tensors: list[Tensor] = []
-        self.records: list[StableHloOp] = []  # Their equations are not known yet.
+        self.records: list[StableHloOp] = []  # Their `equation` is not known yet.
         self.producer: dict[int, int] = {}
         self.returned: list[int] = []
         self._rules: dict[Hashable, ShardingRule] = {}  # Operators of repeated layers share rules.

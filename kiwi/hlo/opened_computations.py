@@ -1,4 +1,4 @@
-"""Leaves out a `shard_map` whose body computes nothing but kernels with a sharding rule.
+"""Leaves out a `shard_map` around kernels with a sharding rule if that changes no result.
 
 Users often call a kernel that XLA cannot partition in a `shard_map`. If Kiwi knows the kernel's
 sharding rule (`kiwi.sharding_rule`), the `shard_map` only states a layout: its function on whole

@@ -7,8 +7,8 @@ shapes of one device. Shapes inside of other regions are global.
 - A Pallas kernel takes its body in each place of its grid (`kiwi.hlo.grids`).
 - A `cond` takes its costliest branch.
 - A `while` takes its body and its condition times its trip count. The trip count is known if the
-  loop counts from one literal to another, as `fori_loop` does. The counter is taken to grow by
-  ones. Otherwise the trip count is `ASSUMED_TRIPS`.
+  loop counts from one literal to another, as `fori_loop` does; the counter is taken to grow by
+  ones. An unknown trip count is taken to be `ASSUMED_TRIPS`.
 
 `kiwi.hlo.region_memory` computes the memory of regions.
 """

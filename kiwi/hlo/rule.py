@@ -1,7 +1,7 @@
 """Sharding rules: which dimensions of an operator's tensors are sharded together.
 
-Rules have the form of Shardy's. Every dimension of every operand and result is a list of *factors*,
-from major to minor. A factor that occurs in several tensors is sharded alike in all of them.
+Rules have Shardy's form. Every dimension of every operand and result is a list of *factors*, from
+major to minor. A factor that occurs in several tensors is sharded alike in all of them.
 `RuleComposer` joins the rules of operators that are executed as one (an equation that lowers to
 several operators, or a fusion) into a single rule over their outer operands and results.
 """

@@ -19,10 +19,10 @@ _ADDS = frozenset({"add", "add_any"})
 
 
 def scatter_onto_summand(program: Program, equation: Equation) -> Equation | None:
-    """Returns the scatter onto one operand of an addition that replaces the addition.
+    """Returns the scatter that replaces an addition; None for equations that are not replaced.
 
-    The other operand must be a scatter onto zeros that only the addition reads. None for other
-    equations. Nothing reads the old scatter and its zeros any more.
+    One operand of the addition must be a scatter onto zeros that only the addition reads. The new
+    scatter adds to the other operand. Nothing reads the old scatter and its zeros any more.
     """
     if equation.name not in _ADDS:
         return None

@@ -8,14 +8,15 @@ from kiwi.hlo.scatters_onto_zeros import scatter_onto_summand
 from kiwi.hlo.transposed_products import swapped_product
 
 Simplification = Callable[[Program, Equation], Equation | None]
-"""Returns the replacement of an equation; None leaves the equation as it is. Equations that nothing
-reads any more stay in the program."""
+"""A simplification takes a program and an equation, and returns the replacement of the equation.
+None leaves the equation as it is. Equations that nothing reads any more stay in the program."""
 
 SIMPLIFICATIONS: Mapping[str, Simplification] = {
     "transposed products": swapped_product,
     "scatters onto zeros": scatter_onto_summand,
 }
-"""The simplifications by name. Parameters `as_traced` leave simplifications out by this name."""
+"""The simplifications by name. `as_traced` parameters take the names of simplifications to leave
+out."""
 
 
 def simplified_once(program: Program, as_traced: Collection[str]) -> Program:

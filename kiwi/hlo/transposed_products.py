@@ -16,10 +16,11 @@ _PRODUCT = "dot_general"
 
 
 def swapped_product(program: Program, equation: Equation) -> Equation | None:
-    """Returns the product of the swapped operands that replaces the transpose of a product.
+    """Returns the product of swapped operands that replaces the transpose of a product; None for
+    equations that are not replaced.
 
     The transpose must be the only reader of the product, and must exchange the free dimensions of
-    the two operands. None for other equations. Nothing reads the old product any more.
+    the two operands. Nothing reads the old product any more.
     """
     if equation.name != "transpose" or not equation.reads:
         return None

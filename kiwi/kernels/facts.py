@@ -37,7 +37,7 @@ def _never(root: Equation, cuts: Sequence[int], scattered: Collection[int]) -> b
 
 @dataclass(frozen=True)
 class TargetFacts:
-    """What a target does with any program. Bytes refer to one device.
+    """The facts of a target that hold for any program. Bytes refer to one device.
 
     - `target`: the target's name, as in `verify`.
     - `fusion`: the operators that are computed inside other kernels.

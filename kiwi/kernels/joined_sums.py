@@ -42,8 +42,8 @@ def added_first(units: UnitGraph, unit: Unit) -> int:
 def _read_late(units: UnitGraph) -> Mapping[int, bool]:
     """Returns, by value, whether no matmul of its iteration depends on it.
 
-    At first, this is assumed of all values that iterations hand on. If a matmul of the next
-    iteration depends on the carry, the value handed on counts as multiplied, and the search is
+    At first, this is assumed for all values that iterations hand on. If a matmul of the next
+    iteration depends on a carry, the value handed on for it counts as multiplied. The search is
     repeated until nothing changes.
     """
     program = units.graph.program

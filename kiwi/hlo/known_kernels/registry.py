@@ -285,7 +285,8 @@ _ship(
     "b h d, b t d, b t d, start_idx=b, kv_seq_len=b -> b h d",
 )
 _ship(
-    "jax._src.nn.functions.dot_product_attention",  # Of any implementation, so not recognised.
+    # The function may use any implementation, so its calls are not recognised.
+    "jax._src.nn.functions.dot_product_attention",
     f"{_GROUPED} -> b s (k g) d",
     share_of_work=_half_if_causal,
     is_recognised=False,
