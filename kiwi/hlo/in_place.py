@@ -41,10 +41,12 @@ def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
     if not _only_maps(graph, [equation for equation in unit.equations if equation != unit.root]):
         return ()
     dims_of = {value: dims for results in unit.rule.operator_results for value, dims in results}
-    apart = [read for read in graph.program.equations[unit.root].reads if read not in unit.reads]
+    computed = [
+        operand for operand in graph.program.equations[unit.root].reads if operand not in unit.reads
+    ]
     return tuple(
         overwritten
-        for operand in apart
+        for operand in computed
         for overwritten in _mapped(graph, unit, operand, dims_of[operand])
     )
 

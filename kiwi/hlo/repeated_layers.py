@@ -69,8 +69,8 @@ class Shift:
     def take(self, other: "Shift") -> None:
         """Adds all pairs of another shift that do not contradict this one."""
         for mapping, more in ((self.units, other.units), (self.arguments, other.arguments)):
-            for one, image in more.images.items():
-                mapping.add(one, image)
+            for member, image in more.images.items():
+                mapping.add(member, image)
 
 
 def repeated_layers(units: UnitGraph) -> Shift:
@@ -79,9 +79,9 @@ def repeated_layers(units: UnitGraph) -> Shift:
     total = Shift()
     while True:
         largest = Shift()
-        for one, other in _seeds(units, looks, total):
-            if largest.units.images.get(one) != other:
-                grown = _Growth(units, looks, total).from_seed(one, other)
+        for unit, next_unit in _seeds(units, looks, total):
+            if largest.units.images.get(unit) != next_unit:
+                grown = _Growth(units, looks, total).from_seed(unit, next_unit)
                 largest = max(largest, grown, key=lambda shift: len(shift.units))
         if len(largest.units) < LEAST_UNITS:
             return total
@@ -167,13 +167,16 @@ class _Growth:
             self._waiting.append((one, other))
 
     def _take_value(self, value: int, image: int) -> None:
-        """Maps the producer of a value to the producer of its image. If neither has one, maps the
-        argument to its image, and the argument's readers to the image's readers."""
-        one, other = (self._units.producer.get(key) for key in (value, image))
-        if one is not None and other is not None:
+        """Maps the producer of a value to the producer of its image.
+
+        If both are arguments of the same shape and dtype, maps the argument to its image, and the
+        argument's readers to the image's readers.
+        """
+        producer, image_producer = (self._units.producer.get(key) for key in (value, image))
+        if producer is not None and image_producer is not None:
             units = self._units.units
-            if units[one].outputs.index(value) == units[other].outputs.index(image):
-                self._take(one, other)
+            if units[producer].outputs.index(value) == units[image_producer].outputs.index(image):
+                self._take(producer, image_producer)
             return
         program = self._units.graph.program
         are_arguments = value in program.arguments and image in program.arguments
@@ -190,10 +193,10 @@ class _Growth:
         readers, image_readers = self._readers(value), self._readers(image)
         for kind, members in readers.items():
             others = image_readers.get(kind, [])
-            for one, other in (
+            for reader, image_reader in (
                 zip(members, others, strict=False) if len(members) == len(others) else ()
             ):
-                self._take(one, other)
+                self._take(reader, image_reader)
 
     def _readers(self, value: int) -> dict[Hashable, list[int]]:
         readers_of_kind: dict[Hashable, list[int]] = {}
