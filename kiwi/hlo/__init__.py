@@ -1,1 +1,1 @@
-"""Groups the equations of a JAX function into units: tracing, lowering, sharding rules, fusion."""
+"""From a JAX function to planning units: tracing, lowering, sharding rules, fusion, grouping."""

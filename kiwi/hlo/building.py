@@ -16,7 +16,7 @@ from kiwi.hlo.trips import WhileTrips
 
 
 class ProgramBuilder:
-    """Collects the parts of a `Program`; the options are those of `kiwi.hlo.tracing.trace`."""
+    """Collects the parts of a `Program`. The options are the ones of `kiwi.hlo.tracing.trace`."""
 
     def __init__(
         self,
@@ -73,14 +73,18 @@ class ProgramBuilder:
     def _barrier(
         self, value: int | Literal, eqn: Any, scope: str, loop: int | None
     ) -> int | Literal:
-        """A separate barrier for each input keeps the recomputation apart from the original."""
+        """Adds an `optimization_barrier` on one value and returns the barrier's result.
+
+        Behind barriers, the equations of a recomputation are not equal to the original equations,
+        and so are not merged with them. Each input has a barrier of its own. A literal needs none.
+        """
         if isinstance(value, Literal):
             return value
         if value in self._host_copies:
             source = self._offloaded(value)
             copy = self._barrier(source, eqn, scope, loop)
             if isinstance(copy, int):
-                self._host_copies[copy] = copy  # Copied to the device, it is itself.
+                self._host_copies[copy] = copy  # Copying it to the device yields the value itself.
             return copy
         aval = self._values[value].shape_dtype
         barrier = jax.make_jaxpr(jax.lax.optimization_barrier)(aval).eqns[0]
@@ -88,8 +92,11 @@ class ProgramBuilder:
         return self._append(barrier, scope, (value,), loop)[0]
 
     def _offloaded(self, host_copy: int) -> int | Literal:
-        """The value of which an array in host memory is a copy; notes that it is offloaded. A name
-        given by `checkpoint_name` is no value of its own: the backward pass reads what it names."""
+        """Returns the value whose copy lies in host memory, and notes that the value is offloaded.
+
+        If the copied value is the result of `checkpoint_name`, the value that has the name counts
+        as offloaded: the backward pass reads that one.
+        """
         source = self._host_copies[host_copy]
         named = source
         while isinstance(named, int) and named != host_copy:
@@ -114,7 +121,10 @@ class ProgramBuilder:
         return self._known[key]
 
     def _branch_around(self, loop: int | None) -> int | None:
-        """The innermost branch around an equation, which makes its own constants."""
+        """The innermost branch around an equation; None if no branch is around it.
+
+        A branch computes its own constants.
+        """
         while loop is not None and self._loops[loop].kind is not LoopKind.BRANCH:
             loop = self._loops[loop].parent
         return loop
@@ -127,10 +137,11 @@ class ProgramBuilder:
         return is_plain and all(isinstance(i, Literal) or i in self._constant for i in inputs)
 
     def _place(self, eqn: Any, inputs: tuple[int | Literal, ...], loop: int | None) -> Any:
-        """A key that equations share if one may replace the other.
+        """Returns a key that equal equations share if one of them may replace the other.
 
-        The same computation on members of one space is the same family. A computation on values
-        from outside of the loop is one value, which need not be alive from one loop to another.
+        Equal computations on members of one index space yield the same family of values. A
+        computation on values from outside of its loop has a key per loop: its result should not be
+        held from one loop to another.
         """
         if loop is None:
             return None
@@ -141,7 +152,7 @@ class ProgramBuilder:
         return ("loop", loop)
 
     def _is_member(self, value: int, loop: Loop) -> bool:
-        """Whether each iteration of a loop has a value of its own of this kind."""
+        """Whether a value has a member for each iteration of a loop."""
         owner = self._loop_of_value[value]
         return owner is not None and self._loops[owner].space == loop.space
 
@@ -153,7 +164,9 @@ class ProgramBuilder:
         if eqn.primitive.name == loops.STACK:
             assert loop is not None
             owner = self._loops[loop].parent
-        outputs = tuple(self._new_value(v.aval, index, owner) for v in kept_outputs(eqn))
+        outputs = tuple(
+            self._new_value(variable.aval, index, owner) for variable in kept_outputs(eqn)
+        )
         caller = self._callers[-1] if self._callers else None
         self._equations.append(Equation(index, eqn, scope, inputs, outputs, loop, caller))
         if self._is_constant(eqn, inputs):
@@ -167,16 +180,17 @@ class ProgramBuilder:
 
 
 def _identity(eqn: Any, inputs: tuple[int | Literal, ...]) -> Any:
-    """A key that equations share if they compute the same; None if that is unknown."""
+    """Returns a key that equations share if they compute the same; None if a parameter cannot be
+    hashed."""
     atoms = tuple(i if isinstance(i, int) else _literal_identity(i.value) for i in inputs)
     avals = tuple(
         (
-            v.aval.shape,
-            str(v.aval.dtype),
-            getattr(v.aval, "weak_type", False),
-            isinstance(v, jex.DropVar),
+            variable.aval.shape,
+            str(variable.aval.dtype),
+            getattr(variable.aval, "weak_type", False),
+            isinstance(variable, jex.DropVar),
         )
-        for v in eqn.outvars
+        for variable in eqn.outvars
     )
     key = (eqn.primitive.name, atoms, avals, tuple(sorted(eqn.params.items(), key=itemgetter(0))))
     try:

@@ -1,7 +1,7 @@
-"""Chains of fused equations between materialised operands and a value, and the readers that compute
-them.
+"""Chains of fused equations: the equations between materialised operands and a value.
 
-The length of a chain differs between compilers (`Fusion`); see `kiwi.hlo.fusion`.
+The readers of a chain's value compute the chain. How long chains are depends on the compiler
+(`Fusion`); see `kiwi.hlo.fusion`.
 """
 
 import functools
@@ -15,37 +15,46 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.simplified import Simplification
 
 MAX_CHAIN = 48
+"""The most equations of a chain. Equations that compute nothing, or whose results are narrow
+(`Chains._is_narrow`), do not count. The value of a longer chain is materialised."""
+
 MAX_READS = 10
+"""The most values that a chain reads. The value of a chain that reads more is materialised."""
 
 OF_VECTORS = 0.04
-"""Up to this part of a tensor's bytes, an operand added to it counts as a vector."""
+"""The part of a result's bytes up to which an operand counts as a vector. A larger operand counts
+as a tensor."""
 
 OfEquation = Callable[["Chains", int], bool]
-"""Whether something holds for an equation, by its number, and the chain before it."""
+"""A property of an equation and the chain before it. Takes the chains and the equation's index."""
 
 Epilogue = Callable[[HloGraph, Sequence[int], Sequence[int]], bool]
-"""Whether a kernel ends a library call although other kernels read its result as well. Takes the
-equations that the kernel absorbs, and the values that it reads."""
+"""Whether a library call computes a kernel as its epilogue although other kernels read the call's
+result as well. Takes the graph, the equations that the kernel absorbs, and the values that it
+reads."""
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """What a compiler computes inside other kernels, as far as compilers differ.
+    """The operators that a compiler computes inside other kernels, as far as compilers differ.
 
-    Targets' rules add the entries (`kiwi.targets.rules`). Without any, a costly map is computed
-    once, and stored if several kernels read it.
+    Targets' rules add the entries (`kiwi.targets.rules`). A tuple of properties selects an equation
+    if one property holds. Without entries, a costly map is computed once, and stored if several
+    kernels read it.
 
     - `maps`: equations that are fused like maps, although they are not elementwise.
     - `apart`: maps that are not fused with their readers.
-    - `in_convolutions`, `in_matmuls`: maps that convolutions or matmuls compute as they read them.
-    - `in_readers`: costly maps that each map or reduction that reads them computes again.
-    - `sums_in_readers`: additions that are computed again in the same way.
-    - `stored`: maps with several readers that are stored in any case.
-    - `epilogues`: further kernels that end a library call, beside the maps that alone read its
-      result.
-    - `repeats_short_chains`: chains that read next to nothing are computed by all readers.
+    - `in_convolutions`, `in_matmuls`: maps that convolutions or matmuls compute as they read their
+      operands.
+    - `in_readers`: costly maps that each map or reduction computes again for itself.
+    - `sums_in_readers`: additions that each map or reduction computes again for itself.
+    - `stored`: maps with several readers that are always stored.
+    - `epilogues`: further kernels that a library call computes as its epilogue. A map that alone
+      reads the call's result always is one.
+    - `repeats_short_chains`: all readers compute a chain that reads next to nothing.
     - `reads_through_layouts`: readers of a transposed or reshaped value read the value itself.
-    - `outer_products`, `vector_products`: matmuls that are none (`kiwi.hlo.simplified`).
+    - `outer_products`, `vector_products`: matmuls that become elementwise operators and reductions
+      (`kiwi.hlo.simplified.Simplification`).
     - `adds_to_scatters_in_place`: a scatter adds to the result of a library call in place.
     """
 
@@ -70,16 +79,20 @@ class Fusion:
 
     @property
     def simplification(self) -> Simplification:
-        """What becomes of matmuls before anything is fused."""
+        """Which matmuls become other operators before anything is fused."""
         return Simplification(self.outer_products, self.vector_products)
 
 
 NO_FUSION = Fusion()
-"""A costly map is fused with one reader alone."""
+"""Fusion without any target's rules: a costly map with several readers is stored."""
 
 
 class Chains:
-    """The equations and inputs of the chain before each absorbed value."""
+    """The equations and the operands of the chain that ends in each equation.
+
+    `is_materialised` is filled by the caller: an equation's entry must exist before its readers are
+    added.
+    """
 
     def __init__(self, graph: HloGraph, is_materialised: list[bool], fusion: Fusion) -> None:
         self.graph, self._fusion = graph, fusion
@@ -88,7 +101,7 @@ class Chains:
         self._reads: dict[int, frozenset[int]] = {}
 
     def add(self, index: int) -> None:
-        """Adds the next equation. It is known which of its producers are materialised."""
+        """Adds the next equation of the program."""
         program = self.graph.program
         members, reads = {index}, set()
         for value in program.equations[index].reads:
@@ -109,39 +122,42 @@ class Chains:
         return self._reads[index]
 
     def holds(self, rules: Sequence[OfEquation], index: int) -> bool:
-        """Whether one of a target's rules holds of an equation."""
+        """Whether one of a target's properties holds for an equation."""
         return any(rule(self, index) for rule in rules)
 
     def readers(self, index: int) -> tuple[int, ...]:
-        """The readers of an equation's result. If matmuls compute maps, readers of its transposed
-        and reshaped forms count as well, since a change of layout is no kernel of its own there."""
+        """The indices of the equations that read an equation's result, in order.
+
+        With `Fusion.reads_through_layouts`, a transpose or reshape is no kernel of its own, and the
+        readers of its result count in its place.
+        """
         program = self.graph.program
-        found = program.readers[program.equations[index].outputs[0]]
+        direct = program.readers[program.equations[index].outputs[0]]
         if not self._fusion.reads_through_layouts:
-            return found
+            return direct
         # A callback has no opcode, and no result.
         passes = (
-            program.equations[k].outputs and self.graph.opcodes[k] <= REARRANGES for k in found
+            program.equations[k].outputs and self.graph.opcodes[k] <= REARRANGES for k in direct
         )
         through = (
             self.readers(k) if is_passed else (k,)
-            for k, is_passed in zip(found, passes, strict=True)
+            for k, is_passed in zip(direct, passes, strict=True)
         )
-        return tuple(sorted({k for each in through for k in each}))
+        return tuple(sorted({k for group in through for k in group}))
 
     def has_slice(self, index: int) -> bool:
-        """Whether the chain takes a part of an operand."""
+        """Whether the chain takes a slice of an operand."""
         return any("slice" in self.graph.opcodes[member] for member in self._members[index])
 
     def only_passes(self, index: int) -> bool:
         """Whether the chain passes a tensor through barriers, and at most rearranges it."""
-        found = (self.graph.opcodes[member] for member in self._members[index])
-        return all(names <= LAYOUT | {BARRIER} for names in found)
+        opcodes = (self.graph.opcodes[member] for member in self._members[index])
+        return all(names <= LAYOUT | {BARRIER} for names in opcodes)
 
     def shifts(self, index: int) -> bool:
         """Whether the chain only scales and shifts, by vectors, one tensor of its result's size.
 
-        An equation that is the epilogue of its operand's only kernel does not count.
+        False if the equation is the epilogue of the operator that computes the tensor.
         """
         program = self.graph.program
         size = program.values[program.equations[index].outputs[0]].size_bytes
@@ -153,28 +169,32 @@ class Chains:
         return not self.ends_call([index], tensors[0])
 
     def ends_call(self, equations: Collection[int], value: int) -> bool:
-        """Whether these equations alone read a matmul's, convolution's or reduction's result."""
+        """Whether a matmul, convolution or reduction computes `value`, and only `equations` read
+        the value."""
         producer = self.graph.program.values[value].producer
         if producer is None or not set(self.readers(producer)) <= set(equations):
             return False
         return bool(self.graph.opcodes[producer] & TAKES_EPILOGUE)
 
     def is_as_small(self, index: int, times: float = 1) -> bool:
-        """Whether the chain's operands, without vectors, take at most so many times the bytes of
-        its result."""
+        """Whether the chain's operands, without vectors, take at most `times` the bytes of its
+        result."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
-        read = self.tensors(index)
-        return sum(values[v].size_bytes for v in read) <= times * size
+        operands = self.tensors(index)
+        return sum(values[value].size_bytes for value in operands) <= times * size
 
     def tensors(self, index: int) -> list[int]:
-        """The operands of the chain without vectors."""
+        """The indices of the materialised values that the chain reads, without vectors."""
         values = self.graph.program.values
         size = values[self.graph.program.equations[index].outputs[0]].size_bytes
-        return [v for v in self._reads[index] if values[v].size_bytes > OF_VECTORS * size]
+        return [
+            value for value in self._reads[index] if values[value].size_bytes > OF_VECTORS * size
+        ]
 
     def _wide_members(self, index: int) -> list[int]:
-        """The equations of the chain whose results are not narrow beside its own."""
+        """Returns the equations of the chain whose results are not narrow compared with the chain's
+        result."""
         equations = self.graph.program.equations
         return [
             member
@@ -187,8 +207,8 @@ class Chains:
         return self._is_narrow(self.graph.program.equations[index].outputs[0], index)
 
     def _is_narrow(self, value: int, index: int) -> bool:
-        """Whether the elements of a value that differ from each other are a vector beside an
-        equation's result."""
+        """Whether a value is narrow compared with an equation's result: its distinct elements
+        (`kiwi.hlo.distinct_elements`) take less than `OF_VECTORS` of the result's bytes."""
         outputs = self.graph.program.equations[index].outputs
         size = self.graph.program.values[outputs[0]].size_bytes if outputs else 0
         return self._distinct_bytes[value] < OF_VECTORS * size
@@ -198,12 +218,17 @@ class Chains:
         return distinct_bytes(self.graph)
 
     def _is_free(self, index: int) -> bool:
-        """Whether all readers of the chain compute it, however long it is, because it reads next to
-        nothing: random bits read only a key."""
+        """Whether all readers compute the chain, however long it is, because it reads only vectors.
+
+        The chain of random bits is an example: it reads only a key.
+        """
         return self._fusion.repeats_short_chains and self.is_as_small(index, 0)
 
     def too_long(self, index: int) -> bool:
-        """Whether the chain is too long: case 5 of `kiwi.hlo.fusion`."""
+        """Whether the chain exceeds `MAX_CHAIN` or `MAX_READS`, by case 5 of `kiwi.hlo.fusion`.
+
+        Chains that depend on no argument, and chains that all readers compute, are never too long.
+        """
         if self.graph.equations[index].is_constant or self._is_free(index):
             return False
         computing = (k for k in self._wide_members(index) if self.graph.opcodes[k] - FREE_OPCODES)

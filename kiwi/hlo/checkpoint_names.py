@@ -1,8 +1,8 @@
-"""Names of values by `jax.ad_checkpoint.checkpoint_name`, and policies of `jax.checkpoint` by them.
+"""Policies of `jax.checkpoint` by names, which `jax.ad_checkpoint.checkpoint_name` gives to values.
 
 A policy by names gives each name one residency for all layers: "device" saves the values,
-"offload" saves them in the host's memory, "remat" recomputes them. Values without a name are
-recomputed. So do the policies of frameworks whose recipes name tensors.
+"offload" saves them in host memory, "remat" recomputes them. Values without a name are recomputed.
+Frameworks whose training recipes name tensors have policies of this form.
 """
 
 import contextlib
@@ -17,14 +17,17 @@ from kiwi.hlo import jax_internals
 from kiwi.messages import topics
 
 DEVICE, REMAT, OFFLOAD = RESIDENCIES = ("device", "remat", "offload")
-"""The residencies of a name."""
+"""The residencies that a name can have."""
 
 NAME = "name"
-"""The primitive of `checkpoint_name`."""
+"""The name of the primitive that `checkpoint_name` binds."""
 
 
 def check_residencies(residencies: Mapping[str, str]) -> None:
-    """Raises `InvalidArgumentError` for a residency that there is not."""
+    """Checks the residencies of names.
+
+    **Raises:** `InvalidArgumentError` if a residency is not one of `RESIDENCIES`.
+    """
     for name, residency in residencies.items():
         if residency not in RESIDENCIES:
             raise InvalidArgumentError(
@@ -35,14 +38,16 @@ def check_residencies(residencies: Mapping[str, str]) -> None:
 
 
 def policy_by_names(residencies: Mapping[str, str]) -> Any:
-    """The policy of `jax.checkpoint` that gives names their residencies.
+    """Returns the policy of `jax.checkpoint` that gives each name its residency.
 
-    Names without one are recomputed. A policy that saves nothing is None, which is what
-    `jax.checkpoint` has without a policy.
+    Other names are recomputed. A policy that saves nothing is None: `jax.checkpoint` recomputes
+    everything without a policy.
+
+    **Raises:** `InvalidArgumentError` if a residency is not one of `RESIDENCIES`.
     """
     check_residencies(residencies)
-    on_device = [name for name, r in residencies.items() if r == DEVICE]
-    on_host = [name for name, r in residencies.items() if r == OFFLOAD]
+    on_device = [name for name, residency in residencies.items() if residency == DEVICE]
+    on_host = [name for name, residency in residencies.items() if residency == OFFLOAD]
     if on_host:
         return jax.checkpoint_policies.save_and_offload_only_these_names(
             names_which_can_be_saved=on_device,
@@ -54,7 +59,8 @@ def policy_by_names(residencies: Mapping[str, str]) -> Any:
 
 
 def names_in(jaxpr: Any) -> tuple[str, ...]:
-    """The names in a jaxpr and in all jaxprs inside of it, in order of appearance."""
+    """Returns the names in a jaxpr and in all jaxprs inside of it, each once, in order of first
+    appearance. The jaxpr may be closed."""
     return tuple(dict.fromkeys(_names(getattr(jaxpr, "jaxpr", jaxpr))))
 
 
@@ -68,20 +74,24 @@ def _names(jaxpr: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def residencies_replaced(residencies: Mapping[str, str]) -> Iterator[list[str]]:
-    """Inside this context manager, each `jax.checkpoint` around names gets the policy of these
-    residencies.
+    """Inside this context manager, each `jax.checkpoint` whose function contains names gets the
+    policy of these residencies.
 
-    A `jax.checkpoint` around no name keeps its own policy. The list gets the names of all others.
+    A `jax.checkpoint` without names keeps its own policy. The yielded list receives all names that
+    are traced inside of a `jax.checkpoint`.
+
+    **Raises:** `InvalidArgumentError` if a residency is not one of `RESIDENCIES`.
     """
-    found: list[str] = []
+    seen_names: list[str] = []
     policy = policy_by_names(residencies)
 
     def policy_of(jaxpr: Any, own: Any) -> Any:
         names = names_in(jaxpr)
-        found.extend(name for name in names if name not in found)
+        seen_names.extend(name for name in names if name not in seen_names)
         return policy if names else own
 
-    # No key is used twice: a cached trace would hide its names.
+    # Each context has a key of its own: jax would not trace a cached function again, and its names
+    # would be missing in the list.
     apart = jax_internals.traced_apart(object())
     with apart, jax_internals.checkpoint_policies_replaced(policy_of):
-        yield found
+        yield seen_names

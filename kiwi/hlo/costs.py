@@ -1,4 +1,4 @@
-"""Floating-point work of operators, unsharded."""
+"""Floating-point operations of whole, unsharded operators."""
 
 from collections.abc import Sequence
 from math import prod
@@ -32,7 +32,7 @@ FREE_OPCODES = frozenset(
         "transpose",
     }
 )
-"""Operators of StableHLO, and primitives of JAX, that move data and compute nothing."""
+"""Opcodes of StableHLO and primitives of JAX that move data and compute nothing."""
 
 
 def operator_flops(
@@ -41,10 +41,10 @@ def operator_flops(
     operand_shapes: Sequence[Sequence[int]],
     result_shapes: Sequence[Sequence[int]],
 ) -> float:
-    """Operations of one StableHLO operator; a multiply-add counts as two.
+    """Returns the floating-point operations of one StableHLO operator.
 
-    Elementwise functions count one per element, whatever they are: on accelerators they are
-    bound by memory, which is priced apart.
+    A multiply-add counts as two operations. Any elementwise function counts as one operation per
+    element: on accelerators it is bound by memory traffic, which is priced separately.
     """
     if opcode in FREE_OPCODES:
         return 0.0
@@ -52,19 +52,19 @@ def operator_flops(
         return 2.0 * prod(rule.factor_sizes)
     if opcode == "convolution":
         return _convolution_flops(rule, operand_shapes[1], result_shapes[0])
-    largest = max((prod(s) for s in (*operand_shapes, *result_shapes)), default=0)
+    largest = max((prod(shape) for shape in (*operand_shapes, *result_shapes)), default=0)
     return float(largest)
 
 
 def _convolution_flops(
     rule: ShardingRule, kernel_shape: Sequence[int], result_shape: Sequence[int]
 ) -> float:
-    """2 x result elements x kernel elements per output feature.
+    """Returns 2 x result elements x kernel elements per output feature.
 
-    The output features are the dimension of the kernel that the result has as well. (With feature
-    groups the input shares a factor of it.)
+    The output features are the kernel's dimension whose factors the result has as well. (With
+    feature groups the input shares one of these factors.)
     """
-    result = {f for factors in rule.results[0] for f in factors}
+    result = {factor for factors in rule.results[0] for factor in factors}
     features = prod(
         size
         for size, factors in zip(kernel_shape, rule.operands[1], strict=True)

@@ -1,7 +1,7 @@
-"""How many elements of a value may differ from each other.
+"""The number of elements of a value that may differ from each other.
 
-A broadcast repeats elements, and elementwise operators on equally repeated operands repeat results.
-XLA moves such operators before the broadcast, so that they cost next to nothing.
+A broadcast repeats elements. An elementwise operator whose operands are repeated alike repeats its
+results. XLA moves such an operator before the broadcast, so that it costs next to nothing.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from kiwi.hlo.program import Equation
 
 
 def distinct_bytes(graph: HloGraph) -> tuple[int, ...]:
-    """Returns, for each value, the bytes of its elements that may differ from each other."""
+    """Returns, for each value, the bytes of its distinct elements: elements that may differ from
+    each other."""
     program = graph.program
     varying: list[frozenset[int]] = [_wide_dimensions(value.shape) for value in program.values]
     for equation in program.equations:
@@ -29,7 +30,10 @@ def distinct_bytes(graph: HloGraph) -> tuple[int, ...]:
 def _varying(
     graph: HloGraph, equation: Equation, known: Sequence[frozenset[int]]
 ) -> frozenset[int]:
-    """The dimensions of an equation's result along which its elements differ."""
+    """Returns the dimensions of an equation's result along which elements may differ.
+
+    `known`: by value, the dimensions along which its elements may differ.
+    """
     values = graph.program.values
     shape = values[equation.outputs[0]].shape
     params, name = equation.jaxpr_eqn.params, equation.name

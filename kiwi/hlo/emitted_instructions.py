@@ -1,9 +1,9 @@
-"""How often a kernel emits each instruction that is fused into it.
+"""The number of times that a kernel emits each instruction that is fused into it.
 
-A kernel computes an instruction once for every index at which its readers need it. Elementwise
-operators and transposes need their operands at their own index. All others (slices, pads,
-concatenations, broadcasts) derive an index of their own. See `FusionNodeIndexingEvaluation` of
-XLA:GPU, which limits the count.
+A kernel emits an instruction once for every index at which the instruction's readers need it.
+Elementwise operators and transposes read their operands at their own index. Other operators
+(slices, pads, concatenations, broadcasts) read them at a new index. XLA:GPU counts in this way and
+limits the count (`FusionNodeIndexingEvaluation`).
 """
 
 from collections.abc import Collection
@@ -15,9 +15,9 @@ from kiwi.hlo.graph import HloGraph
 
 
 class EmittedInstructions:
-    """The kernels of a graph, of which all maps but some are fused with their readers.
+    """The kernels of a graph in which maps are fused with their readers.
 
-    - `stored`: the maps that are kernels of their own.
+    - `stored`: the indices of the maps that are not fused, but have kernels of their own.
     """
 
     def __init__(self, graph: HloGraph, stored: Collection[int]) -> None:
@@ -27,14 +27,14 @@ class EmittedInstructions:
         for index in stored:
             self._is_fused[index] = False
         pairs = zip(distinct_bytes(graph), graph.program.values, strict=True)
-        self._is_narrow = [own < OF_VECTORS * value.size_bytes for own, value in pairs]
+        self._is_narrow = [distinct < OF_VECTORS * value.size_bytes for distinct, value in pairs]
 
     def fuse(self, index: int, *, is_fused: bool) -> None:
-        """States whether a map is fused with its readers."""
+        """Sets whether a map is fused with its readers."""
         self._is_fused[index] = is_fused
 
     def kernels_reading(self, index: int) -> set[int]:
-        """The equations in whose kernels a map is emitted if it is fused."""
+        """Returns the equations at the end of the kernels that emit a map if it is fused."""
         program = self._graph.program
         kernels, seen, pending = set(), set(), [index]
         while pending:
@@ -47,10 +47,11 @@ class EmittedInstructions:
         return kernels
 
     def evaluations(self, root: int) -> dict[int, int]:
-        """For each map in the kernel of an equation, how often it is emitted.
+        """Returns, for each map in the kernel that ends in `root`, the number of times that the
+        kernel emits the map.
 
-        Narrow values, whose elements a broadcast repeats, do not count: XLA computes them before
-        the broadcast, in kernels of their own.
+        Maps with narrow results, whose elements a broadcast repeats, are left out: XLA computes
+        them before the broadcast, in kernels of their own.
         """
         program = self._graph.program
         members = self._members(root)
@@ -71,16 +72,18 @@ class EmittedInstructions:
         return evaluations
 
     def is_from_tensors(self, index: int) -> bool:
-        """Whether the stored operands of a map take at least half of its bytes."""
+        """Whether the stored operands of a map's kernel take at least half of the bytes of the
+        map's result. Narrow operands do not count."""
         program = self._graph.program
         members = self._members(index)
         operands = {value for member in members for value in program.equations[member].reads}
-        stored = (v for v in operands if program.values[v].producer not in members)
-        sizes = (program.values[v].size_bytes for v in stored if not self._is_narrow[v])
+        stored = (value for value in operands if program.values[value].producer not in members)
+        sizes = (program.values[value].size_bytes for value in stored if not self._is_narrow[value])
         return 2 * sum(sizes) >= program.values[program.equations[index].outputs[0]].size_bytes
 
     def _members(self, root: int) -> set[int]:
-        """A kernel's equations without those of narrow values."""
+        """Returns the equations of the kernel that ends in `root`, without equations that compute
+        narrow values."""
         program = self._graph.program
         members, pending = {root}, [root]
         while pending:

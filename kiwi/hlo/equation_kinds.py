@@ -5,6 +5,7 @@ from kiwi.hlo.program import Equation, Program
 from kiwi.hlo.simplified import MATMULS
 
 LIBRARY_OPCODES = MATMULS | {"convolution"}
+"""The opcodes of operators that libraries or matrix units compute."""
 
 _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
     "all_gather",
@@ -33,8 +34,10 @@ _NOT_ELEMENTWISE = LIBRARY_OPCODES | {
 }
 
 WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
+"""The opcodes of pooling and its gradient."""
 
 TAKES_EPILOGUE = LIBRARY_OPCODES | {"reduce"}
+"""The opcodes of operators with which a following map is fused."""
 
 WORTH_KEEPING = frozenset(
     {
@@ -56,16 +59,20 @@ WORTH_KEEPING = frozenset(
         "tanh",
     }
 )
+"""The opcodes of costly maps: storing the result is cheaper than computing it twice."""
 
 BARRIER = "optimization_barrier"
 
 LAYOUT = frozenset(
     {"transpose", "reshape", "slice", "broadcast_in_dim", "bitcast_convert", "constant"}
 )
+"""The opcodes of operators that only rearrange, repeat or cut their operand."""
 
 ADDS = frozenset({"add", "convert"})
+"""The opcodes of a sum with conversions."""
 
 REARRANGES = frozenset({"transpose", "reshape"})
+"""The opcodes of operators that rearrange all elements of their operand."""
 
 
 def is_map(graph: HloGraph, index: int) -> bool:
@@ -79,19 +86,19 @@ def is_map(graph: HloGraph, index: int) -> bool:
 
 
 def is_opaque(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation calls something that HLO knows only by name, without a rule."""
-    own = graph.program.equations[equation]
-    has_rule = own.is_kernel or own.batches is not None
+    """Whether an equation is a custom call without a sharding rule."""
+    traced = graph.program.equations[equation]
+    has_rule = traced.is_kernel or traced.batches is not None
     return "custom_call" in graph.opcodes[equation] and not has_rule
 
 
 def is_layout_change(graph: HloGraph, equation: int) -> bool:
-    """Whether an equation only transposes, reshapes or broadcasts its operand."""
+    """Whether an equation only rearranges, repeats or cuts its operand (`LAYOUT`)."""
     return graph.opcodes[equation] <= LAYOUT
 
 
 def interleaves(equation: Equation) -> bool:
-    """Whether an equation pads between elements."""
+    """Whether an equation pads between elements (interior padding)."""
     if equation.name != "pad":
         return False
     return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
@@ -105,24 +112,24 @@ def is_resampling(equation: Equation) -> bool:
 
 
 def repeats(program: Program, index: int) -> bool:
-    """Whether an equation repeats each element of an image along new dimensions, which a reshape
-    then joins to the others: the gradient of a mean or a sum over windows."""
+    """Whether an equation repeats each element of an image along inner dimensions that a reshape
+    then merges with others: the gradient of a mean or a sum over windows."""
     equation = program.equations[index]
     if equation.name != "broadcast_in_dim":
         return False
     params, (output,) = equation.jaxpr_eqn.params, equation.outputs
     shape, mapped = params["shape"], params["broadcast_dimensions"]
     sizes = dict(zip(mapped, equation.jaxpr_eqn.invars[0].aval.shape, strict=True))
-    grown = [d for d, size in enumerate(shape) if sizes.get(d, 1) < size]
+    grown = [dim for dim, size in enumerate(shape) if sizes.get(dim, 1) < size]
     if len(grown) < 2 or grown[0] == 0 or grown[-1] == len(shape) - 1:
         return False
-    readers = [program.equations[r] for r in program.readers[output]]
-    return bool(readers) and all(r.name == "reshape" for r in readers)
+    readers = [program.equations[reader] for reader in program.readers[output]]
+    return bool(readers) and all(reader.name == "reshape" for reader in readers)
 
 
 def sets_one_per_row(equation: Equation) -> bool:
-    """Whether an equation is a scatter of a single element into each row, as in the gradient of
-    `take_along_axis`. Each position is compared with the row's index."""
+    """Whether an equation adds a single element to each row by a scatter, as the gradient of
+    `take_along_axis` does. XLA compares each position with the row's index."""
     if equation.name != "scatter-add":
         return False
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
@@ -131,12 +138,14 @@ def sets_one_per_row(equation: Equation) -> bool:
 
 
 def is_of_matrices(graph: HloGraph, index: int | None) -> bool:
-    """Whether an equation is a matmul of one matrix with another, possibly for every element of a
-    batch. For other matmuls (heads of queries in groups) XLA:TPU chooses orders of dimensions in
-    which the last one is not the minor one."""
+    """Whether an equation multiplies two matrices, possibly for every element of a batch.
+
+    In other matmuls an operand has several dimensions of rows or columns, such as grouped heads of
+    queries. For these XLA:TPU chooses orders in which the last dimension is not the minor one.
+    """
     if index is None or graph.program.equations[index].name != "dot_general":
         return False
     equation = graph.program.equations[index].jaxpr_eqn
     _, batch = equation.params["dimension_numbers"]
-    ranks = [len(v.aval.shape) for v in equation.invars]
+    ranks = [len(operand.aval.shape) for operand in equation.invars]
     return ranks == [len(dimensions) + 2 for dimensions in batch]

@@ -1,4 +1,4 @@
-"""An `EquationInfo` for each traced equation, from the operators that it lowers to."""
+"""Builds the `EquationInfo` of each traced equation from the operators that it lowers to."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -19,20 +19,20 @@ from kiwi.hlo.rule import (
 )
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
-"""Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of `shard_map` have
-the layouts of its specs. Those of the other primitives are replicated."""
+"""Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of a `shard_map` have
+the layouts of its specs. Operands and results of the other primitives are replicated."""
 
 _GENERATORS = frozenset({"random_bits"})
-"""Equations that fill their result from a key. Any dimension of the result can be sharded, although
-the loop that XLA runs has no sharding rule."""
+"""Primitives that fill their result from a key. Any dimension of the result can be sharded,
+although the loop that XLA runs for them has no sharding rule."""
 
 
 def equation_infos(
     program: Program, operators: tuple[StableHloOp, ...], ssa_of_value: dict[int, int]
 ) -> tuple[EquationInfo, ...]:
-    """One `EquationInfo` per equation.
+    """Returns one `EquationInfo` per equation.
 
-    `ssa_of_value` maps a value index to the index of the tensor that it became.
+    `ssa_of_value`: value index → the index of the tensor (SSA value) to which the value lowers.
     """
     members: list[list[StableHloOp]] = [[] for _ in program.equations]
     for operator in operators:
@@ -53,19 +53,19 @@ def equation_infos(
 
 
 def _constants(program: Program) -> list[bool]:
-    """Which equations depend on no argument."""
+    """Returns, for each equation, whether it depends on no argument."""
     constant_value = [False] * len(program.values)
-    found = []
+    constants = []
     for equation in program.equations:
         is_constant = (
             not equation.has_effects
-            and not equation.is_border  # differs from one iteration to the next
-            and all(constant_value[v] for v in equation.reads)
+            and not equation.is_border  # Its result differs between iterations.
+            and all(constant_value[value] for value in equation.reads)
         )
-        found.append(is_constant)
+        constants.append(is_constant)
         for output in equation.outputs:
             constant_value[output] = is_constant
-    return found
+    return constants
 
 
 def _flops(equation: Equation, members: list[StableHloOp]) -> float:
@@ -88,7 +88,9 @@ def _rule(
         return _kernel_rule(equation, equation.kernel)
     if equation.batches is not None:
         return _kernel_rule(equation, equation.batches)
-    if equation.name in REGION_PRIMITIVES or any(program.values[v].is_extended for v in values):
+    if equation.name in REGION_PRIMITIVES or any(
+        program.values[value].is_extended for value in values
+    ):
         return _disconnected_rule(program, equation, results_blocked=True)
     if equation.is_border:
         return _border_rule(program, equation)
@@ -98,10 +100,14 @@ def _rule(
 def _disconnected_rule(
     program: Program, equation: Equation, *, results_blocked: bool
 ) -> ComposedRule:
-    """A rule with whole inputs. Results are whole too, or sharded freely."""
+    """Returns a rule in which operands and results share no factor.
+
+    Operands stay whole. `results_blocked`: whether results stay whole, too; otherwise every
+    dimension of a result can be sharded.
+    """
     composer = RuleComposer()
-    inputs = [program.values[v].shape for v in equation.reads]
-    outputs = [program.values[v].shape for v in equation.outputs]
+    inputs = [program.values[value].shape for value in equation.reads]
+    outputs = [program.values[value].shape for value in equation.outputs]
     composer.add(independent_rule(inputs, (), blocked=True), equation.reads, ())
     results = independent_rule((), outputs, blocked=results_blocked)
     composer.add(results, (), equation.outputs)
@@ -109,9 +115,14 @@ def _disconnected_rule(
 
 
 def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
-    """The kernel's own rule, without results that nothing reads."""
+    """Returns the kernel's own rule, without the results that nothing reads."""
     eqn = equation.jaxpr_eqn
-    rule = kernel.rule(*([v.aval.shape for v in vs] for vs in (eqn.invars, eqn.outvars)))
+    rule = kernel.rule(
+        *(
+            [variable.aval.shape for variable in variables]
+            for variables in (eqn.invars, eqn.outvars)
+        )
+    )
     operands = [i if isinstance(i, int) else None for i in equation.inputs]
     results = tuple(equation.kept(rule.results))
     composer = RuleComposer()
@@ -120,18 +131,25 @@ def _kernel_rule(equation: Equation, kernel: Kernel) -> ComposedRule:
 
 
 def _border_rule(program: Program, equation: Equation) -> ComposedRule:
-    """A rule for equal operand and result. The dimension of the iterations stays whole."""
+    """Returns the rule of a loop's border: operand and result are sharded alike, and the dimension
+    of the iterations stays whole."""
     (result,) = equation.outputs
-    # Beside its operands, a join reads which branch runs.
+    # The first operand of a join is the index of the branch that runs.
     case = equation.inputs[0] if equation.name == JOIN else None
-    shapes = [program.values[v].shape for v in (*equation.reads, result) if v != case]
+    shapes = [program.values[value].shape for value in (*equation.reads, result) if value != case]
     shape = min(shapes, key=len)
     stacked = max(shapes, key=len)
     length = stacked[0] if len(stacked) > len(shape) else 1
-    read, yielded = border_dims(equation.name, len(shape))
-    operands = tuple(() if v == case else tuple((f,) for f in read) for v in equation.reads)
+    operand_factors, result_factors = border_dims(equation.name, len(shape))
+    operands = tuple(
+        () if value == case else tuple((factor,) for factor in operand_factors)
+        for value in equation.reads
+    )
     rule = ShardingRule(
-        (length, *shape), operands, (tuple((f,) for f in yielded),), blocked=frozenset({0})
+        (length, *shape),
+        operands,
+        (tuple((factor,) for factor in result_factors),),
+        blocked=frozenset({0}),
     )
     composer = RuleComposer()
     composer.add(rule, equation.reads, equation.outputs)
@@ -141,22 +159,22 @@ def _border_rule(program: Program, equation: Equation) -> ComposedRule:
 def _joined_rule(
     program: Program, equation: Equation, members: list[StableHloOp], ssa_of_value: dict[int, int]
 ) -> ComposedRule:
-    """The rules of the equation's operators, joined.
+    """Returns the joint rule of the equation's operators.
 
-    Tensors that neither an operator of the equation nor an input provides are constants that
-    JAX shares between equations; they constrain nothing.
+    A tensor that neither an operator of the equation nor an input provides is a constant that JAX
+    shares between equations. Such tensors constrain nothing.
     """
     composer = RuleComposer()
-    keys: dict[int, Hashable] = {ssa_of_value[v]: v for v in reversed(equation.reads)}
+    keys: dict[int, Hashable] = {ssa_of_value[value]: value for value in reversed(equation.reads)}
     for op in members:
         operand_keys = [keys.get(i) for i in op.operands]
-        keys.update((r, ("ssa", r)) for r in op.results)
-        composer.add(op.rule, operand_keys, [keys[r] for r in op.results])
-    results = [keys.get(ssa_of_value[o]) for o in equation.outputs]
-    produced = {key for op in members for key in (keys[r] for r in op.results)}
+        keys.update((tensor, ("ssa", tensor)) for tensor in op.results)
+        composer.add(op.rule, operand_keys, [keys[tensor] for tensor in op.results])
+    results = [keys.get(ssa_of_value[result_value]) for result_value in equation.outputs]
+    produced = {key for op in members for key in (keys[tensor] for tensor in op.results)}
     for k, (output, key) in enumerate(zip(equation.outputs, results, strict=True)):
         if key not in produced:
-            # The result is an input as it is (a conversion to the same type) or shared.
+            # The result is an input (a conversion to the same type), or a shared constant.
             shape = program.values[output].shape
             results[k] = ("same", output)
             composer.add(elementwise_rule(shape, 1), [key], [results[k]])

@@ -1,21 +1,22 @@
-"""A function traced under a mesh, rewritten as if it had been traced without one.
+"""Removes meshes from a traced function, as if it had been traced without one.
 
 jax keeps the mesh of the context (`jax.set_mesh`) in the traced program: in the context of every
-equation, and in the types of values, whose shardings name the `AxisType.Explicit` axes that cut
-them. Equations over different meshes cannot be mixed, and Kiwi's own program is over the plan's
-mesh. So Kiwi removes the meshes, and turns the user's shardings into `sharding_constraint`s:
+equation, and in the types of values. The sharding of a type names the `AxisType.Explicit` axes that
+cut the value. Equations over different meshes cannot be mixed, and Kiwi's own program is over the
+plan's mesh. So Kiwi removes the meshes, and turns the user's shardings into `sharding_constraint`s:
 
 1. `out_sharding` of a matmul, a reshape, a sum, … constrains the result. An `out_sharding` that jax
-   adds while it differentiates does not: it repeats the type of an operand.
-2. `jax.sharding.reshard`, and `auto_axes` and `explicit_axes`, which consist of it, constrain their
-   result. The reshard of a cotangent constrains the incoming cotangent, as the gradient of
-   `with_sharding_constraint` does.
+   adds during differentiation constrains nothing, since it repeats the type of an operand.
+2. `jax.sharding.reshard` constrains its result. So do `auto_axes` and `explicit_axes`, which are
+   made of reshards. The reshard of a cotangent constrains the incoming cotangent, as the gradient
+   of `with_sharding_constraint` does.
 3. `in_shardings` and `out_shardings` of a `jax.jit` inside the function constrain its operands and
    results.
-4. If the type of an array cuts a dimension along no axis, the dimension is whole if all axes of the
-   mesh are Explicit. Otherwise XLA may cut it along the other axes, and it is left open.
+4. If no axis in an array's type cuts a dimension, the dimension stays whole on a mesh with only
+   Explicit axes. On other meshes XLA may cut the dimension along the other axes, and the constraint
+   leaves it open.
 
-In the body of a `shard_map` the axes that it makes manual stay.
+The axes that a `shard_map` makes manual stay in its body.
 """
 
 import functools
@@ -33,13 +34,13 @@ from kiwi.hlo.sharding_constraints import CONSTRAINT_PRIMITIVE, is_constraint
 _RESHARD = "reshard"
 
 _ASKED = ("out_sharding", "sharding")
-"""Parameters that state the sharding of an equation's result."""
+"""The parameters of equations that state the sharding of the result."""
 
 _JIT = frozenset({"jit", "pjit"})
 
 
 def without_meshes(closed: jex.ClosedJaxpr, *, follows: bool = True) -> jex.ClosedJaxpr:
-    """A traced function without the meshes that it was traced under.
+    """Returns a traced function without the meshes that it was traced under.
 
     - `follows`: whether the user's shardings become constraints. False leaves all of them out,
       including the function's own `with_sharding_constraint`s.
@@ -49,20 +50,26 @@ def without_meshes(closed: jex.ClosedJaxpr, *, follows: bool = True) -> jex.Clos
 
 
 def has_explicit_axes(mesh: Mesh | AbstractMesh) -> bool:
-    """Whether an axis of a mesh belongs to the types of arrays."""
+    """Whether a mesh has an axis of `AxisType.Explicit`, which the types of arrays name."""
     return AxisType.Explicit in mesh.axis_types
 
 
 def with_auto_axes(mesh: Any) -> Any:
-    """The same mesh, its Explicit axes left to the compiler."""
+    """Returns the same mesh with Auto axes in place of its Explicit ones."""
     if not has_explicit_axes(mesh):
         return mesh
-    types = [AxisType.Auto if t is AxisType.Explicit else t for t in mesh.axis_types]
+    types = [
+        AxisType.Auto if axis_type is AxisType.Explicit else axis_type
+        for axis_type in mesh.axis_types
+    ]
     return mesh.update(axis_types=tuple(types))
 
 
 def over_auto_axes(array: Any) -> Any:
-    """An array, or a tracer, whose type has no Explicit axes: the program is the same."""
+    """Returns an array or a tracer without Explicit axes in its type.
+
+    An array over Explicit axes is resharded to the same mesh with Auto axes.
+    """
     sharding = jax.typeof(array).sharding
     if not has_explicit_axes(sharding.mesh):
         return array
@@ -73,37 +80,38 @@ def over_auto_axes(array: Any) -> Any:
 
 
 def constrained_spec(sharding: NamedSharding, rank: int) -> PartitionSpec | None:
-    """The constraint of a sharding in Explicit axes on an array; None if there is none.
+    """Returns the spec by which a sharding over Explicit axes constrains an array of rank `rank`.
 
-    jax puts shardings over a mesh without axes into equations that it differentiates.
+    None if the sharding constrains nothing: all dimensions are open, or the mesh has no axes. jax
+    puts shardings over a mesh without axes into equations that it differentiates.
     """
     if sharding.mesh.empty:
         return None
     entries = [*sharding.spec, *[None] * (rank - len(sharding.spec))]
     if AxisType.Auto in sharding.mesh.axis_types:
-        entries = [PartitionSpec.UNCONSTRAINED if e is None else e for e in entries]
+        entries = [PartitionSpec.UNCONSTRAINED if axes is None else axes for axes in entries]
     if all(entry is PartitionSpec.UNCONSTRAINED for entry in entries):
         return None
     return PartitionSpec(*entries)
 
 
 class _Rewriter:
-    """Rewrites jaxprs from the outermost one on. A jaxpr without meshes stays the same object."""
+    """Rewrites a jaxpr and the jaxprs inside. A jaxpr without meshes stays the same object."""
 
     def __init__(self, follows: bool) -> None:
         self._follows = follows
-        # The key holds the jaxpr, so that its id is not given to another one.
+        # The value holds the old jaxpr, so that no other jaxpr gets its id.
         self._known: dict[tuple[int, bool, bool], tuple[jex.Jaxpr, jex.Jaxpr]] = {}
 
     def closed(self, closed: jex.ClosedJaxpr, scope: str) -> jex.ClosedJaxpr:
-        """A jaxpr with its constants; `scope`: the name scopes of the calls around."""
+        """Returns a rewritten closed jaxpr. `scope`: the name scopes of the calls around."""
         jaxpr = self.jaxpr(closed.jaxpr, scope)
         constants = [_over_auto_axes(constant) for constant in closed.consts]
-        changed = any(a is not b for a, b in zip(constants, closed.consts, strict=True))
+        changed = any(new is not old for new, old in zip(constants, closed.consts, strict=True))
         return jex.ClosedJaxpr(jaxpr, constants) if changed or jaxpr is not closed.jaxpr else closed
 
     def jaxpr(self, jaxpr: jex.Jaxpr, scope: str) -> jex.Jaxpr:
-        """A jaxpr. The scope tells its backward pass from its forward pass."""
+        """Returns a rewritten jaxpr. Its scope distinguishes backward pass and forward pass."""
         key = (id(jaxpr), _is_transposed(scope), "rematted" in scope)
         if key not in self._known:
             self._known[key] = (jaxpr, _OneJaxpr(self, jaxpr, scope).rewritten())
@@ -129,10 +137,10 @@ class _OneJaxpr:
 
     def rewritten(self) -> jex.Jaxpr:
         old = self._jaxpr
-        constvars = [self._bound(v) for v in old.constvars]
-        invars = [self._bound(v) for v in old.invars]
+        constvars = [self._bound(variable) for variable in old.constvars]
+        invars = [self._bound(variable) for variable in old.invars]
         eqns = [new for eqn in old.eqns for new in self._equations(eqn)]
-        outvars = [self._read(v) for v in old.outvars]
+        outvars = [self._read(variable) for variable in old.outvars]
         lists = (constvars, invars, eqns, outvars)
         before = (old.constvars, old.invars, old.eqns, old.outvars)
         if all(_same(new, was) for new, was in zip(lists, before, strict=True)):
@@ -154,7 +162,7 @@ class _OneJaxpr:
         return atom if aval is atom.aval else jax_internals.literal_of_type(atom, aval)
 
     def _equations(self, eqn: Any) -> Iterator[Any]:
-        """The new equations for one equation of the old jaxpr."""
+        """Yields the new equations for one equation of the old jaxpr."""
         stack = join_scopes(self._scope, str(eqn.source_info.name_stack))
         name = eqn.primitive.name
         if name == _RESHARD:
@@ -168,34 +176,37 @@ class _OneJaxpr:
             yield from self._plain(eqn, name, stack)
 
     def _plain(self, eqn: Any, name: str, stack: str) -> Iterator[Any]:
-        """The equation itself, with constraints on its operands and results."""
+        """Yields the equation without its mesh, and the constraints on its operands and results."""
         operands, results = _asked_of(eqn, name, stack) if self._rewriter.follows else ({}, {})
-        invars = [self._read(v) for v in eqn.invars]
-        for position, asked in operands.items():
-            constraint = _constraint(eqn, invars[position], asked)
+        invars = [self._read(variable) for variable in eqn.invars]
+        for position, sharding in operands.items():
+            constraint = _constraint(eqn, invars[position], sharding)
             if constraint is not None:
                 invars[position] = constraint.outvars[0]
                 yield constraint
-        outvars = [self._bound(v) for v in eqn.outvars]
-        behind = []
-        for position, asked in results.items():
+        outvars = [self._bound(variable) for variable in eqn.outvars]
+        result_constraints = []
+        for position, sharding in results.items():
             inner = jex.Var(outvars[position].aval)
-            constraint = _constraint(eqn, inner, asked, outvars[position])
+            constraint = _constraint(eqn, inner, sharding, outvars[position])
             if constraint is not None:
                 outvars[position] = inner
-                behind.append(constraint)
+                result_constraints.append(constraint)
         params = self._params(eqn.params, name, stack)
         mesh = jax_internals.equation_mesh(eqn)
         context = jax_internals.equation_context(eqn.ctx, _target(mesh))
-        kept = _same(invars, eqn.invars) and _same(outvars, eqn.outvars)
-        if kept and params is eqn.params and context is eqn.ctx:
+        is_unchanged = _same(invars, eqn.invars) and _same(outvars, eqn.outvars)
+        if is_unchanged and params is eqn.params and context is eqn.ctx:
             yield eqn
         else:
             yield eqn.replace(invars=invars, outvars=outvars, params=params, ctx=context)
-        yield from behind
+        yield from result_constraints
 
     def _constrained(self, eqn: Any, asked: NamedSharding | None) -> Iterator[Any]:
-        """A constraint of an equation's only operand, which is also its result."""
+        """Yields a constraint in place of an equation with one operand and one result.
+
+        If nothing is to be constrained, the result becomes another name of the operand.
+        """
         (result,) = eqn.outvars
         operand = self._read(eqn.invars[0])
         constraint = None
@@ -209,17 +220,17 @@ class _OneJaxpr:
         yield constraint
 
     def _alias(self, eqn: Any) -> None:
-        """The equation's result is its operand."""
+        """Makes the equation's result another name of its operand."""
         self._atoms[eqn.outvars[0]] = self._read(eqn.invars[0])
 
     def _params(self, params: Mapping[str, Any], name: str, stack: str) -> Mapping[str, Any]:
-        found = {key: self._param(value, stack) for key, value in params.items()}
+        new_params = {key: self._param(value, stack) for key, value in params.items()}
         for key in _ASKED if name != CONSTRAINT_PRIMITIVE else ():
-            if isinstance(found.get(key), NamedSharding):
-                found[key] = None
+            if isinstance(new_params.get(key), NamedSharding):
+                new_params[key] = None
         if name == "shard_map":
-            found["mesh"] = _of_no_devices(params["mesh"])
-        return params if all(found[key] is params[key] for key in params) else found
+            new_params["mesh"] = _of_no_devices(params["mesh"])
+        return params if all(new_params[key] is params[key] for key in params) else new_params
 
     def _param(self, value: Any, stack: str) -> Any:
         if isinstance(value, jex.ClosedJaxpr):
@@ -240,34 +251,42 @@ _DST = "dst_sharding"
 
 
 def _same(new: Sequence[Any], old: Sequence[Any]) -> bool:
-    return len(new) == len(old) and all(a is b for a, b in zip(new, old, strict=True))
+    return len(new) == len(old) and all(
+        new_item is old_item for new_item, old_item in zip(new, old, strict=True)
+    )
 
 
 def _is_transposed(stack: str) -> bool:
-    """Whether an equation belongs to the backward pass and does not repeat the forward pass."""
+    """Whether a name stack is in the backward pass, and not in a recomputation of the forward
+    pass."""
     return "transpose(" in stack and "rematted_computation" not in stack
 
 
 def _is_explicit(atom: Any) -> bool:
-    """Whether the type of an operand names axes that cut it."""
+    """Whether an operand's type names axes that cut the operand."""
     sharding = getattr(atom.aval, "sharding", None)
     return sharding is not None and any(entry is not None for entry in sharding.spec)
 
 
 def _merged(eqn: Any) -> NamedSharding:
-    """The full sharding of a constraint on a mesh with Auto and Explicit axes. The constraint names
-    the Auto axes, the operand's type the Explicit ones."""
-    asked, typed = eqn.params["sharding"], eqn.invars[0].aval.sharding.spec
-    own = [*asked.spec, *[None] * (len(typed) - len(asked.spec))]
+    """Returns the full sharding of a constraint on a mesh with Auto and Explicit axes.
+
+    The constraint names the Auto axes, and the operand's type names the Explicit ones.
+    """
+    sharding, typed = eqn.params["sharding"], eqn.invars[0].aval.sharding.spec
+    auto_entries = [*sharding.spec, *[None] * (len(typed) - len(sharding.spec))]
     entries = []
-    for mine, given in zip(own, typed, strict=True):
-        named = (*_names(given), *_names(mine))
-        entries.append(named or mine)
-    return NamedSharding(with_auto_axes(asked.mesh.abstract_mesh), PartitionSpec(*entries))
+    for auto_entry, explicit_entry in zip(auto_entries, typed, strict=True):
+        named = (*_names(explicit_entry), *_names(auto_entry))
+        entries.append(named or auto_entry)
+    return NamedSharding(with_auto_axes(sharding.mesh.abstract_mesh), PartitionSpec(*entries))
 
 
 def _typed(given: NamedSharding, atom: Any) -> NamedSharding | None:
-    """The sharding in an array's type, in the form of a constraint."""
+    """Returns the constraint on an array for the sharding `given`; None if it constrains nothing.
+
+    The mesh of the constraint has Auto axes in place of Explicit ones.
+    """
     spec = constrained_spec(given, len(atom.aval.shape))
     # UNCONSTRAINED exists on meshes with Auto axes only.
     return None if spec is None else NamedSharding(with_auto_axes(given.mesh), spec)
@@ -282,30 +301,38 @@ def _names(entry: Any) -> tuple[str, ...]:
 def _asked_of(
     eqn: Any, name: str, stack: str
 ) -> tuple[dict[int, NamedSharding], dict[int, NamedSharding]]:
-    """The shardings that an equation asks for its operands and results, by position."""
+    """Returns the shardings that an equation states for its operands and its results, each by
+    position."""
     if name in _JIT:
         sides = (eqn.params.get("in_shardings", ()), eqn.params.get("out_shardings", ()))
         operands, results = (
-            {k: s for k, s in enumerate(side) if isinstance(s, NamedSharding)} for side in sides
+            {k: sharding for k, sharding in enumerate(side) if isinstance(sharding, NamedSharding)}
+            for side in sides
         )
         return operands, results
-    given = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
-    # A result computed from scalars lies as its readers want it.
-    reads_array = any(getattr(v.aval, "shape", ()) for v in eqn.invars)
-    if not isinstance(given, NamedSharding) or name == CONSTRAINT_PRIMITIVE:
+    stated = next((eqn.params[key] for key in _ASKED if eqn.params.get(key) is not None), None)
+    # The readers of a result that is computed from scalars decide its layout.
+    reads_array = any(getattr(variable.aval, "shape", ()) for variable in eqn.invars)
+    if not isinstance(stated, NamedSharding) or name == CONSTRAINT_PRIMITIVE:
         return {}, {}
     if not reads_array or _is_transposed(stack):
         return {}, {}
-    typed = _typed(given, eqn.outvars[0])
+    typed = _typed(stated, eqn.outvars[0])
     return {}, {} if typed is None else {0: typed}
 
 
 def _constraint(
     eqn: Any, operand: Any, asked: NamedSharding | None, result: Any | None = None
 ) -> Any | None:
-    """A `sharding_constraint` at the line of an equation; None if it asks for nothing."""
-    inside = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
-    if asked is None or inside or not operand.aval.shape:
+    """Returns a `sharding_constraint` of `operand` with the source line of an equation.
+
+    None if there is nothing to constrain: no sharding, a scalar, a literal, an unread result, or an
+    equation in the body of a `shard_map`.
+
+    - `result`: the variable of the constraint's result; None makes a new one.
+    """
+    is_manual = AxisType.Manual in jax_internals.equation_mesh(eqn).axis_types
+    if asked is None or is_manual or not operand.aval.shape:
         return None
     if isinstance(operand, jex.Literal) or isinstance(result, jex.DropVar):
         return None
@@ -325,7 +352,8 @@ def _constraint_of(aval: Any, sharding: NamedSharding) -> Any:
 
 
 def _with_plain_mesh(sharding: NamedSharding) -> NamedSharding:
-    """The same sharding, its Explicit axes left to the compiler."""
+    """Returns the same sharding over a mesh without Explicit axes. A concrete mesh without them
+    stays."""
     if isinstance(sharding.mesh, Mesh) and not has_explicit_axes(sharding.mesh):
         return sharding
     mesh = _of_no_devices(sharding.mesh)
@@ -335,7 +363,11 @@ def _with_plain_mesh(sharding: NamedSharding) -> NamedSharding:
 
 
 def _target(mesh: AbstractMesh) -> AbstractMesh:
-    """The part of a mesh that stays: its manual axes, with the others left to the compiler."""
+    """Returns the mesh that replaces a mesh in types and contexts.
+
+    A mesh with manual axes keeps them, and gets Auto axes in place of Explicit ones. Any other mesh
+    is replaced by an empty one.
+    """
     if AxisType.Manual not in mesh.axis_types:
         return mesh if mesh.empty else _NO_MESH
     return _of_no_devices(with_auto_axes(mesh))
@@ -345,8 +377,10 @@ _NO_MESH = AbstractMesh((), ())
 
 
 def _of_no_devices(mesh: Mesh | AbstractMesh) -> AbstractMesh:
-    """A mesh with Auto axes, without devices and their kind: the program that names it may be
-    planned for other devices."""
+    """Returns the abstract mesh of a mesh, with Auto axes in place of Explicit ones.
+
+    The result names no devices and no kind of device, since the program may be planned for others.
+    """
     auto = with_auto_axes(mesh)
     if isinstance(auto, AbstractMesh) and auto.abstract_device is None:
         return auto
@@ -354,7 +388,7 @@ def _of_no_devices(mesh: Mesh | AbstractMesh) -> AbstractMesh:
 
 
 def _without_axes(aval: Any) -> Any:
-    """A type without the mesh that it was traced under; anything else as it is."""
+    """Returns a type without the mesh that it was traced under. Other objects stay as they are."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     if mesh is None or mesh.empty:
         return aval
@@ -364,7 +398,7 @@ def _without_axes(aval: Any) -> Any:
 
 
 def _over_auto_axes(constant: Any) -> Any:
-    """A captured array whose type has no Explicit axes; it stays on its devices."""
+    """Returns a captured array without Explicit axes in its type, on the same devices."""
     sharding = getattr(constant, "sharding", None)
     if not isinstance(sharding, NamedSharding) or not has_explicit_axes(sharding.mesh):
         return constant

@@ -1,4 +1,4 @@
-"""Building large graphs without stops for the garbage collector."""
+"""A pause of Python's garbage collector, for building large graphs."""
 
 import gc
 from collections.abc import Iterator
@@ -7,11 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Inside this context, Python's cyclic garbage collection is paused. It is also a decorator of
-    functions.
+    """Inside this context manager, Python's cyclic garbage collection is paused.
 
-    The collector scans all objects again and again as their number grows. The graphs built here
-    have no cycles.
+    The context manager is also a decorator of functions. The collector would scan all objects again
+    and again as their number grows. The graphs built here have no cycles.
     """
     was_enabled = gc.isenabled()
     gc.disable()

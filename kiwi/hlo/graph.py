@@ -21,9 +21,9 @@ class Phase(enum.Enum):
 class StableHloOp:
     """One StableHLO operator.
 
-    `operands` and `results` are indices of tensors (SSA values) of the graph; `equation` is
-    the index of the traced equation it comes from; `flops` counts the whole, unsharded
-    operator, a multiply-add as two.
+    - `operands`, `results`: indices of tensors (SSA values) of the graph.
+    - `equation`: the index of the equation that lowers to the operator.
+    - `flops`: the work of the whole, unsharded operator. A multiply-add counts as two.
     """
 
     index: int
@@ -48,9 +48,10 @@ class EquationInfo:
     """One traced equation with its operators, their joint sharding rule and their work.
 
     - `operators`: indices into `HloGraph.operators`.
-    - `rule`: the joined rule of the operators, with reads by value index.
-    - `is_constant`: it depends on no argument.
-    - `is_region`: it runs a region (`scan`, `while`, ...) and is planned whole.
+    - `rule`: the joint rule of the operators. The keys of its reads are value indices.
+    - `is_constant`: whether the equation depends on no argument.
+    - `is_region`: whether the equation runs a region (`scan`, `while`, ...) and is planned whole.
+    - `flops`: the work of the whole, unsharded equation. A multiply-add counts as two.
     """
 
     index: int
@@ -66,6 +67,8 @@ class EquationInfo:
 class HloGraph:
     """A program together with the StableHLO operators that it lowers to.
 
+    - `tensors`: the SSA values of the lowered program, by index.
+    - `equations`: one entry for each equation of the program.
     - `simplification`: what the compiler makes of matmuls before it fuses.
     """
 
@@ -77,7 +80,7 @@ class HloGraph:
 
     @functools.cached_property
     def opcodes(self) -> tuple[frozenset[str], ...]:
-        """For each equation the opcodes of its operators, as XLA simplifies them."""
+        """For each equation, the opcodes of its operators, as XLA simplifies them."""
         return tuple(
             frozenset(self._opcode(self.operators[i]) for i in info.operators)
             for info in self.equations
@@ -97,8 +100,11 @@ class HloGraph:
         return self.equations[equation].phase
 
     def opcode_of(self, equation: int) -> str:
-        """The opcode of the equation's costliest operator."""
-        members, own = self.equations[equation].operators, self.program.equations[equation]
-        if not members or own.is_border or own.is_transfer:
-            return own.name
+        """The opcode of an equation's costliest operator.
+
+        Borders of loops, transfers, and equations without operators yield their primitive's name.
+        """
+        members, traced = self.equations[equation].operators, self.program.equations[equation]
+        if not members or traced.is_border or traced.is_transfer:
+            return traced.name
         return max((self.operators[i] for i in members), key=lambda op: (op.flops, op.index)).opcode

@@ -1,10 +1,10 @@
 """The work of a Pallas kernel over its grid.
 
-A kernel skips blocks: if a causal mask leaves nothing of a block, `pl.when` does not run its
-branch, or a loop ends earlier. The kernel determines these blocks by integers that it computes from
-its place in the grid. Here they are computed for all places at once. Each branch counts as often as
-it runs, each loop as often as its body does. Conditions on data are unknown: such a conditional
-counts its costliest branch, such a loop the trips that `work_of` assumes.
+A kernel skips blocks: if a causal mask covers a block, `pl.when` does not run its branch, or a loop
+ends earlier. The kernel determines these blocks by integers that it computes from its place in the
+grid. This module computes the integers for all places at once. A branch counts as often as it runs,
+and a loop as often as its body runs. Conditions on data are unknown. A conditional on data counts
+its costliest branch, and a loop on data the trips that `work_of` assumes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,8 @@ from jax.extend import core as jex
 from kiwi.hlo.trips import step_of_carry
 
 Known = Mapping[Any, np.ndarray]
-"""By variable, its integers in each place, in shapes that the grid broadcasts to."""
+"""By scalar variable, an array of its integers in all places of the grid. The array's shape
+broadcasts to the grid."""
 
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "add": np.add,
@@ -40,16 +41,17 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "sign": np.sign,
     "sub": np.subtract,
 }
-"""Primitives of integers and their functions; `div` rounds towards zero."""
+"""By primitive, its function on integers in NumPy. `div` rounds towards zero."""
 
 _SAME = frozenset({"convert_element_type", "copy", "squeeze", "broadcast_in_dim", "reshape"})
-"""Primitives that leave an integer as it is."""
+"""Primitives that return an integer unchanged."""
 
 
 def kernel_work(eqn: Any, work_of: Callable[[Any], float]) -> float:
-    """The work of all places in the grid of a traced `pallas_call`.
+    """Returns the work of a traced `pallas_call` in all places of its grid, in the unit of
+    `work_of`.
 
-    `work_of`: the work of an equation about which nothing is known.
+    `work_of`: returns the work of one run of an equation about which nothing is known.
     """
     grid = tuple(n if isinstance(n, int) else 1 for n in eqn.params["grid_mapping"].grid)
     body = eqn.params["jaxpr"]
@@ -65,14 +67,18 @@ class _Walk:
         self._work_of = work_of
 
     def of(self, jaxpr: Any, known: Known) -> tuple[Any, Known]:
-        """The work of a jaxpr in each place, and the known values of its variables."""
+        """Returns the work of a jaxpr in each place, and the known values of its variables.
+
+        `known`: the known values of its operands.
+        """
         variables, work = dict(known), np.float64(0)
         for eqn in jaxpr.eqns:
             work = work + self._equation(eqn, variables)
         return work, variables
 
     def _equation(self, eqn: Any, variables: dict[Any, np.ndarray]) -> Any:
-        """The work of an equation; notes its results if they are known."""
+        """Returns the work of an equation in each place, and adds its known results to
+        `variables`."""
         name = eqn.primitive.name
         if name == "cond":
             return self._conditional(eqn, variables)
@@ -82,12 +88,12 @@ class _Walk:
             body, constants = eqn.params["jaxpr"].jaxpr, eqn.params.get("num_consts", 0)
             passed = self._passed(eqn.invars[:constants], body.invars[:constants], variables)
             return eqn.params["length"] * self.of(body, passed)[0]
-        regions = [getattr(r, "jaxpr", r) for r in jex.jaxprs_in_params(eqn.params)]
+        regions = [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
         if len(regions) == 1 and len(regions[0].invars) == len(eqn.invars):
             passed = self._passed(eqn.invars, regions[0].invars, variables)
-            work, inside = self.of(regions[0], passed)
+            work, inner_values = self.of(regions[0], passed)
             for outer, inner in zip(eqn.outvars, regions[0].outvars, strict=False):
-                self._note(outer, self._value(inner, inside), variables)
+                self._note(outer, self._value(inner, inner_values), variables)
             return work
         if len(eqn.outvars) == 1:
             self._note(eqn.outvars[0], self._result(eqn, variables), variables)
@@ -107,15 +113,15 @@ class _Walk:
         trips = self._trips(eqn, variables)
         if trips is None:
             return self._work_of(eqn)
-        first, behind = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+        cond_count, body_count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         body = eqn.params["body_jaxpr"].jaxpr
-        constants = eqn.invars[first : first + behind]
-        passed = self._passed(constants, body.invars[:behind], variables)
+        constants = eqn.invars[cond_count : cond_count + body_count]
+        passed = self._passed(constants, body.invars[:body_count], variables)
         return trips * self.of(body, passed)[0]
 
     def _trips(self, eqn: Any, variables: Known) -> Any:
-        """The number of iterations of a loop that counts by ones up to a known limit; None for
-        others."""
+        """Returns, for each place, the number of iterations of a `while` that counts by ones up to
+        a known limit; None for other loops."""
         condition, constants = eqn.params["cond_jaxpr"].jaxpr, eqn.params["cond_nconsts"]
         if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
             return None
@@ -136,7 +142,7 @@ class _Walk:
         name = eqn.primitive.name
         if name == "program_id":
             axis = eqn.params["axis"]
-            shape = [n if d == axis else 1 for d, n in enumerate(self._grid)]
+            shape = [n if dim == axis else 1 for dim, n in enumerate(self._grid)]
             return np.arange(self._grid[axis]).reshape(shape)
         if name == "num_programs":
             return np.asarray(self._grid[eqn.params["axis"]])
@@ -148,7 +154,7 @@ class _Walk:
         return _OPERATORS[name](*operands) if name in _OPERATORS else None
 
     def _passed(self, atoms: Sequence[Any], names: Sequence[Any], variables: Known) -> Known:
-        """The known values of operands, by the names that a region has for them."""
+        """Returns the known values of operands (`atoms`), by the region's variables (`names`)."""
         pairs = [
             (name, self._value(atom, variables)) for atom, name in zip(atoms, names, strict=True)
         ]
@@ -163,7 +169,8 @@ class _Walk:
     def _note(
         self, variable: Any, value: np.ndarray | None, variables: dict[Any, np.ndarray]
     ) -> None:
-        """Stores the value of a scalar. Arrays are left out: shapes here are those of the grid."""
+        """Adds the value of a scalar to `variables`. Arrays are left out, since the shape of a
+        known value means places of the grid."""
         is_scalar = getattr(variable.aval, "shape", None) == ()
         if value is not None and is_scalar and not isinstance(variable, jex.DropVar):
             variables[variable] = value

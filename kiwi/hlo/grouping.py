@@ -1,4 +1,4 @@
-"""Groups equations into units, and orders the units as they run."""
+"""Groups equations into units, and puts the units in the order in which they run."""
 
 import heapq
 from collections import Counter
@@ -24,30 +24,38 @@ def build_units(
     donated_arguments: frozenset[int] = frozenset(),
     fusion: Fusion = NO_FUSION,
 ) -> UnitGraph:
-    """Groups equations into units, in program order, except that updates run as soon as they can.
-    Each loop's units are contiguous.
+    """Groups equations into units, and returns the units in execution order.
 
     - `donated_arguments`: as in `UnitGraph`.
     - `fusion`: what the compiler computes inside other kernels.
 
-    XLA's schedulers place an optimizer update where it frees the gradient; tracing puts all of them
-    at the end. A unit that may write over the result just computed precedes all updates: only the
-    next unit can (`kiwi.memory.live_ranges`, rule 4). Fetches from host memory stand just before
-    their first reader, and so do units that `kiwi.hlo.delayed_units` can move there.
+    Units are in program order, with three exceptions:
+
+    - Optimizer updates run as soon as they can. Tracing puts all updates at the end. XLA's
+      schedulers place an update where it frees the gradient. A unit that may write over the result
+      just computed still precedes all updates, since only the next unit may write over that result
+      (`kiwi.memory.live_ranges`, rule 4).
+    - Fetches from host memory stand just before their first reader.
+    - So do units that `kiwi.hlo.delayed_units` can move there.
+
+    The units of each loop are contiguous.
     """
     if graph.simplification != fusion.simplification:
         graph = replace(graph, simplification=fusion.simplification)
     roots = [index for index, is_root in enumerate(materialised(graph, fusion)) if is_root]
-    found = regroup(graph, roots, donated_arguments)
-    ordered = _numbered(found.units[draft] for draft in _Ordering(found).of(None))
-    return replace(found, units=_numbered(delay_to_first_reader(replace(found, units=ordered))))
+    drafts = regroup(graph, roots, donated_arguments)
+    ordered = _numbered(drafts.units[draft] for draft in _Ordering(drafts).of(None))
+    return replace(drafts, units=_numbered(delay_to_first_reader(replace(drafts, units=ordered))))
 
 
 def regroup(
     graph: HloGraph, roots: Sequence[int], donated_arguments: frozenset[int] = frozenset()
 ) -> UnitGraph:
-    """The units whose materialised equations are `roots`, in that order, for a plan made when other
-    rules grouped equations."""
+    """Returns the units whose materialised equations are `roots`, in the order of `roots`.
+
+    A saved plan may have been made when other rules grouped equations. Its units are regrouped by
+    their roots.
+    """
     is_root = [False] * len(graph.program.equations)
     for root in roots:
         is_root[root] = True
@@ -60,9 +68,9 @@ def _numbered(units: Iterable[Unit]) -> tuple[Unit, ...]:
 
 
 def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
-    """The unit of a materialised equation, not yet numbered."""
+    """Returns the unit of a materialised equation. Its index is a preliminary one."""
     equations, reads = chain(graph, is_materialised, root)
-    own = graph.program.equations[root]
+    root_equation = graph.program.equations[root]
     composer = RuleComposer()
     for index in equations:
         equation, rule = graph.program.equations[index], graph.equations[index].rule
@@ -70,8 +78,8 @@ def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
     phase = graph.phase_of(root)
     may_recompute = (
         phase is Phase.FORWARD
-        and bool(own.outputs)
-        and not own.is_border
+        and bool(root_equation.outputs)
+        and not root_equation.is_border
         and all(graph.program.equations[i].may_repeat for i in equations)
         and not any(is_opaque(graph, i) for i in equations)
     )
@@ -79,16 +87,20 @@ def _unit(graph: HloGraph, is_materialised: Sequence[bool], root: int) -> Unit:
         root,
         tuple(equations),
         tuple(reads),
-        own.outputs,
-        composer.compose(own.outputs),
+        root_equation.outputs,
+        composer.compose(root_equation.outputs),
         phase,
         may_recompute,
-        own.loop,
+        root_equation.loop,
     )
 
 
 class _Ordering:
-    """The order of the units of one loop body, or of the step; an inner loop counts as one unit."""
+    """Orders the units of the step, and those of each loop's body, by priority.
+
+    An item of an order is a unit, or an inner loop with all its units. A *draft* is a unit before
+    the order is known, by its index in program order.
+    """
 
     def __init__(self, drafts: UnitGraph) -> None:
         self._graph = drafts.graph
@@ -100,18 +112,25 @@ class _Ordering:
             for draft in drafts.units
             if drafts.graph.program.equations[draft.root].name == FETCH
             for output in draft.outputs
-            if draft.loop in (None, *(drafts.units[r].loop for r in drafts.readers[output]))
+            if draft.loop
+            in (None, *(drafts.units[reader].loop for reader in drafts.readers[output]))
         }
         self._fetches = frozenset(self._unfetched.values())
 
     def of(self, loop: int | None) -> list[int]:
-        """Draft numbers in execution order."""
+        """Returns the drafts of a loop, or of the step for None, in execution order."""
         members = self._members(loop)
-        item_of = {draft: item for item, inside in members.items() for draft in inside}
+        item_of = {draft: item for item, drafts in members.items() for draft in drafts}
         sorter = TopologicalSorter(
             {
-                item: {item_of[w] for d in inside for w in self._waits[d] if w in item_of} - {item}
-                for item, inside in members.items()
+                item: {
+                    item_of[leader]
+                    for member in drafts
+                    for leader in self._waits[member]
+                    if leader in item_of
+                }
+                - {item}
+                for item, drafts in members.items()
             }
         )
         sorter.prepare()
@@ -133,21 +152,23 @@ class _Ordering:
         return ordered
 
     def _members(self, loop: int | None) -> dict[int, list[int]]:
-        """First unit → units: one item for each unit of the body, and one for each inner loop."""
+        """Returns the items of a loop's body: first draft of the item → all its drafts. Fetches
+        are left out, since `_run` puts them before their readers."""
         around = self._graph.program.loops_around
         depth = len(around(loop))
         items: dict[int | None, int] = {}
-        found: dict[int, list[int]] = {}
+        units_of_item: dict[int, list[int]] = {}
         for number, draft in enumerate(self._drafts):
             chain = around(draft.loop)
             if chain[:depth] != around(loop) or number in self._fetches:
                 continue
             item = number if len(chain) == depth else items.setdefault(chain[depth], number)
-            found.setdefault(item, []).append(number)
-        return found
+            units_of_item.setdefault(item, []).append(number)
+        return units_of_item
 
     def _run(self, inside: list[int], loop: int | None, ordered: list[int]) -> None:
-        """Appends a unit, or all units of an inner loop in order, after the fetches for them."""
+        """Appends the drafts of an item to `ordered`: the fetches that it reads, then the unit, or
+        the units of the inner loop in execution order."""
         keys = ((loop, value) for number in inside for value in self._drafts[number].reads)
         ordered += [self._unfetched.pop(key) for key in keys if key in self._unfetched]
         around = self._graph.program.loops_around
@@ -159,12 +180,12 @@ class _Ordering:
         self._unread.subtract(self._drafts[inside[0]].reads)
 
     def _is_late(self, inside: list[int]) -> bool:
-        """Whether anything except updates can run. Updates run as soon as they can."""
-        return {self._drafts[d].phase for d in inside} != {Phase.UPDATE}
+        """Whether an item has units of another phase than the update. Updates take precedence."""
+        return {self._drafts[draft].phase for draft in inside} != {Phase.UPDATE}
 
     def _continues(self, inside: list[int], following: list[int]) -> bool:
-        """Whether the next unit may write over the result of the other, which nothing else reads
-        any more."""
+        """Whether `following` is a unit that may write over the result of the unit `inside`, which
+        no other unit still reads."""
         if len(inside) > 1 or len(following) > 1:
             return False
         unit, reader = self._drafts[inside[0]], self._drafts[following[0]]
@@ -177,19 +198,22 @@ class _Ordering:
 
 
 def _dependencies(drafts: UnitGraph) -> list[set[int]]:
-    """For each draft, the earlier drafts that it must follow.
+    """Returns, for each draft, the earlier drafts that it must follow.
 
-    These are the producers of its operands; if it overwrites a donated argument, the earlier
-    readers of that argument; and if it has effects, the last draft before it that has effects.
+    A draft follows the producers of its operands. If it overwrites a donated argument, it follows
+    the earlier readers of that argument. If it has side effects, it follows the last draft before
+    it with side effects.
     """
     producer, aliased = drafts.producer, drafts.aliased_results
     waits = []
     effects: list[int] = []
     for draft in drafts.units:
-        leaders = {producer[v] for v in draft.reads if v in producer}
-        overwritten = [aliased[o] for o in draft.outputs if o in aliased]
-        readers = (r for a in overwritten for r in drafts.readers.get(a, ()))
-        leaders.update(r for r in readers if r < draft.index)
+        leaders = {producer[value] for value in draft.reads if value in producer}
+        overwritten = [aliased[output] for output in draft.outputs if output in aliased]
+        readers = (
+            reader for argument in overwritten for reader in drafts.readers.get(argument, ())
+        )
+        leaders.update(reader for reader in readers if reader < draft.index)
         if drafts.graph.program.equations[draft.root].has_effects:
             leaders.update(effects[-1:])
             effects.append(draft.index)

@@ -1,9 +1,9 @@
 """`kiwi.hint`: pins the layout or the residency of a value inside the user's function.
 
-A hint is an identity with a primitive of its own, so that the traced program contains it. It lowers
-to nothing: a program compiles to the same instructions with and without its hints.
+A hint is an identity with a primitive of its own, so that the jaxpr contains the hint. It lowers to
+nothing: a program compiles to the same instructions with and without its hints.
 
-1. A hint does not pin the cotangent of its value; a hint on the gradient does.
+1. A hint does not pin the cotangent of its value. A hint on the gradient does.
 2. `jax.vmap` leaves the new dimension open, and the hint pins the others.
 3. Tracing removes the hint from the program and records it at the value (`Program.hints`).
 """
@@ -26,7 +26,7 @@ HINT_PRIMITIVE = "kiwi_hint"
 
 @dataclass(frozen=True)
 class Hint:
-    """The arguments of one `hint`."""
+    """The arguments of one call of `hint`, apart from the array."""
 
     sharding: PartitionSpec | None = None
     keep: bool = False
@@ -36,7 +36,7 @@ class Hint:
 
     @property
     def pins(self) -> bool:
-        """Whether the hint restricts a plan; a name alone does not."""
+        """Whether the hint restricts a plan. A name alone does not."""
         has_residency = self.keep or self.recompute or self.offload is not None
         return self.sharding is not None or has_residency
 
@@ -50,7 +50,7 @@ class PlacedHint:
 
     @property
     def label(self) -> str:
-        """The hint's name in notes and errors."""
+        """The text that stands for the hint in notes and errors: its name and its source line."""
         name = f" {self.hint.name!r}" if self.hint.name else ""
         line = f" at {self.source_line}" if self.source_line else ""
         return f"hint{name}{line}"
@@ -65,27 +65,28 @@ def hint(
     name: str | None = None,
     offload: bool | None = None,
 ) -> Any:
-    """Returns `x`, and tells Kiwi how a plan has to treat it.
+    """Returns `x`, and tells Kiwi how a plan has to treat each array of `x`.
 
-    Works with and without Kiwi, under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`, and
-    costs nothing in the compiled program.
+    A hint works with and without Kiwi, under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan`.
+    It costs nothing in the compiled program.
 
-    - `x`: an array or a pytree of arrays, each of which is hinted.
-    - `sharding`: its sharding. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
-    - `keep`: the plan keeps it for the backward pass.
-    - `recompute`: the plan drops it after the forward pass and recomputes it.
-    - `name`: the hint's name in errors.
-    - `offload`: True: the plan copies it to the host's memory and fetches it back, if there is a
-      budget for that (`host_memory_budget`). False: it does not.
+    - `x`: an array or a pytree of arrays.
+    - `sharding`: the sharding of the array. `PartitionSpec.UNCONSTRAINED` leaves a dimension open.
+    - `keep`: the plan keeps the array for the backward pass.
+    - `recompute`: the plan drops the array after the forward pass and recomputes it.
+    - `name`: the hint's name in notes and errors.
+    - `offload`: if True, the plan copies the array to host memory and fetches it back, provided
+      that there is a budget for this (`host_memory_budget`). If False, the plan does not offload
+      the array. None leaves the choice to the plan.
 
     **Raises:** `InvalidArgumentError` if `sharding` is no `PartitionSpec` or has more entries than
     an array has dimensions, or if more than one of `keep`, `recompute` and `offload` is asked for.
     """
-    asked = {"keep a value": keep, "recompute it": recompute, "offload it": bool(offload)}
-    if sum(asked.values()) > 1:
-        wanted = " and to ".join(what for what, is_asked in asked.items() if is_asked)
+    requested = {"keep a value": keep, "recompute it": recompute, "offload it": bool(offload)}
+    if sum(requested.values()) > 1:
+        requests = " and to ".join(what for what, is_asked in requested.items() if is_asked)
         raise InvalidArgumentError(
-            f"The hint{f' {name!r}' if name else ''} asks to {wanted}.",
+            f"The hint{f' {name!r}' if name else ''} asks to {requests}.",
             topic=topics.HINT_TWICE,
         )
     if sharding is not None and not isinstance(sharding, PartitionSpec):
@@ -94,8 +95,8 @@ def hint(
             topic=topics.NOT_A_SHARDING,
             suggestion='For example jax.sharding.PartitionSpec("x", None).',
         )
-    given = Hint(sharding, keep, recompute, name, offload)
-    return jax.tree.map(lambda leaf: _hinted(leaf, given), x)
+    new_hint = Hint(sharding, keep, recompute, name, offload)
+    return jax.tree.map(lambda leaf: _hinted(leaf, new_hint), x)
 
 
 def _hinted(leaf: Any, given: Hint) -> Any:
@@ -128,7 +129,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, hint: Hint) -> tupl
     return _hint_primitive.bind(primals[0], hint=hint), tangents[0]
 
 
-# The line of a hint is the user's, not one of this file.
+# The source line of a hint is the user's call of `hint`, not a line of this file.
 source_info_util.register_exclusion(__file__)
 
 _hint_primitive = jex.Primitive(HINT_PRIMITIVE)

@@ -1,8 +1,9 @@
-"""Units whose result may share the buffer of an operand.
+"""The operands whose buffer a unit's result may share.
 
 XLA gives a result the buffer of an operand only if the operator reads the operand directly, not
-behind an `optimization_barrier` (`HeapSimulator` looks for a user of the instruction that defines
-the buffer). Without a barrier XLA may fuse the operand instead, unless a library call computes it.
+behind an `optimization_barrier`: `HeapSimulator` looks for a user of the instruction that defines
+the buffer. Without a barrier, XLA may fuse the operator that computes the operand into the unit. It
+does not if a library call computes the operand.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,11 @@ _WINDOWED = "reduce_window"
 
 
 def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """The operands of the result's size that an elementwise unit maps to its result.
+    """Returns the operands of the result's size that an elementwise unit maps to its result.
 
-    There are none if a matmul reads the result and merges dimensions of it. XLA then makes the unit
-    write the merged shape, and buffers of different shapes are not shared.
+    There are none if a matmul or convolution reads a result of more than two dimensions. The matmul
+    then merges dimensions, XLA makes the unit write the merged shape, and buffers of different
+    shapes are not shared.
     """
     if len(unit.outputs) != 1 or not _only_maps(graph, unit.equations):
         return ()
@@ -30,15 +32,23 @@ def overwritable(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
 
 
 def overwritable_by_operand(graph: HloGraph, unit: Unit) -> tuple[int, ...]:
-    """`overwritable` for the operand of a `reduce_window`, which XLA computes in a kernel of its
-    own."""
+    """Returns the values over which the operand of a unit's `reduce_window` may be written.
+
+    XLA computes this operand in a kernel of its own. Empty for units without a `reduce_window`.
+    """
     if _WINDOWED not in graph.opcodes[unit.root]:
         return ()
-    if not _only_maps(graph, [e for e in unit.equations if e != unit.root]):
+    if not _only_maps(graph, [equation for equation in unit.equations if equation != unit.root]):
         return ()
-    dims_of = {value: dims for own in unit.rule.operator_results for value, dims in own}
-    apart = [o for o in graph.program.equations[unit.root].reads if o not in unit.reads]
-    return tuple(v for operand in apart for v in _mapped(graph, unit, operand, dims_of[operand]))
+    dims_of = {value: dims for results in unit.rule.operator_results for value, dims in results}
+    computed = [
+        operand for operand in graph.program.equations[unit.root].reads if operand not in unit.reads
+    ]
+    return tuple(
+        overwritten
+        for operand in computed
+        for overwritten in _mapped(graph, unit, operand, dims_of[operand])
+    )
 
 
 def is_of_library(graph: HloGraph, unit: Unit) -> bool:
@@ -47,12 +57,15 @@ def is_of_library(graph: HloGraph, unit: Unit) -> bool:
 
 
 def _only_maps(graph: HloGraph, equations: Sequence[int]) -> bool:
-    return all(is_map(graph, e) and BARRIER not in graph.opcodes[e] for e in equations)
+    return all(
+        is_map(graph, equation) and BARRIER not in graph.opcodes[equation] for equation in equations
+    )
 
 
 def _mapped(graph: HloGraph, unit: Unit, target: int, dims: object) -> Iterator[int]:
-    """The operands of a unit with the size and dimensions of `target`, a value that it computes."""
+    """Yields the operands of a unit with the size of `target`, a value that the unit computes, and
+    with its factors `dims`."""
     values = graph.program.values
-    for value, own in unit.rule.reads:
-        if values[value].size_bytes == values[target].size_bytes and own == dims:
+    for value, read_dims in unit.rule.reads:
+        if values[value].size_bytes == values[target].size_bytes and read_dims == dims:
             yield value

@@ -1,13 +1,14 @@
 """Operators without a sharding rule that compute each element of a batch independently.
 
 Examples are factorisations and solves of matrices, eigenvalues, Fourier transforms and largest
-elements. Libraries or loops compute them. Along the batch dimensions each device can compute its
-own part. Such an equation is planned by the rule of a `Kernel` whose factors are its batch
-dimensions, and emitted in a `shard_map` over those that are cut (`kiwi.emit.kernels`). XLA's
-partitioner does the same with some of them, and gathers the operands of others.
+elements. Libraries or loops compute these operators. Along the batch dimensions each device can
+compute its own part. A plan shards such an equation by the rule of a `Kernel` whose factors are the
+batch dimensions. The emitted program runs the equation in a `shard_map` over the batch dimensions
+that are cut (`kiwi.emit.kernels`). XLA's partitioner would cut some of these operators in the same
+way, and gather the operands of others.
 
-A new operator of this kind is an entry of `_INNER_RANKS`, and one of `_FLOPS` if its work is not
-one operation per element.
+A new operator of this kind needs an entry in `_INNER_RANKS`, and an entry in `_FLOPS` if its work
+is not one operation per element.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,35 +36,44 @@ _INNER_RANKS: Mapping[str, Callable[[Any], int]] = {
     "tridiagonal": lambda eqn: 2,
     "tridiagonal_solve": lambda eqn: 1,
 }
-"""By primitive, the number of last dimensions of its first operand that one computation uses. The
-dimensions before them are the batch, for all operands and results."""
+"""By primitive, the number of trailing dimensions of the first operand that one computation uses.
+The leading dimensions are the batch, for all operands and results."""
 
 
 def batch_kernel(eqn: Any) -> Kernel | None:
-    """The kernel whose factors are the batch dimensions of a traced equation; None if it has none,
-    or is of another kind."""
+    """Returns the kernel that shards only the batch dimensions of a traced equation.
+
+    None for an equation without batch dimensions, or of another primitive than `_INNER_RANKS`
+    lists.
+    """
     batch = _batch(eqn)
     if not batch:
         return None
 
     def on_shards(*shards: Any) -> tuple[Any, ...]:
-        found = eqn.primitive.bind(*shards, **eqn.params)
-        return tuple(found) if eqn.primitive.multiple_results else (found,)
+        results = eqn.primitive.bind(*shards, **eqn.params)
+        return tuple(results) if eqn.primitive.multiple_results else (results,)
 
     return Kernel(
         eqn.primitive.name,
         on_shards,
-        tuple(_factors(v.aval, len(batch), f"operand {k}") for k, v in enumerate(eqn.invars)),
-        tuple(_factors(v.aval, len(batch), f"result {k}") for k, v in enumerate(eqn.outvars)),
-        frozenset(f"batch {d}" for d in range(len(batch))),
+        tuple(
+            _factors(variable.aval, len(batch), f"operand {k}")
+            for k, variable in enumerate(eqn.invars)
+        ),
+        tuple(
+            _factors(variable.aval, len(batch), f"result {k}")
+            for k, variable in enumerate(eqn.outvars)
+        ),
+        frozenset(f"batch {dim}" for dim in range(len(batch))),
     )
 
 
 def batch_flops(eqn: Any) -> float:
-    """Work of such an equation, a multiply-add as two.
+    """Returns the floating-point operations of an equation that has a `batch_kernel`.
 
-    Factorisations as of Golub and Van Loan, *Matrix Computations*, eigenvalues and singular values
-    with their vectors.
+    A multiply-add counts as two. The counts of factorisations are those of Golub and Van Loan,
+    *Matrix Computations*. Eigenvalues and singular values include their vectors.
     """
     shape = eqn.invars[0].aval.shape
     inner = shape[len(shape) - _INNER_RANKS[eqn.primitive.name](eqn) :]
@@ -73,7 +83,8 @@ def batch_flops(eqn: Any) -> float:
 
 
 def _batch(eqn: Any) -> tuple[int, ...]:
-    """The batch dimensions' sizes."""
+    """Returns the sizes of the batch dimensions, which all operands and results share; empty if
+    there are none."""
     inner_rank = _INNER_RANKS.get(eqn.primitive.name)
     if inner_rank is None:
         return ()
@@ -81,12 +92,14 @@ def _batch(eqn: Any) -> tuple[int, ...]:
     if eqn.primitive.name == "top_k" and eqn.params.get("axis", -1) not in (-1, len(shape) - 1):
         return ()
     batch = shape[: len(shape) - inner_rank(eqn)]
-    alike = (v.aval.shape[: len(batch)] == batch for v in (*eqn.invars, *eqn.outvars))
+    alike = (variable.aval.shape[: len(batch)] == batch for variable in (*eqn.invars, *eqn.outvars))
     return batch if all(alike) else ()
 
 
 def _factors(aval: Any, batch: int, name: str) -> Factors:
-    return tuple((f"batch {d}",) if d < batch else (f"{name} {d}",) for d in range(len(aval.shape)))
+    return tuple(
+        (f"batch {dim}",) if dim < batch else (f"{name} {dim}",) for dim in range(len(aval.shape))
+    )
 
 
 def _least_and_most(rows: int, columns: int) -> tuple[int, int]:
@@ -127,4 +140,5 @@ _FLOPS: Mapping[str, Callable[..., float]] = {
     "triangular_solve": _triangular_flops,
     "tridiagonal": lambda eqn, n, _: 4 * n**3 / 3,
 }
-"""By primitive, the work of one element of the batch, from the sizes of its operands."""
+"""By primitive, the work of one element of the batch. The functions take the equation and the sizes
+of the first operand's trailing dimensions."""

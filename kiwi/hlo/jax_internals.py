@@ -1,7 +1,7 @@
 """Every private name of jax and jaxlib that Kiwi uses, and nothing else.
 
-Each one is wrapped in a function with a public meaning, so that only this module follows a change
-in jax. `tests/hlo/test_jax_internals.py` lists them and fails when one moves.
+A function with a public meaning wraps each private name, so that only this module must follow a
+change in jax. `tests/hlo/test_jax_internals.py` lists the names and fails if one moves.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from kiwi.hlo.rule import Dims, ShardingRule
 _POPULATE_RULES = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 
 _CUDNN_VERSION = 90800
-"""The least version that the CUDA wheels of jax 0.10 ask for."""
+"""The least version of cuDNN that the CUDA wheels of jax 0.10 require."""
 
 _MISSES_MESH = (
     "requires a non-empty mesh in context",
@@ -61,7 +61,7 @@ _UNBOUND_AXIS = re.compile(r"[Uu]nbound axis name: (?P<axis>\w+)")
 
 _NO_MESH = AbstractMesh((), ())
 
-# jax 0.10 keeps the mesh of `jax.set_mesh` in its configuration, jax 0.11 beside the meshes.
+# The state that holds the mesh of `jax.set_mesh` is in `config` in jax 0.10, in `mesh` in jax 0.11.
 _concrete_mesh = getattr(mesh_contexts, "device_context", None) or config.device_context
 
 _known_kernels = config.string_or_object_state(
@@ -79,15 +79,17 @@ _traced_apart = config.string_or_object_state(
 )
 
 Placed = Sequence[tuple[Any, int]]
-"""Types, each with XLA's color of its memory. Color 0 is device memory."""
+"""Types of values, each with XLA's color of the memory in which the value lies. Color 0 is device
+memory."""
 
 
 @dataclass(frozen=True)
 class MeshContext:
     """The meshes in the context of a thread.
 
-    - `abstract`: the mesh that code is traced under. `concrete`: the mesh of `jax.set_mesh`.
-    - `mesh`: the user's mesh, from either of them or from `with mesh:`; None outside of all.
+    - `abstract`: the mesh under which code is traced. `concrete`: the mesh of `jax.set_mesh`. Each
+      is empty if there is none.
+    - `mesh`: the user's mesh, from `abstract`, `concrete` or `with mesh:`; None without any.
     """
 
     abstract: AbstractMesh
@@ -96,13 +98,13 @@ class MeshContext:
 
     @classmethod
     def current(cls) -> "MeshContext":
-        """The context of this thread."""
+        """Returns the context of this thread."""
         concrete = mesh_contexts.get_concrete_mesh()
         return cls(mesh_contexts.get_abstract_mesh(), concrete, context_mesh())
 
     @classmethod
     def under(cls, mesh: AbstractMesh) -> "MeshContext":
-        """The context of code that is traced under a mesh."""
+        """Returns the context of code that is traced under `mesh`."""
         return cls(mesh, mesh_contexts.empty_concrete_mesh, mesh)
 
     @contextlib.contextmanager
@@ -117,19 +119,19 @@ class MeshContext:
 
 
 def context_mesh() -> Mesh | AbstractMesh | None:
-    """The mesh of the context: of `jax.set_mesh`, of `with mesh:` or of
-    `jax.sharding.use_abstract_mesh`; None outside of all of them."""
+    """Returns the mesh of `jax.set_mesh`, of `jax.sharding.use_abstract_mesh` or of `with mesh:`,
+    in this order; None outside of all of them."""
     abstract = mesh_contexts.get_abstract_mesh()
-    found = (
+    candidates = (
         mesh_contexts.get_concrete_mesh(),
         abstract,
         mesh_contexts.thread_resources.env.physical_mesh,
     )
-    return next((mesh for mesh in found if not mesh.empty), None)
+    return next((mesh for mesh in candidates if not mesh.empty), None)
 
 
 def is_tracer(value: Any) -> bool:
-    """Whether a value is traced, and so has a type and no elements."""
+    """Whether a value is a tracer, which has a type and no elements."""
     return isinstance(value, core.Tracer)
 
 
@@ -140,9 +142,9 @@ def is_tracing() -> bool:
 
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
-    """Inside this context manager no mesh is in the context, whatever `jax.set_mesh` has put there.
+    """Inside this context manager, the context has no mesh, not even the one of `jax.set_mesh`.
 
-    Unlike `jax.set_mesh(None)` it may be entered while jax traces.
+    Unlike `jax.set_mesh(None)`, this context manager may be entered while jax traces.
     """
     before = _concrete_mesh.swap_local(mesh_contexts.empty_concrete_mesh)
     try:
@@ -154,7 +156,7 @@ def without_mesh() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1024)
 def equation_context(context: Any, mesh: AbstractMesh) -> Any:
-    """The context in which an equation was traced (`JaxprEqn.ctx`), with another mesh."""
+    """Returns the context of an equation (`JaxprEqn.ctx`) with another mesh."""
     if context.cur_abstract_mesh == mesh:
         return context
     with context.manager, without_mesh(), mesh_contexts.use_abstract_mesh(mesh):
@@ -162,12 +164,13 @@ def equation_context(context: Any, mesh: AbstractMesh) -> Any:
 
 
 def equation_mesh(eqn: Any) -> AbstractMesh:
-    """The mesh of the context in which an equation was traced; empty if there was none."""
+    """Returns the mesh under which an equation was traced; an empty mesh if there was none."""
     return eqn.ctx.cur_abstract_mesh
 
 
 def with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
-    """A type of a jaxpr over another mesh, with no dimension cut."""
+    """Returns a type of a jaxpr over another mesh, with no dimension cut. Other types than arrays
+    and references to arrays stay as they are."""
     if isinstance(aval, core.ShapedArray):
         spec = jax.sharding.PartitionSpec(*[None] * len(aval.shape))
         return aval.update(sharding=NamedSharding(mesh, spec))
@@ -178,7 +181,8 @@ def with_mesh(aval: Any, mesh: AbstractMesh) -> Any:
 
 
 def literal_of_type(literal: Any, aval: Any) -> Any:
-    """A literal of a jaxpr with another type. Its value may carry the type as well."""
+    """Returns a literal of a jaxpr with another type, also in the literal's value if that has a
+    type."""
     value = literal.val
     if isinstance(value, literals.TypedNdArray):
         value = literals.TypedNdArray(np.asarray(value), aval)
@@ -186,13 +190,14 @@ def literal_of_type(literal: Any, aval: Any) -> Any:
 
 
 def misses_mesh(error: Exception) -> bool:
-    """Whether jax refuses a bare `PartitionSpec`, or a `shard_map` without a mesh, because no mesh
-    is in the context."""
+    """Whether jax raised `error` because no mesh is in the context: a bare `PartitionSpec`, or a
+    `shard_map` without a mesh, needs one."""
     return any(words in str(error) for words in _MISSES_MESH)
 
 
 def misses_explicit_axes(error: Exception) -> bool:
-    """Whether jax refuses a `PartitionSpec` because its axes are not `AxisType.Explicit`."""
+    """Whether jax raised `error` because the axes of a `PartitionSpec` are not
+    `AxisType.Explicit`."""
     return "names that are of type Auto or Manual" in str(error)
 
 
@@ -200,19 +205,20 @@ _NO_ARRAY_RESULT = re.compile(r"returned a value of type (.+?) at output compone
 
 
 def no_array_result(error: Exception) -> str | None:
-    """The type of a result that jax refuses because it is no array; None for other errors."""
-    found = _NO_ARRAY_RESULT.search(str(error))
-    return None if found is None else found[1]
+    """Returns the type of a result that is no array, from the error that jax raised for it; None
+    for other errors."""
+    match = _NO_ARRAY_RESULT.search(str(error))
+    return None if match is None else match[1]
 
 
 def may_be_of_pmap(error: Exception) -> bool:
-    """Whether jax raises this error if `jax.pmap` maps an axis of another size than the number of
-    devices. Other code may raise it as well."""
+    """Whether `error` is one that jax raises if `jax.pmap` maps an axis whose size is not the
+    number of devices. Other code may raise an equal error."""
     return "squeeze out which has size not equal to one" in str(error)
 
 
 def is_raised_in_pmap(run: Callable[[], Any]) -> bool:
-    """Whether running something raises an error in a function of `jax.pmap`."""
+    """Whether `run` raises an error in a function of `jax.pmap`."""
     with config.traceback_filtering("off"):
         try:
             run()
@@ -223,34 +229,37 @@ def is_raised_in_pmap(run: Callable[[], Any]) -> bool:
 
 
 def unknown_axis(error: Exception) -> str | None:
-    """The axis of a `PartitionSpec` that the mesh of the context lacks, if the error says so."""
-    found = _UNKNOWN_AXIS.search(str(error))
-    return None if found is None else found["axis"]
+    """Returns the axis of a `PartitionSpec` that the mesh of the context lacks, from the error that
+    jax raised for it; None for other errors."""
+    match = _UNKNOWN_AXIS.search(str(error))
+    return None if match is None else match["axis"]
 
 
 def unbound_axis(error: Exception) -> str | None:
-    """The axis of a collective that no `shard_map`, `vmap` or `pmap` binds, if the error
-    says so."""
-    found = _UNBOUND_AXIS.search(str(error))
-    return None if found is None else found["axis"]
+    """Returns the axis of a collective that no `shard_map`, `vmap` or `pmap` binds, from the error
+    that jax raised for it; None for other errors."""
+    match = _UNBOUND_AXIS.search(str(error))
+    return None if match is None else match["axis"]
 
 
 def known_kernels_in_traces(kernels: Hashable) -> AbstractContextManager[None]:
-    """Inside this context manager, `known_kernels()` of this thread are `kernels`.
+    """Inside this context manager, `known_kernels()` returns `kernels` in this thread.
 
-    jax caches traces of functions under `jax.jit`. It does not use those made with other kernels.
+    jax caches traces of functions under `jax.jit`. It uses no trace that was made with other
+    kernels.
     """
     return _known_kernels(kernels)
 
 
 def known_kernels() -> Any:
-    """The innermost `known_kernels_in_traces` of this thread; None outside of all."""
+    """Returns the kernels of the innermost `known_kernels_in_traces` in this thread; None outside
+    of all."""
     return _known_kernels.value
 
 
 def traced_apart(key: Hashable) -> AbstractContextManager[None]:
-    """Inside this context manager, jax uses no cached trace that was made under another key.
-    Keys of nested ones count together."""
+    """Inside this context manager, jax uses no cached trace that was made under another key. The
+    keys of nested context managers together form one key."""
     return _traced_apart((_traced_apart.value, key))
 
 
@@ -259,10 +268,10 @@ def checkpoint_policies_replaced(
 ) -> AbstractContextManager[None]:
     """Inside this context manager, each `jax.checkpoint` is traced with another policy.
 
-    - `policy_of`: takes the jaxpr of a checkpointed function and its own policy, and returns the
-      policy that it gets.
+    - `policy_of`: takes the jaxpr of a checkpointed function and the function's own policy, and
+      returns the policy that replaces it.
 
-    jax caches traces of functions under `jax.jit`: see `traced_apart`.
+    Traces that jax has cached keep their policies: see `traced_apart`.
     """
     primitive: Any = ad_checkpoint.remat_p
     bind = primitive.bind
@@ -274,23 +283,23 @@ def checkpoint_policies_replaced(
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:
-    """Inside this context manager, code that asks for the version of cuDNN gets one, even if there
-    is none.
+    """Inside this context manager, code that asks for the version of cuDNN gets a version even if
+    cuDNN is not installed.
 
-    `jax.nn.dot_product_attention(implementation="cudnn")` asks for it while it is traced, also for
-    devices that the tracing machine lacks.
+    `jax.nn.dot_product_attention(implementation="cudnn")` asks for the version while it is traced,
+    also for devices that the tracing machine lacks.
     """
-    # It raises without jax's CUDA plugin, or with it and without cuDNN.
+    # The function raises without jax's CUDA plugin, and with the plugin but without cuDNN.
     return _assumed(fused_attention_stablehlo, "check_cudnn_version", _CUDNN_VERSION)
 
 
 @contextlib.contextmanager
 def custom_partitioning_without_devices() -> Iterator[None]:
-    """Inside this context manager, custom partitioning lowers without devices, as it can in manual
-    computations. So does attention by cuDNN, which lowers to it."""
+    """Inside this context manager, `custom_partitioning` and attention by cuDNN, which lowers to
+    `custom_partitioning`, lower without devices. In manual computations they need none."""
     asking = dispatch.prim_requires_devices_during_lowering
     names = "custom_partitioning", "dot_product_attention"
-    freed = {p for p in asking if p.name.startswith(names)}
+    freed = {primitive for primitive in asking if primitive.name.startswith(names)}
     asking -= freed
     try:
         yield
@@ -299,8 +308,11 @@ def custom_partitioning_without_devices() -> Iterator[None]:
 
 
 def assumed_gpu() -> AbstractContextManager[None]:
-    """Inside this context manager, Triton's kernels lower without a GPU. jax 0.10 assumes one then,
-    jax 0.11 asks."""
+    """Inside this context manager, Triton's kernels lower without a GPU.
+
+    Without a GPU, jax 0.10 assumes a model, and jax 0.11 raises an error. This context manager
+    makes jax 0.11 assume the same model.
+    """
     try:
         module: Any = importlib.import_module("jax._src.pallas.triton.gpu_info")
     except ImportError:
@@ -310,8 +322,8 @@ def assumed_gpu() -> AbstractContextManager[None]:
 
 
 def callbacks_without_results_left_out() -> AbstractContextManager[None]:
-    """Inside this context manager, callbacks that yield nothing, such as `jax.debug.print`, are not
-    lowered. jax lowers callbacks for the platform of this process alone."""
+    """Inside this context manager, callbacks without results, such as `jax.debug.print`, are not
+    lowered. jax can lower callbacks only for the platform of this process."""
     lowered = python_callbacks.emit_python_callback
 
     def emitted(
@@ -327,11 +339,12 @@ def callbacks_without_results_left_out() -> AbstractContextManager[None]:
 def shard_maps_left_out(
     is_left_out: Callable[[Any, Sequence[Any], Sequence[Any]], bool],
 ) -> AbstractContextManager[None]:
-    """Inside this context manager, a `shard_map` is traced as its function on whole arrays, if
-    `is_left_out` says so.
+    """Inside this context manager, a `shard_map` for which `is_left_out` is true is traced as its
+    function on whole arrays.
 
-    - `is_left_out`: takes the function's jaxpr for one device and the specs of its operands and
-      results. It is not called if the function cannot be traced without the mesh's axes.
+    - `is_left_out`: takes the function's jaxpr for one device, the specs of the operands and the
+      specs of the results. It is not called for a `shard_map` with `check_vma`, nor for a function
+      that cannot be traced without the mesh's axes.
     """
     primitive: Any = shard_map.shard_map_p
     bind = primitive.bind
@@ -346,9 +359,9 @@ def shard_maps_left_out(
         out_specs: list[Any] = []
 
         def flat(*parts: Any) -> list[Any]:
-            found, specs = function(*parts).unpack_aux()
+            output, specs = function(*parts).unpack_aux()
             out_specs[:] = list(specs)
-            return jax.tree.leaves(found.unflatten())
+            return jax.tree.leaves(output.unflatten())
 
         try:
             parts = [
@@ -364,16 +377,19 @@ def shard_maps_left_out(
 
 
 def memories_stated(arguments: Placed, results: Placed) -> AbstractContextManager[None]:
-    """Inside this context manager, XLA is told which values of a program lie in host memory.
-    XLA:GPU reads that from the program only for attached devices. For other devices it takes all
-    arguments to be on the device, drops their copies, and lets kernels read host memory in place.
+    """Inside this context manager, the compile options tell XLA the memory of each argument and
+    result.
+
+    XLA:GPU reads the memories from the program only for attached devices. For other devices it
+    takes all arguments to be on the device, drops the copies of arguments on the host, and lets
+    kernels read host memory in place.
     """
-    asked = compiler.get_compile_options
+    original = compiler.get_compile_options
 
     def stating(*args: Any, **kwargs: Any) -> Any:
-        options, placed = asked(*args, **kwargs), [_placed(*each) for each in results]
+        options, placed = original(*args, **kwargs), [_placed(*pair) for pair in results]
         whole = placed[0] if len(placed) == 1 else xla_client.Shape.tuple_shape(placed)
-        options.argument_layouts = [_placed(*each) for each in arguments]
+        options.argument_layouts = [_placed(*pair) for pair in arguments]
         options.executable_build_options.result_layout = whole
         return options
 
@@ -381,7 +397,7 @@ def memories_stated(arguments: Placed, results: Placed) -> AbstractContextManage
 
 
 def _placed(aval: Any, color: int) -> Any:
-    """A type for XLA, row-major."""
+    """Returns the row-major XLA shape of a type, in the memory of a color."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         aval = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     shape = xla_client.Shape.array_shape(aval.dtype, aval.shape)
@@ -391,12 +407,13 @@ def _placed(aval: Any, color: int) -> Any:
 
 
 def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[None]:
-    """Inside this context manager, a module's function returns `instead` if it raises."""
-    asked = getattr(module, name)
+    """Inside this context manager, a module's function returns `instead` where it would raise a
+    `RuntimeError` or `ValueError`."""
+    original = getattr(module, name)
 
     def answer() -> Any:
         try:
-            return asked()
+            return original()
         except (RuntimeError, ValueError):
             return instead
 
@@ -405,55 +422,63 @@ def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[Non
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, by: Any) -> Iterator[None]:
-    asked = getattr(module, name)
+    original = getattr(module, name)
     setattr(module, name, by)
     try:
         yield
     finally:
-        setattr(module, name, asked)
+        setattr(module, name, original)
 
 
 def source_line(source_info: Any) -> str:
-    """`"file.py:12 (function)"` of an equation's source info; empty if unknown."""
+    """Returns the line of an equation's source info as `"file.py:12 (function)"`; empty if
+    unknown."""
     summary = source_info_util.summarize(source_info)
     return "" if summary.startswith("unknown") else summary
 
 
 def names_mesh_axes(eqn: Any) -> bool:
-    """Whether a traced equation names axes of a mesh, as the collectives in a `shard_map` do and
-    the loops around them. A `ppermute` has no effect that says so."""
+    """Whether a traced equation names axes of a mesh: a collective in a `shard_map`, or a loop
+    around one."""
+    # A `ppermute` names its axes in a parameter, not in an effect.
     named = any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects)
     return named or bool(eqn.params.get("axis_name"))
 
 
 def side_effects(eqn: Any) -> frozenset[Any]:
-    """The side effects of a traced equation. The effect of naming mesh axes is left out."""
-    return frozenset(e for e in eqn.effects if not isinstance(e, core.NamedAxisEffect))
+    """Returns the side effects of a traced equation, without the effect of naming mesh axes."""
+    return frozenset(
+        effect for effect in eqn.effects if not isinstance(effect, core.NamedAxisEffect)
+    )
 
 
 def stacked_results(scan: Any) -> tuple[bool, ...]:
-    """For each result of a scan's equation, whether it is stacked and not carried.
+    """Returns, for each result of a scan's equation, whether it is stacked; the others are carries.
 
-    jax 0.10 keeps the number of carried results among the parameters, jax 0.11 a tree. Both keep
-    the body, whose results lack the stacked dimension.
+    jax 0.10 has the number of carries among the parameters, and jax 0.11 has a tree. Both have the
+    body, whose results lack the stacked dimension.
     """
     body = scan.params["jaxpr"].out_avals
-    return tuple(v.aval.ndim > b.ndim for v, b in zip(scan.outvars, body, strict=True))
+    return tuple(
+        variable.aval.ndim > body_aval.ndim
+        for variable, body_aval in zip(scan.outvars, body, strict=True)
+    )
 
 
 def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> Any:
-    """The gradient of max pooling, added to `start`, a scalar, instead of to zeros.
+    """Returns the gradient of max pooling, added to the scalar `start` instead of to zero.
 
-    `eqn` is of primitive `select_and_scatter_add` and of a floating dtype.
+    - `eqn`: a traced `select_and_scatter_add` with a floating-point dtype.
+    - `source`, `operand`: the operands of `eqn`.
     """
     padding = eqn.params["padding"]
     is_padded = any(pad for pads in padding for pad in pads)
     shape = operand.shape
-    if is_padded:  # As jax does for XLA:CPU and XLA:GPU.
+    if is_padded:  # jax pads in the same way for XLA:CPU and XLA:GPU.
         least = -jnp.inf if eqn.params["select_prim"] is lax.ge_p else jnp.inf
         pads = [(low, high, 0) for low, high in padding]
         operand = lax.pad(operand, jnp.asarray(least, operand.dtype), pads)
-    found = windowed_reductions._select_and_scatter(
+    summed = windowed_reductions._select_and_scatter(
         operand,
         eqn.params["select_prim"].bind,
         eqn.params["window_dimensions"],
@@ -464,9 +489,9 @@ def select_and_scatter_add(eqn: Any, source: Any, operand: Any, start: Any) -> A
         lax.add,
     )
     if not is_padded:
-        return found
-    first = [low for low, _ in padding]
-    return lax.slice(found, first, [low + size for low, size in zip(first, shape, strict=True)])
+        return summed
+    starts = [low for low, _ in padding]
+    return lax.slice(summed, starts, [low + size for low, size in zip(starts, shape, strict=True)])
 
 
 def populate_sharding_rules(module: ir.Module) -> None:
@@ -476,9 +501,9 @@ def populate_sharding_rules(module: ir.Module) -> None:
 
 
 def functions(module: ir.Module) -> dict[str, Any]:
-    """The functions of a module by name."""
-    found = [op for op in module.body.operations if op.operation.name == "func.func"]
-    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in found}
+    """Returns the functions of a module, by name."""
+    operations = [op for op in module.body.operations if op.operation.name == "func.func"]
+    return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in operations}
 
 
 def block_operations(function: Any) -> Iterator[Any]:
@@ -497,25 +522,26 @@ def callee(op: Any) -> str:
 
 
 def tensor_shape_and_dtype(value: Any) -> tuple[tuple[int, ...], str] | None:
-    """Shape and MLIR element type of an SSA value; None if it is not a ranked tensor."""
+    """Returns the shape and the MLIR element type of an SSA value; None if the value is not a
+    ranked tensor."""
     if not isinstance(value.type, ir.RankedTensorType):
         return None
     return tuple(value.type.shape), str(value.type.element_type)
 
 
 def sharding_rule_key(op: Any) -> Hashable:
-    """A key that operations of one module share if they have equal rules."""
+    """Returns a key that operations of one module share if they have equal sharding rules."""
     attributes = ("sdy.sharding_rule", "dimension_numbers")
     return tuple(op.attributes.get(k) for k in attributes)
 
 
 def sharding_rule(op: Any) -> ShardingRule | None:
-    """Shardy's rule of an operation; None if it has none.
+    """Returns Shardy's rule of an operation; None if the operation has none.
 
     A factor is blocked if Shardy replicates, does not propagate, or permutes it. The spatial
-    dimensions of an image are blocked as well: cutting them means exchanging the rims of the
-    pieces. Moreover, XLA's partitioner miscounts the gradient of a kernel if the image is cut along
-    one mesh axis and copied along another.
+    dimensions of a convolution are blocked as well: devices with pieces of an image would have to
+    exchange the rims. Moreover, XLA's partitioner computes a wrong gradient of a kernel if the
+    image is cut along one mesh axis and replicated along another.
     """
     if "sdy.sharding_rule" not in op.attributes:
         return None
@@ -533,33 +559,35 @@ def sharding_rule(op: Any) -> ShardingRule | None:
             (operands[1], numbers.kernel_spatial_dimensions),
             (results[0], numbers.output_spatial_dimensions),
         )
-        blocked.update(f for tensor, dims in spatial for dim in dims for f in tensor[dim])
+        blocked.update(factor for tensor, dims in spatial for dim in dims for factor in tensor[dim])
     sizes, summed = tuple(rule.factor_sizes), frozenset(rule.reduction_factors)
     return ShardingRule(sizes, operands, results, summed, frozenset(blocked))
 
 
 def partitioned_function_rule(eqn: Any) -> ShardingRule | None:
-    """Shardy's rule of a traced `custom_partitioning`; None if it was given none.
+    """Returns Shardy's rule of a traced `custom_partitioning`; None if the user gave none.
 
-    A factor is blocked if Shardy replicates or permutes it. A function that returns the rule gets
-    the mesh of the context, as it does outside of `jax.jit`.
+    A factor is blocked if Shardy replicates or permutes it. If the user gave a function that
+    returns the rule, the function gets the mesh of the context, as it does outside of `jax.jit`.
     """
     rule = eqn.params["sharding_rule"]
     if rule is None:
         return None
     with mlir.make_ir_context(), ir.Location.unknown():
-        types = [[_tensor_type(v.aval) for v in side] for side in (eqn.invars, eqn.outvars)]
+        types = [
+            [_tensor_type(variable.aval) for variable in side] for side in (eqn.invars, eqn.outvars)
+        ]
         if callable(rule):
             rule = rule(
                 *eqn.params["static_args"], mesh_contexts.thread_resources.env.physical_mesh, *types
             )
         text, sizes = rule if isinstance(rule, tuple | list) else (rule, {})
-        read: Any = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
-        found = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(read, *types))
-        held = frozenset((*found.need_replication_factors, *found.permutation_factors))
-        sides = _mappings(found.operand_mappings), _mappings(found.result_mappings)
+        parsed: Any = str_to_sdy_sharding_rule(text, **sizes) if isinstance(text, str) else text
+        shardy_rule = sdy.OpShardingRuleAttr(sdy_sharding_rule_to_mlir(parsed, *types))
+        held = frozenset((*shardy_rule.need_replication_factors, *shardy_rule.permutation_factors))
+        sides = _mappings(shardy_rule.operand_mappings), _mappings(shardy_rule.result_mappings)
         return ShardingRule(
-            tuple(found.factor_sizes), *sides, frozenset(found.reduction_factors), held
+            tuple(shardy_rule.factor_sizes), *sides, frozenset(shardy_rule.reduction_factors), held
         )
 
 

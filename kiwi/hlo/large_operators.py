@@ -18,75 +18,85 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 
 def multiplies(graph: HloGraph, equation: int) -> bool:
-    """Whether matrix units compute an equation, or a part of its region."""
-    own = graph.program.equations[equation]
-    is_large = own.is_library_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
-    return is_large or (graph.equations[equation].is_region and own.region_multiplies)
+    """Whether an equation is a matmul, a convolution or a library kernel, or has one in its
+    region."""
+    traced = graph.program.equations[equation]
+    is_large = traced.is_library_kernel or bool(graph.opcodes[equation] & LIBRARY_OPCODES)
+    return is_large or (graph.equations[equation].is_region and traced.region_multiplies)
 
 
 @functools.lru_cache(maxsize=4)
 def large_units(units: UnitGraph) -> tuple[bool, ...]:
-    """By unit, whether it is large. The result is kept while a step is planned, like
-    those below."""
+    """Returns, for each unit, whether it is large."""
     return tuple(any(multiplies(units.graph, k) for k in unit.equations) for unit in units.units)
 
 
 def has_matmul(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit computes a matmul, not counting convolutions and kernels."""
+    """Whether a unit computes a matmul. Convolutions and kernels do not count."""
     return any(units.graph.opcodes[k] & MATMULS for k in unit.equations)
 
 
 def batch_factors(units: UnitGraph, unit: Unit) -> frozenset[int]:
-    """The factors that all operands and the result of a matmul of the unit have."""
-    found: set[int] = set()
+    """Returns the batch factors of a unit's matmuls: factors that both operands and the result of a
+    matmul have."""
+    factors: set[int] = set()
     for place, index in enumerate(unit.equations):
         if units.graph.opcodes[index] & MATMULS:
             tensors = (*unit.rule.operator_operands[place], *unit.rule.operator_results[place])
-            found |= set.intersection(*({f for own in dims for f in own} for _, dims in tensors))
-    return frozenset(found)
+            factors |= set.intersection(
+                *({factor for dim in dims for factor in dim} for _, dims in tensors)
+            )
+    return frozenset(factors)
 
 
 @functools.lru_cache(maxsize=4)
 def early_values(units: UnitGraph) -> Mapping[int, bool]:
-    """By value, whether it is early."""
+    """Returns, by value, whether it is early."""
     program, is_large = units.graph.program, large_units(units)
-    found = dict.fromkeys((*program.arguments, *program.constants), True)
+    early = dict.fromkeys((*program.arguments, *program.constants), True)
     for unit in units.units:
         is_early = units.border(unit) != CARRY and not is_large[unit.index]
-        is_early = is_early and all(found[value] for value in unit.reads)
-        found.update(dict.fromkeys(unit.outputs, is_early))
-    return found
+        is_early = is_early and all(early[value] for value in unit.reads)
+        early.update(dict.fromkeys(unit.outputs, is_early))
+    return early
 
 
 @functools.lru_cache(maxsize=4)
 def late_values(units: UnitGraph) -> Mapping[int, bool]:
-    """By value, whether it is late."""
-    program, is_large, found = units.graph.program, large_units(units), dict[int, bool]()
+    """Returns, by value that a unit computes, whether it is late."""
+    program, is_large, late = units.graph.program, large_units(units), dict[int, bool]()
     for unit in reversed(units.units):
         for value in unit.outputs:
-            readers = [units.units[r] for r in units.readers.get(value, ())]
+            readers = [units.units[reader] for reader in units.readers.get(value, ())]
             is_late = value not in program.next_values
-            is_late = is_late and not any(is_large[r.index] for r in readers)
-            found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
-    return found
+            is_late = is_late and not any(is_large[reader.index] for reader in readers)
+            late[value] = is_late and all(
+                late[output] for reader in readers for output in reader.outputs
+            )
+    return late
 
 
 def reduces_late(units: UnitGraph, unit: Unit) -> bool:
     """Whether all results of a unit are late."""
-    found = late_values(units)
-    return all(found[value] for value in unit.outputs)
+    is_late = late_values(units)
+    return all(is_late[value] for value in unit.outputs)
 
 
 def share_of_gathers(units: UnitGraph, reader: Unit, value: int) -> float:
-    """The share of a value in all early values that large units read in the reader's loop, or
-    outside of loops if the reader is outside; 1 if the value is not early."""
+    """Returns the share of a value in the bytes of all early values that large units read in the
+    reader's loop.
+
+    If the reader is in no loop, the early values outside of loops count. The share of a value that
+    is not early is 1.
+    """
     if not early_values(units)[value]:
         return 1.0
     return share_of_bytes(units, [value], _read_early_bytes(units)[reader.loop])
 
 
 def share_of_bytes(units: UnitGraph, values: Iterable[int], in_all_bytes: float) -> float:
-    """The share of some values in so many bytes; 1 if there are none."""
+    """Returns the bytes of values as a share of `in_all_bytes`, at most 1; 1 if `in_all_bytes`
+    is 0."""
     size_bytes = sum(units.graph.program.values[value].size_bytes for value in values)
     return min(1.0, size_bytes / in_all_bytes) if in_all_bytes else 1.0
 
@@ -94,19 +104,21 @@ def share_of_bytes(units: UnitGraph, values: Iterable[int], in_all_bytes: float)
 @functools.lru_cache(maxsize=4)
 def _read_early_bytes(units: UnitGraph) -> Counter[int | None]:
     is_early = early_values(units)
-    read = {(u.loop, v) for u in large_ones(units) for v in u.reads if is_early[v]}
-    return _bytes_by_loop(units, read)
+    reads = {
+        (unit.loop, value) for unit in large_ones(units) for value in unit.reads if is_early[value]
+    }
+    return _bytes_by_loop(units, reads)
 
 
 def large_ones(units: UnitGraph) -> Iterable[Unit]:
-    """The units that are large, in order."""
+    """Returns the large units, in order."""
     return itertools.compress(units.units, large_units(units))
 
 
 def _bytes_by_loop(
     units: UnitGraph, values: Iterable[tuple[int | None, int]]
 ) -> Counter[int | None]:
-    found: Counter[int | None] = Counter()
+    total_bytes: Counter[int | None] = Counter()
     for loop, value in values:
-        found[loop] += units.graph.program.values[value].size_bytes
-    return found
+        total_bytes[loop] += units.graph.program.values[value].size_bytes
+    return total_bytes

@@ -7,29 +7,30 @@
     result    ::= final = loop_result(next)            the carry after the last iteration
 
 An equation of the body stands for one computation per iteration. A value of the body is a family
-with one member per iteration; another loop reads the member of its own iteration. JAX stacks a
-residual in the forward scan and slices it in the backward scan; in the program the backward body
-reads the forward value, and a plan keeps it (stacked) or recomputes it like any other.
+with one member per iteration. If another loop reads the value, each iteration reads the member of
+its own index. JAX stacks a residual in the forward scan and slices it in the backward scan. In the
+program the backward body reads the forward value, and a plan keeps the value (stacked) or
+recomputes it, as any other value.
 
-Scans of one length in one place share an index *space*: member i of one may be read at iteration
-i of another.
+Scans of the same length in the same place share an index *space*: iteration i of one scan may read
+member i of a value of another scan. Loops of one space count as one place.
 
-The body of a `while` also computes whether there is a next iteration, the carry `test`: its
-condition is evaluated on the initial carries in front of the loop, and at the end of the body on
-what the iteration hands on. Nothing is stacked, and a result is a carry as the last iteration
-leaves it, or the initial one: `final = loop_result(current)`.
+The body of a `while` also computes the carry `test`: whether there is a next iteration. The
+condition is evaluated on the initial carries in front of the loop, and on the next carries at the
+end of the body. Nothing is stacked. A result is the carry after the last iteration, or the initial
+carry if there was no iteration: `final = loop_result(current)`.
 
-A `cond` or `switch` is a loop that runs once, `case = loop_case(index)`, around one loop for each
-branch, of which one runs:
+A `cond` or `switch` is a loop that runs once, `case = loop_case(index)`. It contains one loop for
+each branch, and one of these runs:
 
     switch    ::= case branch* join*
     branch    ::= equation*
     join      ::= result = loop_join(case, y of each branch)
 
-A branch hands its y on to the result as an iteration hands a carry to the next one. Branches of one
-index in one place share a space as well: the backward branch reads what its own forward branch
-computed, which a plan keeps or recomputes, and not the join of all of them that JAX makes of
-residuals.
+A branch hands its y on to the result as an iteration hands a carry to the next one. Branches of the
+same index for the same selector share a space as well. JAX joins the residuals of all branches. In
+the program a backward branch reads what its own forward branch computed, and a plan keeps or
+recomputes these values.
 """
 
 import enum
@@ -49,14 +50,17 @@ from kiwi.hlo.regions import elements, inner_jaxprs
 CARRY, SLICE, STACK, RESULT = "loop_carry", "loop_slice", "loop_stack", "loop_result"
 CASE, JOIN = "loop_case", "loop_join"
 LOOP_PRIMITIVES = frozenset({CARRY, SLICE, STACK, RESULT, CASE, JOIN})
-"""The primitives at the borders of an opened loop. None of them computes anything."""
+"""The primitives at the borders of an opened loop, which compute nothing."""
 
 ENTRIES, EXITS = frozenset({CARRY, SLICE, CASE}), frozenset({RESULT, JOIN})
-"""The borders before a loop's first iteration, and those after its last one."""
+"""The border primitives before a loop's first iteration, and after its last one."""
 
 
 class LoopKind(enum.Enum):
-    """The kind of an opened loop in the traced program. `SWITCH` is a `cond` or `switch`."""
+    """The kind of an opened loop in the traced program.
+
+    `SWITCH` is a whole `cond` or `switch`. `BRANCH` is one branch inside of it.
+    """
 
     SCAN = "scan"
     WHILE = "while"
@@ -65,13 +69,18 @@ class LoopKind(enum.Enum):
 
 
 LEAST_ELEMENTS = 2
-"""A `while` or a conditional on smaller arrays is left whole."""
+"""The number of elements from which a `while` or a conditional is opened. If none of its arrays has
+as many, it stays whole."""
 
 
 @dataclass(frozen=True)
 class Carry:
-    """A carry: value indices of the body; `next` may be a literal. Of a branch, `current` is the
-    result of the conditional."""
+    """A value that an iteration hands to the next one.
+
+    - `current`: the index of the value at the start of an iteration. For a branch, the index of the
+      conditional's result.
+    - `next`: the index of the value that the iteration or the branch hands on, or a literal.
+    """
 
     current: int
     next: Any
@@ -79,14 +88,18 @@ class Carry:
 
 @dataclass(frozen=True)
 class Loop:
-    """One opened scan, `while`, conditional, or branch of one.
+    """One opened scan, `while`, conditional, or branch of a conditional.
 
-    - `parent`: the loop that it is in, if any; `space`: its index space.
-    - `length`: iterations of a scan, else 1; `reverse`: from the last to the first; `unroll`: as in
+    - `parent`: the loop around; None outside of loops.
+    - `space`: the number of the index space.
+    - `length`: the iterations of a scan; 1 for other loops.
+    - `reverse`: whether a scan runs from the last iteration to the first. `unroll`: as in
       `jax.lax.scan`.
-    - `runs`: how often the body runs each time: the length of a scan, the trips that a `while` is
-      taken to make, the share of a branch. Not part of the program's identity.
-    - `test`: the value that a `while` goes on by, or that selects the branch.
+    - `runs`: the number of times that the body runs for each run of the loop around: the length of
+      a scan, the assumed trips of a `while`, the assumed share of a branch. It is not part of the
+      program's identity.
+    - `test`: the value that decides whether a `while` goes on, or which branch runs; None for scans
+      and branches.
     """
 
     index: int
@@ -103,7 +116,11 @@ class Loop:
 
 @dataclass(frozen=True)
 class ScanOperands:
-    """A scan's operands and body, in the order constants, carries, stacked."""
+    """The parts of a scan's equation. Operands are in the order constants, carries, stacked.
+
+    - `constants`, `carries`: the numbers of such operands.
+    - `body`: the closed jaxpr of one iteration.
+    """
 
     constants: int
     carries: int
@@ -116,8 +133,8 @@ class ScanOperands:
 def may_open(eqn: Any) -> bool:
     """Whether an equation is a loop or a conditional whose body Kiwi can plan.
 
-    A choice between platforms is not opened, nor a `while` or a conditional of scalars: there is
-    nothing to shard.
+    Loops with side effects and choices between platforms stay whole. So do a `while` and a
+    conditional on scalars, since there is nothing to shard.
     """
     name = eqn.primitive.name
     if jax_internals.side_effects(eqn) or name not in ("scan", "while", "cond"):
@@ -133,10 +150,12 @@ def chooses_platform(eqn: Any) -> bool:
 
 
 def branch_of_platform(eqn: Any, platforms: Collection[str]) -> Any:
-    """The closed jaxpr that a `jax.lax.platform_dependent` runs on a platform of these names.
+    """Returns the closed jaxpr that a `jax.lax.platform_dependent` runs on a platform.
 
-    None for any other equation, without a name, or if no branch is for them: JAX then raises when
-    it lowers the equation.
+    None for other equations, if `platforms` is empty, or if no branch fits. In the last case JAX
+    raises an error when it lowers the equation.
+
+    - `platforms`: jax's names of the platform.
     """
     if not platforms or not chooses_platform(eqn):
         return None
@@ -150,10 +169,13 @@ def branch_of_platform(eqn: Any, platforms: Collection[str]) -> Any:
 
 
 def scan_operands(eqn: Any) -> ScanOperands:
-    """Reads a scan's equation; jax 0.10 and 0.11 describe its operands differently."""
+    """Returns the parts of a scan's equation, which jax 0.10 and 0.11 describe differently."""
     body = eqn.params["jaxpr"]
     carries = sum(not stacked for stacked in jax_internals.stacked_results(eqn))
-    stacked = sum(v.aval.ndim > a.ndim for v, a in zip(eqn.invars, body.in_avals, strict=True))
+    stacked = sum(
+        variable.aval.ndim > aval.ndim
+        for variable, aval in zip(eqn.invars, body.in_avals, strict=True)
+    )
     return ScanOperands(
         len(eqn.invars) - carries - stacked,
         carries,
@@ -165,10 +187,10 @@ def scan_operands(eqn: Any) -> ScanOperands:
 
 
 def border_equation(name: str, avals: Sequence[Any], source_info: Any, **params: int) -> Any:
-    """The equation of one of `LOOP_PRIMITIVES` for operands of the given types.
+    """Returns an equation of one of `LOOP_PRIMITIVES` for operands of the given types.
 
-    `params`: `loop` or `space`, for `STACK` the `length`, for `CARRY` and `JOIN` the `position`,
-    and `apart` of `_passed`.
+    `params`: `loop`, or `space` for `SLICE`; `length` for `STACK`; `position` for `CARRY` and
+    `JOIN`; `apart` of `_passed`.
     """
     primitive = _PRIMITIVES[name]
     traced = jax.make_jaxpr(lambda *x: primitive.bind(*x, **params))(*avals)
@@ -176,16 +198,19 @@ def border_equation(name: str, avals: Sequence[Any], source_info: Any, **params:
 
 
 def most_elements(eqn: Any) -> int:
-    """The most elements of any operand or result of an equation, or inside its regions."""
+    """Returns the number of elements of the largest operand or result of an equation and of the
+    equations in its regions."""
     atoms = (*eqn.invars, *eqn.outvars)
-    own = max((elements(v) for v in atoms), default=0)
-    inner = (e for region in inner_jaxprs(eqn) for e in region.eqns)
-    return max((own, *map(most_elements, inner)))
+    largest = max((elements(atom) for atom in atoms), default=0)
+    inner = (inner_eqn for region in inner_jaxprs(eqn) for inner_eqn in region.eqns)
+    return max((largest, *map(most_elements, inner)))
 
 
 def border_dims(name: str, rank: int) -> tuple[Sequence[int], Sequence[int]]:
-    """For an operand or result of `rank` without the stacked dimension: the factors of the
-    operand's and of the result's dimensions; factor 0 is the stacked dimension."""
+    """Returns the factor of each dimension of a border's operand, and of its result.
+
+    Factor 0 is the stacked dimension. `rank`: the number of dimensions besides that one.
+    """
     inner = tuple(range(1, rank + 1))
     whole = (0, *inner)
     if name == SLICE:
@@ -199,7 +224,11 @@ def _repeated(x: Any, *, length: int, **_: Any) -> Any:
 
 
 def _primitive(name: str, meaning: Any) -> Any:
-    """A primitive that stands for one iteration outside of a loop."""
+    """Returns a border primitive with the given name.
+
+    `meaning`: the function that the primitive computes outside of a loop, where a loop counts as
+    one iteration.
+    """
     primitive = jex.Primitive(name)
 
     def result_type(*x: Any, **params: Any) -> Any:
@@ -212,8 +241,11 @@ def _primitive(name: str, meaning: Any) -> Any:
 
 
 def _passed(x: Any, *, apart: bool = False, **_: Any) -> Any:
-    """The operand itself. `apart` makes it another tensor of the lowered program, so that an
-    operator that reads both is not taken to read one of them twice."""
+    """Returns the operand.
+
+    `apart`: whether the result is another tensor of the lowered program than the operand.
+    Otherwise an operator that reads operand and result would be taken to read one tensor twice.
+    """
     return lax.optimization_barrier(x) if apart else jnp.asarray(x)
 
 

@@ -1,8 +1,8 @@
 """From a traced program to its `HloGraph`.
 
-The program is lowered with *every* value as a result. The operands of the module's `return`
-then say exactly which SSA value each traced value became, and an operator belongs to the
-first equation whose outputs need it.
+The program is lowered with *every* value as a result. The operands of the module's `return` then
+are the SSA values to which the traced values lower. An operator belongs to the first equation whose
+outputs need it.
 """
 
 from collections.abc import Hashable
@@ -24,12 +24,12 @@ from kiwi.hlo.rule import ShardingRule, elementwise_rule, identity_rule, indepen
 @without_collection()
 @jax_internals.without_mesh()
 def lower(program: Program) -> HloGraph:
-    """Lowers a program to StableHLO and reads operators, sharding rules and costs."""
+    """Lowers a program to StableHLO, and returns its operators with sharding rules and costs."""
     module = _lower_all_values(program)
     jax_internals.populate_sharding_rules(module)
     reader = _Reader(module)
     reader.read_main()
-    # Tokens, one for each kind of ordered effect, are returned in front of the values.
+    # The module returns tokens, one for each kind of ordered effect, in front of the values.
     returned = reader.returned[len(reader.returned) - len(program.values) :]
     ssa_of_value = dict(zip(range(len(program.values)), returned, strict=True))
     owners = _owners(program, reader, ssa_of_value)
@@ -50,30 +50,36 @@ def _lower_all_values(program: Program) -> Any:
         for equation in program.equations:
             if equation.is_unlowered:
                 operands = equation.operands(env.__getitem__)
-                found = equation.kept(placeholder(equation.jaxpr_eqn, operands))
+                results = equation.kept(placeholder(equation.jaxpr_eqn, operands))
             else:
-                found = equation.apply(env.__getitem__)
-            env.update(zip(equation.outputs, found, strict=True))
-        return [env[v] for v in range(len(program.values))]
+                results = equation.apply(env.__getitem__)
+            env.update(zip(equation.outputs, results, strict=True))
+        return [env[value] for value in range(len(program.values))]
 
-    shapes = [program.values[v].shape_dtype for v in inputs]
+    shapes = [program.values[value].shape_dtype for value in inputs]
     return jax.jit(every_value, keep_unused=True).lower(*shapes).compiler_ir("stablehlo")
 
 
 class _Reader:
-    """Walks a module from `main`, calls inlined, and numbers its SSA values."""
+    """Walks through a module from `main`, inlines calls, and numbers the SSA values.
+
+    `producer`: SSA value → the index of the record whose operator computes the value. `returned`:
+    the SSA values that `main` returns.
+    """
 
     def __init__(self, module: Any) -> None:
         self._functions = jax_internals.functions(module)
         self.tensors: list[Tensor] = []
-        self.records: list[StableHloOp] = []  # of equations that are not known yet
+        self.records: list[StableHloOp] = []  # Their `equation` is not known yet.
         self.producer: dict[int, int] = {}
         self.returned: list[int] = []
-        self._rules: dict[Hashable, ShardingRule] = {}  # layers repeat theirs
+        self._rules: dict[Hashable, ShardingRule] = {}  # Operators of repeated layers share rules.
 
     def read_main(self) -> None:
         main = self._functions["main"]
-        env = {a: self._new_tensor(a) for a in jax_internals.block_arguments(main)}
+        env = {
+            argument: self._new_tensor(argument) for argument in jax_internals.block_arguments(main)
+        }
         self.returned = self._read_block(main, env)
 
     def _new_tensor(self, value: Any) -> int:
@@ -83,14 +89,14 @@ class _Reader:
 
     def _read_block(self, function: Any, env: dict[Any, int]) -> list[int]:
         for op in jax_internals.block_operations(function):
-            operands = [env[v] for v in op.operands]
+            operands = [env[operand] for operand in op.operands]
             opcode = op.operation.name
             if opcode in ("func.return", "stablehlo.return"):
                 return operands
             if opcode == "func.call":
                 results = self._read_call(op, operands)
             else:
-                results = [self._new_tensor(r) for r in op.results]
+                results = [self._new_tensor(result) for result in op.results]
                 self._record(op, opcode, operands, results)
             env.update(zip(op.results, results, strict=True))
         raise AssertionError("a function without return")
@@ -101,8 +107,8 @@ class _Reader:
         return self._read_block(callee, env)
 
     def _record(self, op: Any, opcode: str, operands: list[int], results: list[int]) -> None:
-        for r in results:
-            self.producer[r] = len(self.records)
+        for result in results:
+            self.producer[result] = len(self.records)
         short = opcode.removeprefix("stablehlo.")
         rule = self._rule(op, operands, results)
         shapes = ([self.tensors[i].shape for i in side] for side in (operands, results))
@@ -113,14 +119,14 @@ class _Reader:
     def _rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
         key = jax_internals.sharding_rule_key(op)
         if key not in self._rules:
-            found = jax_internals.sharding_rule(op)
-            if found is None:
+            rule = jax_internals.sharding_rule(op)
+            if rule is None:
                 return self._own_rule(op, operands, results)
-            self._rules[key] = found
+            self._rules[key] = rule
         return self._rules[key]
 
     def _own_rule(self, op: Any, operands: list[int], results: list[int]) -> ShardingRule:
-        """The rule of an operation without a rule of Shardy's."""
+        """Returns the rule of an operation for which Shardy has none."""
         operand_shapes = [self.tensors[i].shape for i in operands]
         result_shapes = [self.tensors[i].shape for i in results]
         if op.operation.name == "stablehlo.optimization_barrier":
@@ -133,10 +139,11 @@ class _Reader:
 
 
 def _owners(program: Program, reader: _Reader, ssa_of_value: dict[int, int]) -> dict[int, int]:
-    """The equation of each operator; operators that only dropped results need have none."""
+    """Returns operator → equation, by index. An operator that only dropped results need is left
+    out."""
     owners: dict[int, int] = {}
     for equation in program.equations:
-        pending = [ssa_of_value[o] for o in equation.outputs]
+        pending = [ssa_of_value[output] for output in equation.outputs]
         while pending:
             record = reader.producer.get(pending.pop())
             if record is not None and record not in owners:

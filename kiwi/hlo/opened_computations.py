@@ -1,17 +1,17 @@
-"""Manual computations around nothing but kernels, which can be left out.
+"""Leaves out a `shard_map` around kernels with a sharding rule if that changes no result.
 
 Users often call a kernel that XLA cannot partition in a `shard_map`. If Kiwi knows the kernel's
-sharding rule (`kiwi.sharding_rule`), the `shard_map` says no more than how the kernel is to be
-sharded: the same function on whole arrays computes the same. That is so if
+sharding rule (`kiwi.sharding_rule`), the `shard_map` only states a layout: its function on whole
+arrays has the same results. That is so if
 
-1. it computes only kernels, elementwise functions, and changes of shape that keep each dimension
-   that is cut,
-2. each dimension that is cut is a factor of the kernels that may be sharded, or is cut alike in all
+1. the function computes only kernels, elementwise functions, and changes of shape that keep each
+   dimension that is cut,
+2. each dimension that is cut is a shardable factor of the kernels, or is cut in the same way in all
    operands of an elementwise function,
 3. each result is cut as `out_specs` says.
 
-The proof follows the axes of `in_specs` through the function as it is traced for one device. If a
-step is not known to keep them, the `shard_map` stays.
+The proof follows the mesh axes of `in_specs` through the function's jaxpr for one device. If an
+equation is not known to keep the cuts, the `shard_map` stays.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from kiwi.hlo import jax_internals
 from kiwi.hlo.kernels import KERNEL, Kernel
 
 Cut = tuple[tuple[str, ...], ...]
-"""For each dimension the mesh axes that cut it."""
+"""For each dimension of a tensor, the mesh axes that cut it."""
 
 _INLINED = {
     "jit": "jaxpr",
@@ -46,33 +46,42 @@ _ELEMENTWISE = frozenset(
 
 
 class _Unknown(Exception):
-    """A step that is not known to keep the dimensions that are cut."""
+    """An equation is not known to keep the dimensions that are cut."""
 
 
 def kernel_computations_opened() -> AbstractContextManager[None]:
-    """Inside this context manager, a `shard_map` around nothing but kernels with a rule is traced
-    without it."""
+    """Inside this context manager, a `shard_map` around nothing but kernels with a sharding rule is
+    traced as its function on whole arrays."""
     return jax_internals.shard_maps_left_out(is_of_kernels_alone)
 
 
 def is_of_kernels_alone(jaxpr: Any, in_specs: Sequence[Any], out_specs: Sequence[Any]) -> bool:
-    """Whether the body of a `shard_map`, traced for one device, computes the same on whole arrays
-    as on parts of them."""
+    """Whether the function of a `shard_map` computes the same on whole arrays as on shards, and
+    calls a kernel.
+
+    - `jaxpr`: the function traced for one device.
+    """
     pairs = zip(jaxpr.invars, in_specs, strict=True)
-    cuts = {v: _cut_of(spec, len(v.aval.shape)) for v, spec in pairs}
-    cuts |= {v: ((),) * len(v.aval.shape) for v in jaxpr.constvars}
+    cuts = {variable: _cut_of(spec, len(variable.aval.shape)) for variable, spec in pairs}
+    cuts |= {variable: ((),) * len(variable.aval.shape) for variable in jaxpr.constvars}
     try:
         kernels = _followed(jaxpr, cuts)
-        results = [_read(cuts, v) for v in jaxpr.outvars]
+        results = [_read(cuts, variable) for variable in jaxpr.outvars]
     except _Unknown:
         return False
-    wanted = [_cut_of(s, len(v.aval.shape)) for s, v in zip(out_specs, jaxpr.outvars, strict=True)]
-    return kernels > 0 and results == wanted
+    expected_cuts = [
+        _cut_of(out_spec, len(variable.aval.shape))
+        for out_spec, variable in zip(out_specs, jaxpr.outvars, strict=True)
+    ]
+    return kernels > 0 and results == expected_cuts
 
 
 def _cut_of(spec: Any, rank: int) -> Cut:
     entries = [*spec, *[None] * (rank - len(spec))]
-    names = (() if e is None else e if isinstance(e, tuple) else (e,) for e in entries)
+    names = (
+        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        for entry in entries
+    )
     return tuple(names)
 
 
@@ -82,25 +91,30 @@ def _read(cuts: Mapping[Any, Cut], atom: Any) -> Cut:
 
 
 def _followed(jaxpr: Any, cuts: dict[Any, Cut]) -> int:
-    """Records how the results of all equations are cut; returns the number of kernels."""
+    """Adds the cuts of the results of all equations to `cuts`; returns the number of kernels.
+
+    **Raises:** `_Unknown` if an equation is not known to keep the dimensions that are cut.
+    """
     count = 0
     for eqn in jaxpr.eqns:
-        reads = [_read(cuts, v) for v in eqn.invars]
+        reads = [_read(cuts, variable) for variable in eqn.invars]
         name = eqn.primitive.name
         if name in _INLINED:
             called = eqn.params[_INLINED[name]]
             inner = getattr(called, "jaxpr", called)
-            own = dict(zip(inner.invars, reads, strict=True))
-            own |= {v: ((),) * len(v.aval.shape) for v in inner.constvars}
-            count += _followed(inner, own)
-            found = [_read(own, v) for v in inner.outvars]
+            inner_cuts = dict(zip(inner.invars, reads, strict=True))
+            inner_cuts |= {
+                variable: ((),) * len(variable.aval.shape) for variable in inner.constvars
+            }
+            count += _followed(inner, inner_cuts)
+            result_cuts = [_read(inner_cuts, variable) for variable in inner.outvars]
         elif name == KERNEL:
             count += 1
-            found = _through_kernel(eqn.params["kernel"], reads)
+            result_cuts = _through_kernel(eqn.params["kernel"], reads)
         else:
             through = _THROUGH.get(name, _through_elementwise)
-            found = [through(eqn, reads)]
-        cuts.update(zip(eqn.outvars, found, strict=True))
+            result_cuts = [through(eqn, reads)]
+        cuts.update(zip(eqn.outvars, result_cuts, strict=True))
     return count
 
 
@@ -112,19 +126,25 @@ def _through_kernel(kernel: Kernel, reads: Sequence[Cut]) -> list[Cut]:
         for pair in zip(tensor, cut, strict=True)
     ]
     for factors, cut in dims:
-        first = factors[0] if factors else None
-        if cut and first not in kernel.sharded:
+        major = factors[0] if factors else None
+        if cut and major not in kernel.sharded:
             raise _Unknown
-        if first in kernel.sharded and axes.setdefault(first, cut) != cut:
+        if major in kernel.sharded and axes.setdefault(major, cut) != cut:
             raise _Unknown
     if kernel.shifted is not None and axes.get(kernel.shifted):
         raise _Unknown
-    return [tuple(axes.get(dim[0], ()) if dim else () for dim in t) for t in kernel.results]
+    return [
+        tuple(axes.get(dim[0], ()) if dim else () for dim in result) for result in kernel.results
+    ]
 
 
 def _through_elementwise(eqn: Any, reads: Sequence[Cut]) -> Cut:
     shape = eqn.outvars[0].aval.shape
-    arrays = [cut for v, cut in zip(eqn.invars, reads, strict=True) if v.aval.shape == shape or cut]
+    arrays = [
+        cut
+        for operand, cut in zip(eqn.invars, reads, strict=True)
+        if operand.aval.shape == shape or cut
+    ]
     is_alike = all(len(cut) == len(shape) for cut in arrays) and len(set(arrays)) == 1
     if eqn.primitive.name not in _ELEMENTWISE or not is_alike:
         raise _Unknown
@@ -132,27 +152,30 @@ def _through_elementwise(eqn: Any, reads: Sequence[Cut]) -> Cut:
 
 
 def _through_transpose(eqn: Any, reads: Sequence[Cut]) -> Cut:
-    return tuple(reads[0][d] for d in eqn.params["permutation"])
+    return tuple(reads[0][dim] for dim in eqn.params["permutation"])
 
 
 def _through_squeeze(eqn: Any, reads: Sequence[Cut]) -> Cut:
     gone = eqn.params["dimensions"]
-    if any(reads[0][d] for d in gone):
+    if any(reads[0][dim] for dim in gone):
         raise _Unknown
-    return tuple(cut for d, cut in enumerate(reads[0]) if d not in gone)
+    return tuple(cut for dim, cut in enumerate(reads[0]) if dim not in gone)
 
 
 def _through_broadcast(eqn: Any, reads: Sequence[Cut]) -> Cut:
-    """The cut of a broadcast. It is known for a scalar, and for new dimensions that are whole. The
-    size of another new dimension may be that of the whole array or of a part."""
+    """Returns the cuts of a broadcast's result. New dimensions must have one element, and the
+    operand must not be a scalar.
+
+    Whether a longer new dimension is a whole dimension or a part of one is not known.
+    """
     operand, mapped = eqn.invars[0], eqn.params["broadcast_dimensions"]
-    new = [n for d, n in enumerate(eqn.params["shape"]) if d not in mapped]
+    new = [n for dim, n in enumerate(eqn.params["shape"]) if dim not in mapped]
     if any(n != 1 for n in new) or not operand.aval.shape:
         raise _Unknown
-    found: list[tuple[str, ...]] = [()] * len(eqn.params["shape"])
-    for cut, d in zip(reads[0], mapped, strict=True):
-        found[d] = cut
-    return tuple(found)
+    dim_cuts: list[tuple[str, ...]] = [()] * len(eqn.params["shape"])
+    for cut, dim in zip(reads[0], mapped, strict=True):
+        dim_cuts[dim] = cut
+    return tuple(dim_cuts)
 
 
 _THROUGH: Mapping[str, Callable[[Any, Sequence[Cut]], Cut]] = {

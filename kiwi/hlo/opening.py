@@ -1,4 +1,4 @@
-"""Opens loops and conditionals: inlines their bodies into a program (`kiwi.hlo.loops`)."""
+"""Opens loops and conditionals: inlines their bodies into a program, see `kiwi.hlo.loops`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
@@ -19,11 +19,16 @@ from kiwi.hlo.trips import trips_of_while
 
 
 class LoopOpener(ProgramBuilder, ABC):
-    """A builder that opens the loops of inlined functions."""
+    """A builder of programs that opens the loops of the functions that it inlines."""
 
     @abstractmethod
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
-        """Adds the equations of a jaxpr; `env`: the values of its variables."""
+        """Adds the equations of a jaxpr to the program.
+
+        - `env`: variable → value index or literal. The variables that the equations bind are added.
+        - `scope`: the name scopes of the calls around.
+        - `loop`: the loop around; None outside of loops.
+        """
 
     def _inline_closed(
         self, closed: Any, inputs: Sequence[int | Literal], scope: str, loop: int | None
@@ -31,12 +36,13 @@ class LoopOpener(ProgramBuilder, ABC):
         env: dict[Any, Any] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
         self._bind_constants(env, closed.jaxpr.constvars, closed.consts)
         self._inline(closed.jaxpr, env, scope, loop)
-        return [self._read(env, v) for v in closed.jaxpr.outvars]
+        return [self._read(env, variable) for variable in closed.jaxpr.outvars]
 
     def _open(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """Inlines the body of a loop, or all branches; returns the equation's results."""
+        """Inlines the body of a loop, or all branches of a conditional. Returns the equation's
+        results."""
         opened = {"scan": self._open_scan, "while": self._open_while, "cond": self._open_cond}
         return opened[eqn.primitive.name](eqn, inputs, scope, parent)
 
@@ -46,24 +52,28 @@ class LoopOpener(ProgramBuilder, ABC):
         operands = loops.scan_operands(eqn)
         loop = self._new_scan(operands, parent)
         border = _Border(self, eqn.source_info, scope, loop)
-        first, behind = operands.constants, operands.constants + operands.carries
-        variables = operands.body.jaxpr.invars[first:behind]
-        unchanged = _unchanged_carries(operands.body.jaxpr, first, behind)
+        first_carry, first_stacked = operands.constants, operands.constants + operands.carries
+        variables = operands.body.jaxpr.invars[first_carry:first_stacked]
+        unchanged = _unchanged_carries(operands.body.jaxpr, first_carry, first_stacked)
         current = [
-            v if variable in unchanged else border.carry(v, k)
-            for k, (variable, v) in enumerate(
-                zip(variables, inputs[first:behind], strict=True), start=first
+            initial if variable in unchanged else border.carry(initial, k)
+            for k, (variable, initial) in enumerate(
+                zip(variables, inputs[first_carry:first_stacked], strict=True), start=first_carry
             )
         ]
-        slices = [border.slice(stacked) for stacked in inputs[behind:]]
+        slices = [border.slice(stacked) for stacked in inputs[first_stacked:]]
         inner = join_scopes(scope, str(eqn.source_info.name_stack))
         outputs = self._inline_closed(
-            operands.body, (*inputs[:first], *current, *slices), inner, loop
+            operands.body, (*inputs[:first_carry], *current, *slices), inner, loop
         )
         following, ys = outputs[: operands.carries], outputs[operands.carries :]
         carries = zip(variables, current, following, strict=True)
-        own = tuple(Carry(c, n) for v, c, n in carries if v not in unchanged and isinstance(c, int))
-        self._loops[loop] = replace(self._loops[loop], carries=own)
+        loop_carries = tuple(
+            Carry(carried, n)
+            for variable, carried, n in carries
+            if variable not in unchanged and isinstance(carried, int)
+        )
+        self._loops[loop] = replace(self._loops[loop], carries=loop_carries)
         finals = [
             n if variable in unchanged else border.result(n)
             for variable, n in zip(variables, following, strict=True)
@@ -83,8 +93,11 @@ class LoopOpener(ProgramBuilder, ABC):
         scope: str,
         parent: int | None,
     ) -> int | Literal:
-        """The stack of `variable` in a scan. A literal is repeated before the loop, since it has no
-        iteration of its own to be computed in."""
+        """Returns the stack of a scan's output `y`, which is the result `variable` of the scan.
+
+        A literal belongs to no iteration, and is repeated outside of the loop. A result that
+        nothing reads gets an empty literal.
+        """
         if isinstance(variable, jex.DropVar):
             return Literal(None)
         if isinstance(y, int):
@@ -96,53 +109,61 @@ class LoopOpener(ProgramBuilder, ABC):
     def _open_while(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """The condition stands in front of the loop and at the end of its body."""
+        """Opens a `while`. Its condition is inlined in front of the loop and at the end of the
+        body."""
         body, condition = eqn.params["body_jaxpr"], eqn.params["cond_jaxpr"]
-        first = eqn.params["cond_nconsts"]
-        behind = first + eqn.params["body_nconsts"]
-        start, initial = inputs[:first], inputs[behind:]
+        cond_count = eqn.params["cond_nconsts"]
+        constant_count = cond_count + eqn.params["body_nconsts"]
+        start, initial = inputs[:cond_count], inputs[constant_count:]
         trips = trips_of_while(eqn, (*start, *initial), self._while_trips)
         loop = self._new_loop(parent, LoopKind.WHILE, len(self._loops), trips)
         border = _Border(self, eqn.source_info, scope, loop)
         inner = join_scopes(scope, str(eqn.source_info.name_stack))
 
         def goes_on(carried: Sequence[int | Literal], place: int | None) -> int | Literal:
-            (found,) = self._inline_closed(condition, (*start, *carried), inner, place)
-            return self._with(_any, (found,), eqn, inner, place) if is_batched else found
+            (holds,) = self._inline_closed(condition, (*start, *carried), inner, place)
+            return self._with(_any, (holds,), eqn, inner, place) if is_batched else holds
 
         is_batched = bool(condition.out_avals[0].shape)
         test = border.carry(goes_on(initial, parent), -1)
-        unchanged = _unchanged_carries(body.jaxpr, behind - first, len(body.jaxpr.invars))
-        variables = body.jaxpr.invars[behind - first :]
+        unchanged = _unchanged_carries(
+            body.jaxpr, constant_count - cond_count, len(body.jaxpr.invars)
+        )
+        variables = body.jaxpr.invars[constant_count - cond_count :]
         current = [
-            v if variable in unchanged else border.carry(v, k)
-            for k, (variable, v) in enumerate(zip(variables, initial, strict=True))
+            value if variable in unchanged else border.carry(value, k)
+            for k, (variable, value) in enumerate(zip(variables, initial, strict=True))
         ]
-        following = self._inline_closed(body, (*inputs[first:behind], *current), inner, loop)
-        if is_batched:  # Loops whose condition no longer holds keep their values.
+        following = self._inline_closed(
+            body, (*inputs[cond_count:constant_count], *current), inner, loop
+        )
+        if is_batched:  # Batch elements whose condition no longer holds keep their values.
             (goes,) = self._inline_closed(condition, (*start, *current), inner, loop)
-            kept = [variable in unchanged for variable in variables]
+            is_unchanged = [variable in unchanged for variable in variables]
             following = [
                 old if same else self._with(_chosen, (goes, new, old), eqn, inner, loop)
-                for same, new, old in zip(kept, following, current, strict=True)
+                for same, new, old in zip(is_unchanged, following, current, strict=True)
             ]
         pairs = zip(variables, current, following, strict=True)
         carries = [
-            Carry(c, self._made_in(loop, n, eqn, inner))
-            for v, c, n in pairs
-            if v not in unchanged and isinstance(c, int)
+            Carry(value, self._made_in(loop, n, eqn, inner))
+            for variable, value, n in pairs
+            if variable not in unchanged and isinstance(value, int)
         ]
         carries.append(Carry(test, self._made_in(loop, goes_on(following, loop), eqn, inner)))
         self._loops[loop] = replace(self._loops[loop], carries=tuple(carries), test=test)
         return [
-            c if variable in unchanged else border.left(c)
-            for variable, c in zip(variables, current, strict=True)
+            value if variable in unchanged else border.left(value)
+            for variable, value in zip(variables, current, strict=True)
         ]
 
     def _open_cond(
         self, eqn: Any, inputs: tuple[int | Literal, ...], scope: str, parent: int | None
     ) -> list[int | Literal]:
-        """Opens a conditional: every branch is a loop of its own in the loop of the conditional."""
+        """Opens a conditional. Every branch becomes a loop inside of the loop of the conditional.
+
+        A conditional with a literal selector becomes the selected branch.
+        """
         selector, operands = inputs[0], inputs[1:]
         branches = eqn.params["branches"]
         if isinstance(selector, Literal):
@@ -156,11 +177,14 @@ class LoopOpener(ProgramBuilder, ABC):
         for k, branch in enumerate(branches):
             space = ("branch", selector, k)
             loop = self._new_loop(switch, LoopKind.BRANCH, space, 1 / len(branches))
-            own = self._loops[loop].space
-            found = [
-                self._joined.get(v, {}).get(own, v) if isinstance(v, int) else v for v in operands
+            branch_space = self._loops[loop].space
+            branch_operands = [
+                self._joined.get(operand, {}).get(branch_space, operand)
+                if isinstance(operand, int)
+                else operand
+                for operand in operands
             ]
-            results = self._inline_closed(branch, found, inner, loop)
+            results = self._inline_closed(branch, branch_operands, inner, loop)
             yielded.append([self._made_in(loop, value, eqn, inner) for value in results])
             opened.append(loop)
         return self._join(eqn, scope, parent, opened, yielded)
@@ -173,7 +197,11 @@ class LoopOpener(ProgramBuilder, ABC):
         branches: Sequence[int],
         yielded: Sequence[Sequence[int | Literal]],
     ) -> list[int | Literal]:
-        """The results of a conditional; `yielded[k]` are those of its k-th branch."""
+        """Returns the results of a conditional. A result that nothing reads is an empty literal.
+
+        - `branches`: the loops of the branches.
+        - `yielded[k]`: the results of the k-th branch.
+        """
         switch = self._loops[branches[0]].parent
         assert switch is not None
         border = _Border(self, eqn.source_info, scope, switch)
@@ -194,8 +222,8 @@ class LoopOpener(ProgramBuilder, ABC):
         return results
 
     def _made_in(self, loop: int, value: int | Literal, eqn: Any, scope: str) -> int | Literal:
-        """The end value of an iteration. If it comes from outside of the loop, it is copied, and
-        the loop reads the copy."""
+        """Returns the value that an iteration hands on, as a value of the loop. A value from
+        outside of the loop is copied in each iteration."""
         if isinstance(value, Literal):
             return value
         around = self._loop_of_value[value]
@@ -213,7 +241,7 @@ class LoopOpener(ProgramBuilder, ABC):
         scope: str,
         loop: int | None,
     ) -> int | Literal:
-        """The one result of a function of values, inlined; `eqn` is what it is a part of."""
+        """Inlines a function of values as a part of `eqn`, and returns its only result."""
         types = [self._type(value) for value in inputs]
         traced = jax.make_jaxpr(function)(*types)
         return self._inline_closed(traced, inputs, scope, loop)[0]
@@ -226,7 +254,8 @@ class LoopOpener(ProgramBuilder, ABC):
         return index
 
     def _new_loop(self, parent: int | None, kind: LoopKind, key: Hashable, runs: float = 1) -> int:
-        """A new loop. Loops of one kind and key in one place share an index space."""
+        """Adds a loop without carries, and returns its index. Loops of the same kind and key in one
+        place share an index space."""
         index = len(self._loops)
         outer = parent
         if kind is LoopKind.BRANCH:
@@ -239,7 +268,7 @@ class LoopOpener(ProgramBuilder, ABC):
 
 
 class _Border:
-    """Emits the equations at the border of one loop."""
+    """Adds the equations at the border of one loop to the program."""
 
     def __init__(self, builder: LoopOpener, source_info: Any, scope: str, loop: int) -> None:
         self._builder = builder
@@ -248,28 +277,30 @@ class _Border:
         self._loop = builder._loops[loop]
 
     def carry(self, initial: int | Literal, position: int) -> int:
-        """A carry. The position distinguishes carries that start from one value."""
+        """Returns a carry at the start of an iteration. The position distinguishes carries that
+        start from the same value."""
         index = self._loop.index
         apart = {"apart": True} if self._loop.kind is LoopKind.WHILE else {}
         return self._emit(loops.CARRY, initial, index, loop=index, position=position, **apart)
 
     def result(self, following: int | Literal) -> int | Literal:
-        """A final carry. A value from outside of the loop is the same in the last iteration."""
+        """Returns a carry after the last iteration. A value from outside of the loop stays as it
+        is."""
         if isinstance(following, Literal) or not self._builder._is_member(following, self._loop):
             return following
         return self._emit(loops.RESULT, following, self._loop.parent, loop=self._loop.index)
 
     def left(self, current: int | Literal) -> int | Literal:
-        """A carry after a `while`: the initial one if there was no iteration."""
+        """Returns a carry after a `while`. It is the initial carry if there was no iteration."""
         params = {"loop": self._loop.index, "apart": True}
         return self._emit(loops.RESULT, current, self._loop.parent, **params)
 
     def case(self, index: int) -> int:
-        """The index of the branch, inside the conditional."""
+        """Returns the index of the branch that runs, as a value inside of the conditional."""
         return self._emit(loops.CASE, index, self._loop.index, loop=self._loop.index)
 
     def join(self, aval: Any, values: Sequence[int | Literal], position: int) -> int:
-        """The result of the branch that runs."""
+        """Returns the result of the branch that runs. `values`: the results of all branches."""
         assert self._loop.test is not None
         params = {"loop": self._loop.index, "position": position}
         avals = [self._builder._type(self._loop.test), *[aval] * len(values)]
@@ -278,25 +309,31 @@ class _Border:
         return self._builder._emit(eqn, inputs, self._scope, self._loop.parent)[0]
 
     def slice(self, stacked: int | Literal) -> int | Literal:
-        """An element of a stack. If the stack was made in this space, it is the value itself."""
+        """Returns the current iteration's element of a stack.
+
+        If a loop of the same index space made the stack, the element is the value that was stacked.
+        """
         assert isinstance(stacked, int)
         builder, index = self._builder, self._loop.index
-        known = builder._stacked.get(stacked)
-        if known is not None and known[1] == self._loop.space:
-            return known[0]
+        origin = builder._stacked.get(stacked)
+        if origin is not None and origin[1] == self._loop.space:
+            return origin[0]
         fetching = self._fetching(stacked)
         if fetching is None:
             return self._emit(loops.SLICE, stacked, index, space=self._loop.space)
         element, eqn = self.slice(fetching.inputs[0]), fetching.jaxpr_eqn
         traced = jax.make_jaxpr(partial(eqn.primitive.bind, **eqn.params))(builder._type(element))
-        own = traced.eqns[0].replace(source_info=self._source_info)
-        return builder._emit(own, (element,), self._scope, index)[0]
+        element_eqn = traced.eqns[0].replace(source_info=self._source_info)
+        return builder._emit(element_eqn, (element,), self._scope, index)[0]
 
     def _fetching(self, stacked: int | Literal) -> Equation | None:
-        """The equation that yields a stack, if an iteration can do it for its own element: the
-        fetch from the host, or a conversion after it. The whole stack is then never on the device.
-        This does not apply to loops inside loops, which would fetch each element in every outer
-        iteration."""
+        """Returns the equation that fetches a stack from the host, or converts a fetched stack, if
+        each iteration is to do this for its own element; None otherwise.
+
+        The whole stack is then never in device memory. Small elements are not fetched separately.
+        Nor do loops inside of loops fetch elements, since they would fetch each element in every
+        outer iteration.
+        """
         builder = self._builder
         if not (builder._fetches_elements and isinstance(stacked, int)):
             return None
@@ -322,9 +359,10 @@ class _Border:
 
 
 def _unchanged_carries(body: Any, first: int, behind: int) -> frozenset[Any]:
-    """The variables of carries, `first` to `behind`, that every iteration passes on unchanged."""
+    """Returns the variables of the carries that every iteration passes on unchanged. `first` and
+    `behind` delimit the carries among the body's operands."""
     pairs = zip(body.invars[first:behind], body.outvars, strict=False)
-    return frozenset(v for v, following in pairs if v is following)
+    return frozenset(variable for variable, following in pairs if variable is following)
 
 
 def _any(goes_on: Any) -> Any:

@@ -1,8 +1,9 @@
 """Functions with their own partitioning (`jax.experimental.custom_partitioning`) as kernels.
 
-Shardy's rule says how such a function may be sharded, and its `partition` returns the computation
-of each device. A plan calls `partition` for the chosen layouts, and calls the result in a
-`shard_map`. XLA would do the same later, but on devices that the planning machine may lack.
+Shardy's rule says how such a function may be sharded, and the function's `partition` returns the
+computation of each device. A plan calls `partition` for the chosen layouts, and calls the returned
+function in a `shard_map`. XLA would do the same when it compiles the step, but that needs devices
+which the planning machine may lack.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,8 @@ CUSTOM_PARTITIONING = "custom_partitioning"
 
 
 def kernel_of(eqn: Any) -> Kernel | None:
-    """The kernel that a traced equation calls; None if it calls nothing with a sharding rule."""
+    """Returns the kernel that a traced equation calls; None if the equation calls no function with
+    a sharding rule."""
     if eqn.primitive.name == KERNEL:
         return eqn.params["kernel"]
     if eqn.primitive.name != CUSTOM_PARTITIONING:
@@ -31,16 +33,19 @@ def kernel_of(eqn: Any) -> Kernel | None:
 
 
 def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
-    """The kernel. Only factors that all results have are sharded: what `partition` does with others
-    is its own affair."""
+    """Returns the kernel of a traced `custom_partitioning` with a rule.
+
+    Only factors that all results have may be sharded: how `partition` treats other factors is not
+    known.
+    """
     call = eqn.params["call"]
-    shapes = [[v.aval.shape for v in side] for side in (eqn.invars, eqn.outvars)]
+    shapes = [[variable.aval.shape for variable in side] for side in (eqn.invars, eqn.outvars)]
     fitting = _fitting(rule, shapes)
     operands, results = (
         tuple(_factors(dims, fitting, f"{side} {k}") for k, dims in enumerate(tensors))
         for side, tensors in (("operand", rule.operands), ("result", rule.results))
     )
-    held = {str(f) for f in rule.blocked | rule.reduction}
+    held = {str(factor) for factor in rule.blocked | rule.reduction}
     return Kernel(
         call.jaxpr.debug_info.func_name,
         lambda *operands: tuple(jex.jaxpr_as_fun(call)(*operands)),
@@ -48,39 +53,50 @@ def _kernel(eqn: Any, rule: ShardingRule) -> Kernel:
         results,
         shardable(operands, results) - held,
         partition=lambda *layouts: _partitioned(eqn, *layouts),
-        known_sizes={str(f): rule.factor_sizes[f] for f in fitting},
+        known_sizes={str(factor): rule.factor_sizes[factor] for factor in fitting},
     )
 
 
 def _fitting(rule: ShardingRule, shapes: Sequence[Sequence[Sequence[int]]]) -> frozenset[int]:
-    """The factors whose size equals that of their dimension everywhere. Shardy takes the least of
-    several sizes."""
+    """Returns the factors whose sizes fit every dimension in which they occur.
+
+    Shardy takes the least size if the dimensions of a factor differ.
+    """
     pairs = [
         *zip(rule.operands, shapes[0], strict=True),
         *zip(rule.results, shapes[1], strict=True),
     ]
     dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=True)]
     sizes = rule.factor_sizes
-    others = {f for own, size in dims if prod(sizes[f] for f in own) != size for f in own}
+    others = {
+        factor
+        for factors, size in dims
+        if prod(sizes[factor] for factor in factors) != size
+        for factor in factors
+    }
     return frozenset(range(len(sizes))) - others
 
 
 def _factors(dims: Dims, fitting: frozenset[int], name: str) -> Factors:
-    """The names of factors; a dimension whose factors do not fit is one of its own."""
+    """Returns the names of a tensor's factors. A dimension whose factors do not fit gets a factor
+    of its own."""
     return tuple(
-        tuple(map(str, own)) if fitting.issuperset(own) else (f"{name} {d}",)
-        for d, own in enumerate(dims)
+        tuple(map(str, factors)) if fitting.issuperset(factors) else (f"{name} {dim}",)
+        for dim, factors in enumerate(dims)
     )
 
 
 def _partitioned(eqn: Any, mesh: Any, in_specs: Any, out_specs: Any) -> tuple[Any, Any, Any]:
-    """The computation of each device for these layouts, and the layouts that it wants."""
+    """Returns the function of each device for these layouts, and the specs of operands and results
+    that it expects."""
     params = eqn.params
     trees = params["in_tree"], params["out_tree"]
     types = (
         tree.unflatten(
-            jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, sharding=NamedSharding(mesh, spec))
-            for v, spec in zip(variables, specs, strict=True)
+            jax.ShapeDtypeStruct(
+                variable.aval.shape, variable.aval.dtype, sharding=NamedSharding(mesh, spec)
+            )
+            for variable, spec in zip(variables, specs, strict=True)
         )
         for tree, variables, specs in zip(
             trees, (eqn.invars, eqn.outvars), (in_specs, out_specs), strict=True

@@ -37,27 +37,35 @@ from kiwi.hlo.partitioned_functions import kernel_of
 from kiwi.hlo.regions import inner_jaxprs, multiplies_inside
 
 RAGGED_PRODUCTS = frozenset({"ragged_dot", "ragged_dot_general"})
-"""Primitives that multiply by groups of rows."""
+"""Primitives of ragged matmuls: each group of rows is multiplied by a matrix of its own."""
 
 MAX_POOLING_GRADIENT = "select_and_scatter_add"
 
 LARGE_BYTES = 2**20
-"""Constants of at least this size are expanded in the step of a plan that reads them."""
+"""The size from which a constant counts as large.
+
+A plan can expand a large constant at the unit that reads it, so that the constant is not held from
+the start of the step. Where smaller constants are expanded is left to XLA.
+"""
 
 
 @dataclass(frozen=True)
 class Literal:
-    """A constant scalar written into an equation."""
+    """A constant scalar that stands in an equation in place of an operand."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Value:
-    """The value of an argument, a captured constant or an equation.
+    """An argument, a captured constant, or a result of an equation.
 
-    `shape` is the logical shape that JAX shows. `is_extended` marks dtypes such as PRNG keys, whose
-    array in HLO has further dimensions.
+    - `shape`: the logical shape that JAX shows.
+    - `itemsize`: bytes of one element.
+    - `is_extended`: whether the dtype is an extended one, such as a PRNG key. The array in HLO then
+      has further dimensions.
+    - `producer`: the index of the equation that computes the value; None for arguments and
+      constants.
     """
 
     index: int
@@ -68,7 +76,7 @@ class Value:
     producer: int | None
 
     def of_dtype(self, dtype: Any) -> "Value":
-        """The same with elements of another, ordinary dtype."""
+        """Returns the value with another dtype, which must not be an extended one."""
         return replace(self, dtype=jnp.dtype(dtype), itemsize=jnp.dtype(dtype).itemsize)
 
     @property
@@ -90,9 +98,9 @@ class Equation:
     - `outputs`: the value indices of the results that something reads.
     - `jaxpr_eqn`: the traced equation itself.
     - `scope`: the name scope of the inlined calls around it.
-    - `loop`: the innermost opened loop whose body it is part of.
-    - `caller`: the source info of the innermost call around it that has a line in the user's code,
-      if any.
+    - `loop`: the innermost opened loop whose body contains the equation; None outside of loops.
+    - `caller`: the source info of the innermost call around the equation that has a line in the
+      user's code; None if no call has one.
     """
 
     index: int
@@ -110,35 +118,37 @@ class Equation:
 
     @functools.cached_property
     def is_border(self) -> bool:
-        """Whether it stands at the border of an opened loop, and computes nothing."""
+        """Whether the equation is a border of an opened loop, which computes nothing."""
         return self.name in LOOP_PRIMITIVES
 
     @functools.cached_property
     def is_transfer(self) -> bool:
-        """Whether it copies between host and device memory."""
+        """Whether the equation copies between host and device memory."""
         return self.name in TRANSFERS
 
     @functools.cached_property
     def kernel(self) -> Kernel | None:
-        """Its kernel with a sharding rule (`kiwi.hlo.kernels`)."""
+        """The kernel with a sharding rule that the equation calls; None if it calls none."""
         return kernel_of(self.jaxpr_eqn)
 
     @functools.cached_property
     def batches(self) -> Kernel | None:
-        """Its rule, if it computes each element of a batch by itself and has no other one."""
+        """The kernel that shards only batch dimensions, for an equation that computes each element
+        of a batch independently (`kiwi.hlo.independent_batches`); None for other equations."""
         return batch_kernel(self.jaxpr_eqn)
 
     @functools.cached_property
     def kernel_jaxpr(self) -> Any:
-        """The computation of its kernel on whole operands. Tracing it takes long."""
+        """The jaxpr of `kernel`, which must exist, on whole operands. Tracing it takes long."""
         assert self.kernel is not None
         return kernel_jaxpr(self.kernel, self.jaxpr_eqn)
 
     @property
     def kernel_calls(self) -> int:
-        """The number of library kernels that run, if it is one or has a sharding rule.
+        """The number of library kernels that the equation runs.
 
-        Those in a region are not counted (`kiwi.problem.costs.RegionPrice`).
+        An equation with a sharding rule runs at least one. Kernels inside of a region do not count
+        here: `kiwi.problem.costs.RegionPrice` counts them.
         """
         if self.kernel is None:
             return int(self.is_library_kernel)
@@ -146,38 +156,39 @@ class Equation:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it has a sharding rule of its own."""
+        """Whether the equation calls a kernel with a sharding rule."""
         return self.kernel is not None
 
     @functools.cached_property
     def is_library_kernel(self) -> bool:
-        """Whether it is one kernel that XLA calls, with a sharding rule or without."""
+        """Whether the equation is one kernel that XLA calls, with a sharding rule or without."""
         return self.is_kernel or is_library_kernel(self.jaxpr_eqn)
 
     @functools.cached_property
     def region_multiplies(self) -> bool:
-        """Whether the region that it runs contains a matmul, a convolution or a kernel."""
+        """Whether a region of the equation contains a matmul, a convolution or a kernel."""
         return multiplies_inside(self.jaxpr_eqn)
 
     @functools.cached_property
     def communicates(self) -> bool:
-        """Whether it is a collective in a `shard_map`."""
+        """Whether the equation is a collective in a `shard_map`, or asks for its device's
+        position."""
         return is_collective(self.jaxpr_eqn)
 
     @functools.cached_property
     def is_unlowered(self) -> bool:
-        """Whether it may need other devices than the planning machine's."""
+        """Whether planning does not lower the equation, since it may need devices that the planning
+        machine lacks."""
         return is_unlowered(self.jaxpr_eqn)
 
     @functools.cached_property
     def has_effects(self) -> bool:
-        """Whether it does more than compute its results."""
+        """Whether the equation has side effects, apart from naming mesh axes."""
         return bool(jax_internals.side_effects(self.jaxpr_eqn))
 
     @functools.cached_property
     def may_repeat(self) -> bool:
-        """Whether computing it twice is as good as once: it has no effects and does not call
-        Python."""
+        """Whether the equation may run twice: it has no side effects and calls no Python."""
         return not self.has_effects and not _calls_python(self.jaxpr_eqn)
 
     @property
@@ -187,17 +198,17 @@ class Equation:
 
     @functools.cached_property
     def reads(self) -> tuple[int, ...]:
-        """The values read, without literals, each once."""
+        """The indices of the values that the equation reads, each once, without literals."""
         return tuple(dict.fromkeys(i for i in self.inputs if isinstance(i, int)))
 
     @property
     def stacked_outputs(self) -> tuple[bool, ...]:
-        """For each output of a scan whether it is stacked, not carried."""
+        """For each output of a scan, whether it is stacked; the others are carries."""
         return tuple(self.kept(jax_internals.stacked_results(self.jaxpr_eqn)))
 
     @property
     def filled_with(self) -> Any:
-        """The scalar literal that is broadcast to the result; otherwise None."""
+        """The scalar literal that a `broadcast_in_dim` broadcasts; None for other equations."""
         filled = self.inputs[0] if self.name == "broadcast_in_dim" else None
         return filled.value if isinstance(filled, Literal) else None
 
@@ -205,7 +216,8 @@ class Equation:
     def expanded(self) -> Any:
         """The scalar that XLA expands to a constant as large as the result; None if there is none.
 
-        It is a broadcast scalar, or the zero to which the gradient of max pooling adds.
+        The scalar is the literal of a broadcast, or the zero to which the gradient of max pooling
+        adds in a floating-point dtype.
         """
         if self.name != MAX_POOLING_GRADIENT:
             return self.filled_with
@@ -213,18 +225,22 @@ class Equation:
 
     @functools.cached_property
     def source_line(self) -> str:
-        """`"file.py:12 (function)"` of the user's code.
+        """The line of the user's code, as `"file.py:12 (function)"`; empty if unknown.
 
-        An equation without such a line, such as the random bits of a dropout, has that of its
-        `caller`.
+        An equation without a line of its own, such as the random bits of a dropout, gets the line
+        of its `caller`.
         """
-        own = jax_internals.source_line(self.jaxpr_eqn.source_info)
-        return own or (jax_internals.source_line(self.caller) if self.caller is not None else "")
+        line = jax_internals.source_line(self.jaxpr_eqn.source_info)
+        return line or (jax_internals.source_line(self.caller) if self.caller is not None else "")
 
     @functools.cached_property
     def _function(self) -> Callable[..., list[Any]]:
         eqn = self.jaxpr_eqn
-        variables = tuple(dict.fromkeys(v for v in eqn.invars if not isinstance(v, jex.Literal)))
+        variables = tuple(
+            dict.fromkeys(
+                variable for variable in eqn.invars if not isinstance(variable, jex.Literal)
+            )
+        )
         outputs = kept_outputs(eqn)
         names = tuple("" for _ in variables), tuple("" for _ in outputs)
         debug_info = jex.DebugInfo("kiwi", eqn.primitive.name, *names)
@@ -237,24 +253,28 @@ class Equation:
         `read` gives the array or tracer of a value index; returns one array per output.
         """
         arguments = {
-            v: i.value if isinstance(i, Literal) else read(i)
-            for v, i in zip(self.jaxpr_eqn.invars, self.inputs, strict=True)
-            if not isinstance(v, jex.Literal)
+            variable: i.value if isinstance(i, Literal) else read(i)
+            for variable, i in zip(self.jaxpr_eqn.invars, self.inputs, strict=True)
+            if not isinstance(variable, jex.Literal)
         }
         with jax.named_scope(self.scope) if self.scope else contextlib.nullcontext():
             return list(self._function(*arguments.values()))
 
     def operands(self, read: Callable[[int], Any]) -> list[Any]:
-        """All operands, literals included; `read` as in `apply`."""
+        """Returns all operands, literals included; `read` is as in `apply`."""
         return [i.value if isinstance(i, Literal) else read(i) for i in self.inputs]
 
     def kept(self, results: Sequence[Any]) -> list[Any]:
-        """The members of all results that something reads."""
+        """Returns the members of `results` that something reads. `results` has an entry for each
+        result of the traced equation."""
         pairs = zip(results, self.jaxpr_eqn.outvars, strict=True)
-        return [r for r, v in pairs if not isinstance(v, jex.DropVar)]
+        return [result for result, variable in pairs if not isinstance(variable, jex.DropVar)]
 
     def apply_to(self, scalar: Any, read: Callable[[int], Any]) -> list[Any]:
-        """`apply` with `scalar`, an array without dimensions, in place of `expanded`."""
+        """Evaluates the equation with `scalar`, an array of rank 0, in place of `expanded`.
+
+        `read` is as in `apply`. Returns one array per output.
+        """
         if self.filled_with is not None:
             return [jax.lax.broadcast(scalar, self.jaxpr_eqn.outvars[0].aval.shape)]
         source, operand = (read(i) if isinstance(i, int) else i.value for i in self.inputs)
@@ -263,7 +283,7 @@ class Equation:
 
 
 def _calls_python(eqn: Any) -> bool:
-    """Whether a traced equation, or one of a region that it runs, is a callback."""
+    """Whether a traced equation, or an equation of a region that it runs, is a `pure_callback`."""
     if eqn.primitive.name == "pure_callback":
         return True
     return any(_calls_python(inner) for region in inner_jaxprs(eqn) for inner in region.eqns)
@@ -271,7 +291,7 @@ def _calls_python(eqn: Any) -> bool:
 
 def kept_outputs(eqn: Any) -> tuple[Any, ...]:
     """The results of a traced equation that something reads."""
-    return tuple(v for v in eqn.outvars if not isinstance(v, jex.DropVar))
+    return tuple(variable for variable in eqn.outvars if not isinstance(variable, jex.DropVar))
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,14 +302,16 @@ class Program:
     - `constants`: value index → captured array.
     - `results`: in the order of the flattened results.
     - `loops`: the opened loops, by their index.
-    - `hints`: the user's hints about values. `constraints`: the traced `with_sharding_constraint`s
-      of values, see `kiwi.hlo.sharding_constraints`.
-    - `keeps_checkpoints`: whether the recomputation of the user's `jax.checkpoint` is kept
-      separate. `user_offloads` are then the values that its policy copies to the host's memory for
-      the backward pass.
-    - `residencies`: the residencies of names with which the function was traced instead of its own
-      policies (`kiwi.hlo.checkpoint_names`); None if it was traced with its own.
-      `checkpointed_names` are then the names inside of a `jax.checkpoint`.
+    - `hints`: value index → the user's hints about the value.
+    - `constraints`: value index → the traced `with_sharding_constraint` of the value, see
+      `kiwi.hlo.sharding_constraints`.
+    - `keeps_checkpoints`: whether the recomputation of the user's `jax.checkpoint` is kept separate
+      from the first computation.
+    - `user_offloads`: the values that the policy of a `jax.checkpoint` copies to host memory for
+      the backward pass; empty unless `keeps_checkpoints`.
+    - `residencies`: by name, the residency that replaced the function's own `jax.checkpoint`
+      policies while it was traced (`kiwi.hlo.checkpoint_names`); None if its own policies applied.
+    - `checkpointed_names`: the names inside of a `jax.checkpoint`; empty if `residencies` is None.
     """
 
     values: tuple[Value, ...]
@@ -307,56 +329,60 @@ class Program:
 
     @functools.cached_property
     def nesting(self) -> tuple[tuple[int, ...], ...]:
-        """For each loop the loops that it is in, outermost first, itself last."""
-        found: list[tuple[int, ...]] = []
+        """For each loop, the loops around it, outermost first, and last the loop itself."""
+        paths: list[tuple[int, ...]] = []
         for loop in self.loops:
-            outer = () if loop.parent is None else found[loop.parent]
-            found.append((*outer, loop.index))
-        return tuple(found)
+            outer = () if loop.parent is None else paths[loop.parent]
+            paths.append((*outer, loop.index))
+        return tuple(paths)
 
     def loops_around(self, loop: int | None) -> tuple[int, ...]:
-        """A loop and those around it, outermost first; none for None."""
+        """The loops around a loop, outermost first, and last the loop itself; empty for None."""
         return () if loop is None else self.nesting[loop]
 
     def trips(self, loop: int | None) -> float:
-        """How often the body of a loop runs in a step; once for None."""
+        """The number of times that the body of a loop runs in a step; 1 for None."""
         return prod(self.loops[k].runs for k in self.loops_around(loop))
 
     def known_trips(self, loop: int | None) -> int:
-        """The number of runs as far as XLA knows it: a `while`, and each branch, counts as running
-        once."""
+        """`trips` as far as XLA knows: the body of a `while`, and each branch, runs once."""
         return prod(self.loops[k].length for k in self.loops_around(loop))
 
     def scans_around(self, loop: int | None) -> tuple[int, ...]:
-        """The scans around a loop. A value has an element for each of their iterations."""
+        """The scans among a loop and the loops around it.
+
+        A value of the loop has one element for each iteration of these scans.
+        """
         around = self.loops_around(loop)
         return tuple(k for k in around if self.loops[k].kind is LoopKind.SCAN)
 
     def tests(self, loop: int | None) -> tuple[int, ...]:
-        """The values that decide whether the loops around go on, or which of their
-        branches runs."""
-        found = (self.loops[k].test for k in self.loops_around(loop))
-        return tuple(test for test in found if test is not None)
+        """The values that decide whether a loop and the loops around it go on, or which branch
+        runs."""
+        tests = (self.loops[k].test for k in self.loops_around(loop))
+        return tuple(test for test in tests if test is not None)
 
     def read_only_by(self, reader: Equation, value: int | Literal) -> Equation | None:
-        """The equation in the reader's loop that computes a value which nothing else reads."""
+        """The equation that computes `value`, if only `reader` reads the value and both equations
+        are in the same loop; None otherwise."""
         if isinstance(value, Literal) or value in self.kept_values:
             return None
         producer = self.values[value].producer
         if producer is None or self.readers[value] != (reader.index,):
             return None
-        found = self.equations[producer]
-        return found if found.loop == reader.loop else None
+        equation = self.equations[producer]
+        return equation if equation.loop == reader.loop else None
 
     def is_large_constant(self, equation: int) -> bool:
         """Whether an equation expands a scalar to `LARGE_BYTES` or more."""
-        found = self.equations[equation]
-        if found.expanded is None:
+        traced = self.equations[equation]
+        if traced.expanded is None:
             return False
-        return self.values[found.outputs[0]].size_bytes >= LARGE_BYTES
+        return self.values[traced.outputs[0]].size_bytes >= LARGE_BYTES
 
     def loop_of(self, value: int) -> int | None:
-        """The loop each of whose iterations has its own value of this kind."""
+        """The loop in which each iteration has its own member of a value; None for a value outside
+        of loops. The stacked result of a loop belongs to the loop around."""
         producer = self.values[value].producer
         if producer is None:
             return None
@@ -368,38 +394,49 @@ class Program:
 
     @functools.cached_property
     def next_values(self) -> dict[int, tuple[int, ...]]:
-        """The end values of iterations, with the loops that hand them on."""
-        found: dict[int, tuple[int, ...]] = {}
+        """By value at the end of an iteration, the loops that hand the value on as a carry, or
+        from a branch to the result."""
+        loops_of_value: dict[int, tuple[int, ...]] = {}
         for loop in self.loops:
             for carry in loop.carries:
                 if isinstance(carry.next, int):
-                    found[carry.next] = (*found.get(carry.next, ()), loop.index)
-        return found
+                    loops_of_value[carry.next] = (*loops_of_value.get(carry.next, ()), loop.index)
+        return loops_of_value
 
     @functools.cached_property
     def pinned_values(self) -> frozenset[int]:
-        """The values that hints or constraints restrict."""
-        hinted = {v for v, placed in self.hints.items() if any(p.hint.pins for p in placed)}
+        """The values that a hint, a constraint, or the policy of a `jax.checkpoint` restricts."""
+        hinted = {
+            value
+            for value, placed in self.hints.items()
+            if any(placed_hint.hint.pins for placed_hint in placed)
+        }
         return frozenset(hinted | self.constraints.keys() | self.user_offloads)
 
     @functools.cached_property
     def result_values(self) -> frozenset[int]:
         """The values among the results."""
-        return frozenset(r for r in self.results if isinstance(r, int))
+        return frozenset(result for result in self.results if isinstance(result, int))
 
     @functools.cached_property
     def kept_values(self) -> frozenset[int]:
-        """The values that are more than operands of equations."""
+        """The values that must exist even if no equation reads them: results, values handed to the
+        next iteration, and values with a hint, a constraint or an offload by the user."""
         handed_on = self.result_values | self.next_values.keys()
         return handed_on | self.hints.keys() | self.constraints.keys() | self.user_offloads
 
     @functools.cached_property
     def host_values(self) -> frozenset[int]:
         """The arguments and results that lie in host memory, and elements of such arguments."""
-        fetched = {v for e in self.equations if e.name == FETCH for v in e.reads}
-        stored = {e.outputs[0] for e in self.equations if e.name == STORE}
-        producers = (self.values[v].producer for v in fetched)
-        sliced = (self.equations[p].reads for p in producers if p is not None)
+        fetched = {
+            value
+            for equation in self.equations
+            if equation.name == FETCH
+            for value in equation.reads
+        }
+        stored = {equation.outputs[0] for equation in self.equations if equation.name == STORE}
+        producers = (self.values[value].producer for value in fetched)
+        sliced = (self.equations[producer].reads for producer in producers if producer is not None)
         return frozenset(fetched.union(stored, *sliced))
 
     def is_on_host(self, value: int | Literal) -> bool:
@@ -408,14 +445,14 @@ class Program:
 
     @functools.cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each value the equations that read it, in program order."""
-        found: list[list[int]] = [[] for _ in self.values]
+        """For each value, the indices of the equations that read it, in program order."""
+        readers: list[list[int]] = [[] for _ in self.values]
         for equation in self.equations:
             for value in equation.reads:
-                found[value].append(equation.index)
-        return tuple(tuple(f) for f in found)
+                readers[value].append(equation.index)
+        return tuple(tuple(indices) for indices in readers)
 
 
 def join_scopes(outer: str, inner: str) -> str:
-    """The name scope within a name scope."""
+    """Returns the name scope `inner` inside of `outer`; either may be empty."""
     return f"{outer}/{inner}" if outer and inner else outer or inner

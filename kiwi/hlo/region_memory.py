@@ -1,14 +1,18 @@
 """Memory of the regions of an equation (`kiwi.hlo.regions`): the peak of the values inside.
 
-Operands and results of the region do not count. An iteration frees its memory before the next one
-starts. As in `kiwi.hlo.fusion`, an elementwise result with one reader is fused and takes no memory.
-Functions that a region calls are part of it. What only changes the type of a value (`pvary`), or
-sums over one element, is the value. What updates a part of a value that nothing reads later, or
-sums it up over devices, is written in its place.
+- Operands and results of the region do not count.
+- An iteration frees its memory before the next one starts.
+- As in `kiwi.hlo.fusion`, an elementwise result with one reader is fused and takes no memory.
+- Functions that a region calls are inlined.
+- A result that only changes the type of its operand (`pvary`) is the operand. A sum over one
+  element takes no memory.
+- An update of a part of a value, and a sum of a value over devices, take the value's place if
+  nothing reads the value later.
 
-A manual computation (`shard_map`) that is differentiated yields what its backward pass reads. XLA
-stores of that no operand of the step, and no map of values that are there anyway: the backward pass
-computes it again (`stored_results`).
+A differentiated manual computation (`shard_map`) returns residuals that its backward pass reads.
+XLA does not store all of these results (`stored_results`). It stores no operand of the step once
+more. It stores no elementwise function of values that are stored anyway, unless these take more
+bytes than the result: the backward pass computes such a function again.
 """
 
 import itertools
@@ -30,17 +34,22 @@ _IN_PLACE = frozenset(
 
 
 def region_workspace_bytes(eqn: Any) -> int:
-    """The peak bytes inside of the region, without its operands and results. The blocks of a kernel
-    of Pallas are not in the device's memory."""
+    """Returns the peak bytes inside of an equation's regions, without their operands and results.
+
+    The blocks of a Pallas kernel are not in the device's main memory, and count as 0.
+    """
     if eqn.primitive.name == "pallas_call":
         return 0
     return max((peak_bytes(region) for region in inner_jaxprs(eqn)), default=0)
 
 
 def peak_bytes(jaxpr: Any) -> int:
-    """The peak over the equations in order, with the regions that they run."""
+    """Returns the peak bytes of a jaxpr whose equations run in order, including the regions that
+    they run. Operands and results of the jaxpr do not count."""
     body = _Body.of(jaxpr)
-    last_read = {v: place for place, eqn in enumerate(body.eqns) for v in variables(eqn.invars)}
+    last_read = {
+        operand: place for place, eqn in enumerate(body.eqns) for operand in variables(eqn.invars)
+    }
     readers = readers_of(body)
     outside = {*body.invars, *variables(body.outvars)}
     alive = peak = 0
@@ -61,11 +70,14 @@ def peak_bytes(jaxpr: Any) -> int:
 
 
 def stored_results(eqn: Any, is_argument: Callable[[int], bool]) -> tuple[bool, ...]:
-    """For each result of a `shard_map`, whether it has a buffer of its own; `is_argument`: whether
-    the operand of this number is held throughout the step."""
+    """Returns, for each result of a `shard_map`, whether it has a buffer of its own.
+
+    - `is_argument`: takes the number of an operand; returns whether the operand is held throughout
+      the step.
+    """
     (jaxpr,) = inner_jaxprs(eqn)
     body = _Body.of(jaxpr)
-    places = {v: place for place, v in enumerate(body.invars)}
+    places = {source: place for place, source in enumerate(body.invars)}
     maps, results = _Maps.of(body), frozenset(variables(body.outvars))
 
     def is_stored(variable: Any) -> bool:
@@ -75,16 +87,16 @@ def stored_results(eqn: Any, is_argument: Callable[[int], bool]) -> tuple[bool, 
             return not is_argument(places[variable])
         if variable not in maps.reads:
             return True
-        read = maps.reads[variable]
-        is_there = all(v in places or v in results for v in read)
-        return not is_there or sum(map(size_bytes, read)) > size_bytes(variable)
+        operands = maps.reads[variable]
+        is_there = all(source in places or source in results for source in operands)
+        return not is_there or sum(map(size_bytes, operands)) > size_bytes(variable)
 
     return tuple(map(is_stored, body.outvars))
 
 
 @dataclass(frozen=True, eq=False)
 class _Body:
-    """A jaxpr with the functions that it calls inside, and without identities."""
+    """A jaxpr whose calls are inlined and whose identities are removed."""
 
     eqns: Sequence[Any]
     invars: Sequence[Any]
@@ -92,65 +104,83 @@ class _Body:
 
     @classmethod
     def of(cls, jaxpr: Any) -> "_Body":
-        """That of a jaxpr."""
+        """Returns the body of a jaxpr."""
         eqns: list[Any] = []
         names: dict[Any, Any] = {}
         _inline(jaxpr, names, eqns)
-        named = [names.get(v, v) if not isinstance(v, jex.Literal) else v for v in jaxpr.outvars]
+        named = [
+            names.get(variable, variable) if not isinstance(variable, jex.Literal) else variable
+            for variable in jaxpr.outvars
+        ]
         return cls(eqns, [*jaxpr.constvars, *jaxpr.invars], named)
 
 
 @dataclass(frozen=True, eq=False)
 class _Variable:
-    """A variable of a function that is called: each call has its own."""
+    """A variable of a called function. Each call has variables of its own."""
 
     aval: Any
 
 
 def _inline(jaxpr: Any, names: dict[Any, Any], eqns: list[Any]) -> None:
-    """Adds the equations of a jaxpr; `names`: what its variables are called."""
+    """Adds the equations of a jaxpr to `eqns`.
+
+    - `names`: variable of the jaxpr → the variable that replaces it, if there is one.
+    """
 
     def named(atom: Any) -> Any:
         return atom if isinstance(atom, jex.Literal) else names.get(atom, atom)
 
     for eqn in jaxpr.eqns:
-        operands = [named(v) for v in eqn.invars]
+        operands = [named(variable) for variable in eqn.invars]
         if eqn.primitive.name in _CALLS:
             (region,) = inner_jaxprs(eqn)
-            inner = {v: _Variable(v.aval) for own in region.eqns for v in own.outvars}
-            inner |= {v: _Variable(v.aval) for v in region.constvars}
+            inner = {
+                variable: _Variable(variable.aval)
+                for inner_eqn in region.eqns
+                for variable in inner_eqn.outvars
+            }
+            inner |= {variable: _Variable(variable.aval) for variable in region.constvars}
             inner |= dict(zip(region.invars, operands, strict=True))
             _inline(region, inner, eqns)
-            results = [v if isinstance(v, jex.Literal) else inner[v] for v in region.outvars]
+            results = [
+                variable if isinstance(variable, jex.Literal) else inner[variable]
+                for variable in region.outvars
+            ]
             names.update(zip(eqn.outvars, results, strict=True))
         elif eqn.primitive.name in _IDENTITIES and not isinstance(operands[0], jex.Literal):
             names.update(zip(eqn.outvars, operands, strict=True))
         else:
-            eqns.append(eqn.replace(invars=operands, outvars=[named(v) for v in eqn.outvars]))
+            eqns.append(
+                eqn.replace(invars=operands, outvars=[named(variable) for variable in eqn.outvars])
+            )
 
 
 def _is_view(eqn: Any) -> bool:
-    """Whether an equation sums over dimensions of one element."""
+    """Whether an equation reduces only dimensions of one element."""
     is_sum = eqn.primitive.name in _SUMS
     return is_sum and elements(eqn.invars[0]) == elements(eqn.outvars[0])
 
 
 @dataclass(frozen=True, eq=False)
 class _Maps:
-    """What XLA computes in whatever reads it.
+    """The results that XLA can compute in each of their readers.
 
-    - `reads`: by variable, what is stored that its chain reads.
+    - `reads`: by such a variable, the stored variables from which its chain computes it.
     """
 
     reads: Mapping[Any, frozenset[Any]]
 
     @classmethod
     def of(cls, body: _Body) -> "_Maps":
-        """The maps of a region, however many read them."""
-        readers, found = readers_of(body), dict[Any, frozenset[Any]]()
+        """Returns the elementwise results of a region, with any number of readers."""
+        readers, chain_reads = readers_of(body), dict[Any, frozenset[Any]]()
         for eqn in body.eqns:
             (*_, variable) = eqn.outvars
             if _is_view(eqn) or is_absorbed(eqn, variable, readers, read_once=False):
-                read = (found.get(v, frozenset({v})) for v in variables(eqn.invars))
-                found[variable] = frozenset(itertools.chain.from_iterable(read))
-        return cls(found)
+                sources = (
+                    chain_reads.get(operand, frozenset({operand}))
+                    for operand in variables(eqn.invars)
+                )
+                chain_reads[variable] = frozenset(itertools.chain.from_iterable(sources))
+        return cls(chain_reads)

@@ -1,8 +1,8 @@
-"""The units of a region's computation, so that it can be priced like any program.
+"""The units of a region, so that a region can be priced like any program.
 
 A region that is planned whole (`kiwi.hlo.regions`) is traced, lowered and grouped by itself, with
-its loops opened. In a `shard_map` shapes and prices are those of one device. Collectives are
-placeholders: they need the mesh axes of the `shard_map`, and are priced separately
+its loops opened. Shapes and prices inside of a `shard_map` refer to one device. Collectives are
+placeholders, since they need the mesh axes of the `shard_map`. They are priced separately
 (`kiwi.problem.manual_computations`).
 """
 
@@ -21,21 +21,23 @@ from kiwi.hlo.tracing import program_of
 from kiwi.hlo.units import UnitGraph
 
 _MOST_REGIONS = 64
-"""The number of regions that are kept while a step is planned. Further ones are grouped anew each
-time."""
+"""The number of regions whose units are cached. Beyond it, the least recently used region is
+grouped again at its next use."""
 
 
 @dataclass(frozen=True)
 class _Region:
-    """A jaxpr, equal to others with the same text, as in repeated layers."""
+    """A jaxpr that equals all jaxprs with the same text, such as those of repeated layers."""
 
     text: str
     jaxpr: Any = field(compare=False, repr=False)
 
 
 def units_of_region(eqn: Any, fusion: Fusion) -> Sequence[UnitGraph]:
-    """The units of each jaxpr that an equation runs; `fusion`: what the target computes
-    inside of other kernels."""
+    """Returns the units of each jaxpr that an equation runs.
+
+    `fusion`: what the target computes inside of other kernels.
+    """
     return [_units(_Region(str(jaxpr), jaxpr), fusion) for jaxpr in inner_jaxprs(eqn)]
 
 

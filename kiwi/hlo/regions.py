@@ -1,14 +1,16 @@
 """Work of the regions of an equation: loops, branches, manual computations.
 
-Kiwi prices a region that it does not open from its jaxpr. Shapes inside `shard_map` are those of
-one device, shapes inside other regions those of the whole tensor.
+Kiwi prices a region that it does not open from its jaxpr. Shapes inside of a `shard_map` are local
+shapes of one device. Shapes inside of other regions are global.
 
-*Work*: a `scan` takes its body times its length. A Pallas kernel takes its body in each place of
-its grid (`kiwi.hlo.grids`). A `cond` takes its costliest branch. A `while` takes its body times its
-trip count, which is known if it counts from one literal to another by ones, as `fori_loop` does;
-otherwise it is `ASSUMED_TRIPS`.
+- A `scan` takes its body times its length.
+- A Pallas kernel takes its body in each place of its grid (`kiwi.hlo.grids`).
+- A `cond` takes its costliest branch.
+- A `while` takes its body and its condition times its trip count. The trip count is known if the
+  loop counts from one literal to another, as `fori_loop` does; the counter is taken to grow by
+  ones. An unknown trip count is taken to be `ASSUMED_TRIPS`.
 
-Their memory: `kiwi.hlo.region_memory`.
+`kiwi.hlo.region_memory` computes the memory of regions.
 """
 
 from collections.abc import Iterator
@@ -21,94 +23,103 @@ from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.hlo.grids import kernel_work
 
 CUDNN_ATTENTION = "dot_product_attention_"
-"""The beginning of the names of the primitives of jax's attention by cuDNN."""
+"""The prefix of the primitives that jax binds for attention by cuDNN."""
 
 ASSUMED_TRIPS = 10
-"""The assumed trip count of a `while` whose trip count is unknown."""
+"""The trip count that is assumed for a `while` if its trip count is unknown."""
 
 _MULTIPLY = frozenset({"conv_general_dilated", "dot_general", "pallas_call"})
-"""Primitives that matrix units compute. A Pallas kernel is assumed to be one."""
+"""Primitives that matrix units compute. Pallas kernels are assumed to use them."""
 
 _NOT_ABSORBED = frozenset(
     {"cholesky", "concatenate", "conv_general_dilated", "cumlogsumexp", "cummax", "cumprod"}
     | {"cumsum", "dot_general", "dynamic_update_slice", "gather", "pad", "rev", "scatter"}
     | {"all_to_all", "pmax", "pmin", "ppermute", "psum", "psum_invariant"}
 )
-"""Primitives with operands and results of like shapes that are not elementwise."""
+"""Primitives that are not elementwise, although their results may have the shape of an operand."""
 
 _LAYOUT = frozenset(
     {"broadcast_in_dim", "expand_dims", "iota", "reshape", "slice", "squeeze", "transpose"}
 )
+"""Primitives that only rearrange, repeat or cut their operand. Each reader computes them."""
 
 _VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
-"""The members of `_LAYOUT` that leave the bytes where they are."""
+"""The members of `_LAYOUT` that do not move bytes."""
 
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
-    """The jaxprs that an equation runs."""
+    """Returns the jaxprs that an equation runs, without their constants."""
     return [getattr(region, "jaxpr", region) for region in jex.jaxprs_in_params(eqn.params)]
 
 
 def called_name(eqn: Any) -> str:
-    """The name of the function that a kernel's equation calls; the primitive's if none is known."""
+    """Returns the name of the function that a kernel's equation calls; the primitive's name if the
+    equation has no jaxpr."""
     inner = inner_jaxprs(eqn)
     return inner[0].debug_info.func_name if inner else eqn.primitive.name
 
 
 def trips(eqn: Any) -> int:
-    """The trip count of an equation's region; 1 for a region that is no loop."""
+    """Returns the number of times that an equation runs its region: 1 if the region is no loop."""
     if eqn.primitive.name == "scan":
         return eqn.params["length"]
     if eqn.primitive.name == "pallas_call":
         return prod(n for n in eqn.params["grid_mapping"].grid if isinstance(n, int))
     if eqn.primitive.name != "while":
         return 1
-    known = _counted_trips(eqn)
-    return ASSUMED_TRIPS if known is None else known
+    count = _counted_trips(eqn)
+    return ASSUMED_TRIPS if count is None else count
 
 
 def multiplies_inside(eqn: Any) -> bool:
     """Whether the regions that an equation runs contain a matmul, a convolution or a kernel."""
-    inner = [e for region in inner_jaxprs(eqn) for e in region.eqns]
+    inner = [inner_eqn for region in inner_jaxprs(eqn) for inner_eqn in region.eqns]
     return any(
-        e.primitive.name in _MULTIPLY
-        or e.primitive.name.startswith(CUDNN_ATTENTION)
-        or multiplies_inside(e)
-        for e in inner
+        inner_eqn.primitive.name in _MULTIPLY
+        or inner_eqn.primitive.name.startswith(CUDNN_ATTENTION)
+        or multiplies_inside(inner_eqn)
+        for inner_eqn in inner
     )
 
 
 def region_flops(eqn: Any) -> float:
-    """Work of an equation that runs regions."""
+    """Returns the floating-point operations of an equation that runs regions."""
     if eqn.primitive.name == "pallas_call":
         return kernel_work(eqn, equation_flops)
     if eqn.primitive.name == "while":
         return trips(eqn) * sum(jaxpr_flops(region) for region in inner_jaxprs(eqn))
-    return trips(eqn) * max((jaxpr_flops(r) for r in inner_jaxprs(eqn)), default=0.0)
+    return trips(eqn) * max((jaxpr_flops(body) for body in inner_jaxprs(eqn)), default=0.0)
 
 
 def _counted_trips(eqn: Any) -> int | None:
-    """The trips of a `while` that counts from a literal to a literal by ones."""
+    """Returns the trips of a `while` whose condition compares a counter, which starts at a literal,
+    with a literal by `lt`; None for other loops. The counter is taken to grow by ones."""
     condition = eqn.params["cond_jaxpr"].jaxpr
     if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
         return None
     count_of_cond, count_of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    own = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
-    starts = dict(zip(condition.invars, own, strict=True))
-    ends = [v if isinstance(v, jex.Literal) else starts.get(v, v) for v in condition.eqns[0].invars]
-    if not all(isinstance(v, jex.Literal) for v in ends):
+    inputs = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
+    starts = dict(zip(condition.invars, inputs, strict=True))
+    ends = [
+        atom if isinstance(atom, jex.Literal) else starts.get(atom, atom)
+        for atom in condition.eqns[0].invars
+    ]
+    if not all(isinstance(atom, jex.Literal) for atom in ends):
         return None
-    first, last = (int(v.val) for v in ends)
-    return max(0, last - first)
+    start, end = (int(atom.val) for atom in ends)
+    return max(0, end - start)
 
 
 def jaxpr_flops(jaxpr: Any) -> float:
-    """Work of all equations of a jaxpr."""
+    """Returns the floating-point operations of all equations of a jaxpr."""
     return sum(equation_flops(eqn) for eqn in jaxpr.eqns)
 
 
 def equation_flops(eqn: Any) -> float:
-    """Work of one equation, with that of the regions that it runs."""
+    """Returns the floating-point operations of one equation, including the regions that it runs.
+
+    A multiply-add counts as two.
+    """
     if inner_jaxprs(eqn):
         return region_flops(eqn)
     name = eqn.primitive.name
@@ -116,59 +127,64 @@ def equation_flops(eqn: Any) -> float:
         return 0.0
     if name.startswith(CUDNN_ATTENTION):
         return _attention_flops(eqn)
-    out = float(sum(elements(v) for v in eqn.outvars))
+    out = float(sum(elements(variable) for variable in eqn.outvars))
     if name == "dot_general":
         (contracting, _), _ = eqn.params["dimension_numbers"]
         shape = eqn.invars[0].aval.shape
-        return 2.0 * out * prod(shape[d] for d in contracting)
+        return 2.0 * out * prod(shape[dim] for dim in contracting)
     if name == "conv_general_dilated":
         features = eqn.params["dimension_numbers"].rhs_spec[0]
         kernel = eqn.invars[1].aval.shape
         return 2.0 * out * prod(kernel) / max(1, kernel[features])
-    return max(out, max((float(elements(v)) for v in eqn.invars), default=0.0))
+    return max(out, max((float(elements(variable)) for variable in eqn.invars), default=0.0))
 
 
 def _attention_flops(eqn: Any) -> float:
-    """Work of two matmuls, or five in the backward pass. A causal mask saves nothing."""
-    query, key = (v.aval.shape for v in eqn.invars[:2])
+    """Returns the operations of two matmuls, or of five in the backward pass. A causal mask is
+    assumed to save nothing."""
+    query, key = (operand.aval.shape for operand in eqn.invars[:2])
     length = key[-2 if eqn.params["layout"] else -3]
     return 2.0 * prod(query) * length * (5 if "_bwd" in eqn.primitive.name else 2)
 
 
 def elements(variable: Any) -> int:
-    """The elements of a variable of a jaxpr; one if it has no shape."""
+    """Returns the number of elements of a variable of a jaxpr; 1 if it has no shape."""
     return prod(getattr(variable.aval, "shape", ()))
 
 
 def moved_bytes(jaxpr: Any) -> int:
-    """The traffic of a jaxpr's operators outside of library kernels, with that of its regions. Each
-    operator that is not fused reads its kernel's operands, and writes its result."""
+    """Returns the bytes that a jaxpr's operators move through memory, including its regions and
+    without library kernels.
+
+    An operator that is not fused reads the operands of its fusion and writes its result.
+    """
     readers, total = readers_of(jaxpr), 0
     reads: dict[Any, frozenset[Any]] = {}
     for eqn in jaxpr.eqns:
-        sources = [reads.get(v, frozenset({v})) for v in variables(eqn.invars)]
-        read = frozenset[Any]().union(*sources)
+        sources = [reads.get(variable, frozenset({variable})) for variable in variables(eqn.invars)]
+        operands = frozenset[Any]().union(*sources)
         is_fused = len(eqn.outvars) == 1 and is_absorbed(eqn, eqn.outvars[0], readers)
         if is_fused and eqn.outvars[0] not in jaxpr.outvars:
-            reads[eqn.outvars[0]] = read
+            reads[eqn.outvars[0]] = operands
         elif not _is_library_kernel(eqn):
-            inside = inner_jaxprs(eqn)
-            total += trips(eqn) * sum(map(moved_bytes, inside))
-            total += 0 if inside else sum(map(size_bytes, (*read, *eqn.outvars)))
+            regions = inner_jaxprs(eqn)
+            total += trips(eqn) * sum(map(moved_bytes, regions))
+            total += 0 if regions else sum(map(size_bytes, (*operands, *eqn.outvars)))
     return total
 
 
 def readers_of(jaxpr: Any) -> dict[Any, list[str]]:
-    """For each variable the primitives that read it."""
-    found: dict[Any, list[str]] = {}
+    """Returns, by variable, the kinds (`_kind`) of the equations that read it, in order."""
+    readers: dict[Any, list[str]] = {}
     for eqn in jaxpr.eqns:
         for variable in dict.fromkeys(variables(eqn.invars)):
-            found.setdefault(variable, []).append(_kind(eqn))
-    return found
+            readers.setdefault(variable, []).append(_kind(eqn))
+    return readers
 
 
 def _kind(eqn: Any) -> str:
-    """The primitive's name. A product of rows alone counts as a sum, not as a matmul."""
+    """Returns the name of an equation's primitive. A `dot_general` with only batch dimensions in
+    its result is a product of vectors, and counts as `reduce_sum`."""
     name = eqn.primitive.name
     if name == "dot_general":
         _, (batch, _) = eqn.params["dimension_numbers"]
@@ -177,12 +193,12 @@ def _kind(eqn: Any) -> str:
 
 
 def variables(atoms: Any) -> Iterator[Any]:
-    """Those of operands that are no literals."""
-    return (a for a in atoms if not isinstance(a, jex.Literal))
+    """Returns the operands that are variables, without literals."""
+    return (atom for atom in atoms if not isinstance(atom, jex.Literal))
 
 
 def size_bytes(variable: Any) -> int:
-    """Bytes of a variable of a jaxpr; 0 of what has no dtype of a known size."""
+    """Returns the bytes of a variable of a jaxpr; 0 if its dtype has no known size."""
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 0)
     return elements(variable) * itemsize
 
@@ -199,21 +215,31 @@ def _calls_library(primitive: str) -> bool:
 def is_absorbed(
     eqn: Any, variable: Any, readers: dict[Any, list[str]], *, read_once: bool = True
 ) -> bool:
-    """Whether XLA fuses a result into its reader. A library kernel reads arrays.
+    """Whether XLA fuses a result into its readers. A library kernel reads it from memory.
 
-    `read_once`: not if several read it, unless they read it in another layout."""
+    - `variable`: the result of `eqn`.
+    - `readers`: by variable, the primitives that read it, see `readers_of`.
+    - `read_once`: whether a result with several readers is stored. A change of layout is fused
+      into all its readers anyway.
+    """
     if inner_jaxprs(eqn) or eqn.primitive.name in _NOT_ABSORBED or len(eqn.outvars) > 1:
         return False
-    own = readers.get(variable, [])
-    is_written = eqn.primitive.name not in _VIEWS and any(map(_calls_library, own))
+    reader_names = readers.get(variable, [])
+    is_written = eqn.primitive.name not in _VIEWS and any(map(_calls_library, reader_names))
     if eqn.primitive.name in _LAYOUT:
         return not is_written
-    shapes = {getattr(a.aval, "shape", ()) for a in eqn.invars} - {()}
+    shapes = {getattr(operand.aval, "shape", ()) for operand in eqn.invars} - {()}
     maps = all(_spreads(shape, variable.aval.shape) for shape in shapes)
-    return maps and (len(own) <= 1 or not read_once) and "dot_general" not in own and not is_written
+    return (
+        maps
+        and (len(reader_names) <= 1 or not read_once)
+        and "dot_general" not in reader_names
+        and not is_written
+    )
 
 
 def _spreads(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
-    """Whether an elementwise operator repeats an operand of this shape along dimensions of one."""
+    """Whether an elementwise operator with a result of shape `result` can read an operand of shape
+    `shape`. It repeats the operand along dimensions of one element."""
     pairs = zip(shape, result, strict=False)
-    return len(shape) == len(result) and all(n in (1, m) for n, m in pairs)
+    return len(shape) == len(result) and all(n in (1, result_size) for n, result_size in pairs)

@@ -1,9 +1,9 @@
 """Sharding rules: which dimensions of an operator's tensors are sharded together.
 
-A rule is Shardy's: every dimension of every operand and result is a list of *factors*, from
-major to minor, and a factor that occurs in several tensors is sharded alike in all of them.
-`RuleComposer` joins the rules of operators that are executed as one (an equation that lowers
-to several operators, or a fusion) into a single rule over their outer operands and results.
+Rules have Shardy's form. Every dimension of every operand and result is a list of *factors*, from
+major to minor. A factor that occurs in several tensors is sharded alike in all of them.
+`RuleComposer` joins the rules of operators that are executed as one (an equation that lowers to
+several operators, or a fusion) into a single rule over their outer operands and results.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 Dims = tuple[tuple[int, ...], ...]
-"""Per dimension of a tensor the factor indices, from major to minor."""
+"""For each dimension of a tensor, the indices of its factors, from major to minor."""
 
 
 @dataclass(frozen=True)
 class ShardingRule:
-    """Factors of an operator.
+    """The sharding rule of an operator.
 
     - `factor_sizes[f]`: the size of factor `f`.
-    - `operands`, `results`: per tensor its `Dims`.
-    - `reduction`: factors summed over; sharding one leaves partial sums.
-    - `blocked`: factors that must stay whole, because sharding them needs communication
-      that the rule does not describe (sorting, halo exchange, ...).
+    - `operands`, `results`: the `Dims` of each tensor.
+    - `reduction`: the factors that the operator sums over. Sharding one leaves partial sums.
+    - `blocked`: the factors that must stay whole. Sharding one needs communication that the rule
+      does not describe (sorting, halo exchange, ...).
     """
 
     factor_sizes: tuple[int, ...]
@@ -35,7 +35,8 @@ class ShardingRule:
 def elementwise_rule(
     shape: Sequence[int], operand_count: int, result_count: int = 1
 ) -> ShardingRule:
-    """All tensors have one shape and every dimension its own factor."""
+    """Returns the rule of an elementwise operator: all tensors have the same shape, and each
+    dimension is one factor."""
     dims = tuple((i,) for i in range(len(shape)))
     return ShardingRule(tuple(shape), (dims,) * operand_count, (dims,) * result_count)
 
@@ -46,7 +47,10 @@ def independent_rule(
     *,
     blocked: bool,
 ) -> ShardingRule:
-    """Every dimension of every tensor is a factor of its own."""
+    """Returns a rule in which every dimension of every tensor is a factor of its own.
+
+    `blocked`: whether all factors must stay whole.
+    """
     sizes: list[int] = []
 
     def fresh(shape: Sequence[int]) -> Dims:
@@ -54,27 +58,30 @@ def independent_rule(
         sizes.extend(shape)
         return dims
 
-    operands = tuple(fresh(s) for s in operand_shapes)
-    results = tuple(fresh(s) for s in result_shapes)
+    operands = tuple(fresh(tensor_shape) for tensor_shape in operand_shapes)
+    results = tuple(fresh(tensor_shape) for tensor_shape in result_shapes)
     held = frozenset(range(len(sizes))) if blocked else frozenset()
     return ShardingRule(tuple(sizes), operands, results, blocked=held)
 
 
 def identity_rule(shapes: Sequence[Sequence[int]]) -> ShardingRule:
-    """A rule in which result k is operand k unchanged, and tensors are independent of
-    each other."""
+    """Returns the rule of an operator whose result k is operand k, and whose operands share no
+    factors."""
     rule = independent_rule(shapes, (), blocked=False)
     return ShardingRule(rule.factor_sizes, rule.operands, rule.operands)
 
 
 @dataclass(frozen=True)
 class ComposedRule:
-    """The rule of several operators executed as one.
+    """The joint rule of several operators that are executed as one.
 
-    - `reads`: per outer operand, its key and `Dims`. A key read in two different ways occurs twice.
-    - `results`: `Dims` per requested result.
-    - `operator_factors[k]`: the factors that the `k`-th operator's iteration space has.
-    - `operator_operands[k]`, `operator_results[k]`: `Dims` of its own tensors, by key.
+    - `reads`: the key and the `Dims` of each outer operand. A key that is read with different
+      `Dims` has an entry for each.
+    - `results`: the `Dims` of each result.
+    - `reduction`, `blocked`: as in `ShardingRule`.
+    - `operator_factors[k]`: the factors of the `k`-th operator.
+    - `operator_operands[k]`, `operator_results[k]`: the keys and `Dims` of the `k`-th operator's
+      operands and results.
     """
 
     factor_sizes: tuple[int, ...]
@@ -88,19 +95,24 @@ class ComposedRule:
 
     @property
     def shardable(self) -> tuple[int, ...]:
-        """Factors that may be sharded: those of a result, or summed over."""
-        seen = {f for dims in self.results for factors in dims for f in factors}
+        """The factors that may be sharded: factors of a result and reduction factors, without
+        blocked ones."""
+        seen = {factor for dims in self.results for factors in dims for factor in factors}
         usable = (seen | self.reduction) - self.blocked
-        return tuple(f for f in range(len(self.factor_sizes)) if f in usable)
+        return tuple(factor for factor in range(len(self.factor_sizes)) if factor in usable)
 
     def as_rule(self) -> ShardingRule:
-        """The same as a plain rule, its operands in the order of `reads`."""
+        """Returns the same rule as a `ShardingRule`, with the operands in the order of `reads`."""
         operands = tuple(dims for _, dims in self.reads)
         return ShardingRule(self.factor_sizes, operands, self.results, self.reduction, self.blocked)
 
 
 class _Factor:
-    """A node of the union-find; `parts` replace a factor that had to be split."""
+    """A node of a union-find over factors.
+
+    - `parent`: the factor that represents this one after a join; None before.
+    - `parts`: the factors that replace this one after a split, from major to minor.
+    """
 
     __slots__ = ("blocked", "parent", "parts", "reduction", "size")
 
@@ -112,7 +124,7 @@ class _Factor:
         self.parts: tuple[_Factor, ...] = ()
 
     def leaves(self) -> list["_Factor"]:
-        """The factors that stand for this one now: itself, its representative, or its parts."""
+        """Returns the factors that stand for this one: itself, its representative, or its parts."""
         if self.parent is not None:
             return self.parent.leaves()
         if self.parts:
@@ -120,15 +132,15 @@ class _Factor:
         return [self]
 
     def split(self, major_size: int) -> None:
-        """Replaces the factor by a major part of the given size and the rest."""
-        rest = self.size // major_size
+        """Replaces the factor by a major part of size `major_size` and a minor part."""
+        minor_size = self.size // major_size
         self.parts = tuple(
             _Factor(size, reduction=self.reduction, blocked=self.blocked)
-            for size in (major_size, rest)
+            for size in (major_size, minor_size)
         )
 
     def join(self, other: "_Factor") -> None:
-        """Makes two leaves of equal size one."""
+        """Makes this leaf the representative of another leaf of the same size."""
         if self is other:
             return
         other.parent = self
@@ -137,53 +149,57 @@ class _Factor:
 
 
 def _expand(factors: Iterable[_Factor]) -> list[_Factor]:
-    """Leaves without those of size one, which are never sharded."""
-    return [leaf for f in factors for leaf in f.leaves() if leaf.size > 1]
+    """Returns the leaves of factors, without leaves of size 1, which are never sharded."""
+    return [leaf for factor in factors for leaf in factor.leaves() if leaf.size > 1]
 
 
 def _unify(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
-    """Makes two factor lists of one dimension agree, from major to minor.
+    """Makes two lists of factors of the same dimension agree, from major to minor.
 
-    Where sizes differ but divide, the larger factor is split. Where they do not, the rest of
-    both lists is blocked: no sharding of one is a sharding of the other.
+    If one of two different sizes divides the other, the larger factor is split. Otherwise the rest
+    of both lists is blocked, because no sharding of one list is a sharding of the other.
     """
     while True:
         pending = _differing_suffixes(first, second)
         if pending is None:
             _block_rest(first, second)
             return
-        a, b = pending
-        if a[0].size == b[0].size:
-            a[0].join(b[0])
-        elif a[0].size % b[0].size == 0:
-            a[0].split(b[0].size)
-        elif b[0].size % a[0].size == 0:
-            b[0].split(a[0].size)
+        first_rest, second_rest = pending
+        if first_rest[0].size == second_rest[0].size:
+            first_rest[0].join(second_rest[0])
+        elif first_rest[0].size % second_rest[0].size == 0:
+            first_rest[0].split(second_rest[0].size)
+        elif second_rest[0].size % first_rest[0].size == 0:
+            second_rest[0].split(first_rest[0].size)
         else:
-            for factor in (*a, *b):
+            for factor in (*first_rest, *second_rest):
                 factor.blocked = True
             return
 
 
 def _block_rest(first: Sequence[_Factor], second: Sequence[_Factor]) -> None:
-    """Blocks what one of two lists has beyond the other.
+    """Blocks the factors that one of two lists has beyond the other.
 
-    That is where an operator widens a dimension of one element (a pad): it has no factor for the
-    elements that it adds, and who reads them must not cut them either.
+    The lists differ in length if an operator (a pad) widens a dimension of one element. The
+    operator has no factor for the elements that it adds, so readers must not cut them either.
     """
-    a, b = _expand(first), _expand(second)
-    for factor in (*a[len(b) :], *b[len(a) :]):
+    first_leaves, second_leaves = _expand(first), _expand(second)
+    for factor in (*first_leaves[len(second_leaves) :], *second_leaves[len(first_leaves) :]):
         factor.blocked = True
 
 
 def _differing_suffixes(
     first: Sequence[_Factor], second: Sequence[_Factor]
 ) -> tuple[list[_Factor], list[_Factor]] | None:
-    a, b = _expand(first), _expand(second)
+    first_leaves, second_leaves = _expand(first), _expand(second)
     k = 0
-    while k < min(len(a), len(b)) and a[k] is b[k]:
+    while k < min(len(first_leaves), len(second_leaves)) and first_leaves[k] is second_leaves[k]:
         k += 1
-    return (a[k:], b[k:]) if k < min(len(a), len(b)) else None
+    return (
+        (first_leaves[k:], second_leaves[k:])
+        if k < min(len(first_leaves), len(second_leaves))
+        else None
+    )
 
 
 class RuleComposer:
@@ -199,13 +215,14 @@ class RuleComposer:
     def add(
         self, rule: ShardingRule, operands: Sequence[Hashable], results: Sequence[Hashable]
     ) -> None:
-        """Adds an operator; operands not produced by an earlier one become outer reads.
+        """Adds an operator with its rule.
 
-        Keys of None are ignored.
+        - `operands`, `results`: the keys of its tensors. Tensors with the key None are ignored. An
+          operand whose key is no result of an earlier operator becomes an outer read.
         """
         factors = [
-            _Factor(size, reduction=f in rule.reduction, blocked=f in rule.blocked)
-            for f, size in enumerate(rule.factor_sizes)
+            _Factor(size, reduction=number in rule.reduction, blocked=number in rule.blocked)
+            for number, size in enumerate(rule.factor_sizes)
         ]
         self._operators.append(factors)
 
@@ -213,7 +230,7 @@ class RuleComposer:
             keys: Sequence[Hashable], found: Sequence[Dims]
         ) -> list[tuple[Hashable, list[list[_Factor]]]]:
             return [
-                (key, [[factors[f] for f in fs] for fs in dims])
+                (key, [[factors[number] for number in numbers] for numbers in dims])
                 for key, dims in zip(keys, found, strict=True)
                 if key is not None
             ]
@@ -228,11 +245,11 @@ class RuleComposer:
         if key not in self._dims:
             self._reads.append((key, dims))
             return
-        for known, wanted in zip(self._dims[key], dims, strict=True):
-            _unify(known, wanted)
+        for known_factors, read_factors in zip(self._dims[key], dims, strict=True):
+            _unify(known_factors, read_factors)
 
     def compose(self, results: Sequence[Hashable]) -> ComposedRule:
-        """The joint rule, with the given keys as results."""
+        """Returns the joint rule. `results`: the keys of its results."""
         index: dict[_Factor, int] = {}
 
         def number(dims: list[list[_Factor]]) -> Dims:
@@ -266,9 +283,9 @@ class RuleComposer:
 
 
 def _repeated(tensors: Iterable[Dims]) -> frozenset[int]:
-    """Factors that occur twice in one tensor: a mesh axis cannot shard both places."""
-    found = set()
+    """Returns the factors that occur twice in one tensor. A mesh axis cannot shard both places."""
+    repeated = set()
     for dims in tensors:
-        flat = [f for factors in dims for f in factors]
-        found.update(f for f in flat if flat.count(f) > 1)
-    return frozenset(found)
+        flat = [factor for factors in dims for factor in factors]
+        repeated.update(factor for factor in flat if flat.count(factor) > 1)
+    return frozenset(repeated)

@@ -1,4 +1,4 @@
-"""The simplifications of XLA that planning has to know."""
+"""The simplifications of XLA that change what a plan has to decide."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -8,19 +8,20 @@ from kiwi.hlo.scatters_onto_zeros import scatter_onto_summand
 from kiwi.hlo.transposed_products import swapped_product
 
 Simplification = Callable[[Program, Equation], Equation | None]
-"""The replacement of an equation; None to leave it. Equations that nothing reads any more stay in
-the program."""
+"""A simplification takes a program and an equation, and returns the replacement of the equation.
+None leaves the equation as it is. Equations that nothing reads any more stay in the program."""
 
 SIMPLIFICATIONS: Mapping[str, Simplification] = {
     "transposed products": swapped_product,
     "scatters onto zeros": scatter_onto_summand,
 }
-"""The simplifications, by the name under which `as_traced` leaves one out."""
+"""The simplifications by name. `as_traced` parameters take the names of simplifications to leave
+out."""
 
 
 def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
-    """The program after all simplifications except those in `as_traced`; itself if
-    nothing changes."""
+    """Returns the program after one pass of all simplifications except the ones in `as_traced`; the
+    same object if nothing changes."""
     for name, simplification in SIMPLIFICATIONS.items():
         if name not in as_traced:
             program = _simplified(program, simplification)
@@ -28,13 +29,19 @@ def simplified_once(program: Program, as_traced: Collection[str]) -> Program:
 
 
 def left_as_traced(program: Program) -> list[str]:
-    """The names of the simplifications that would change the program."""
-    return [n for n, each in SIMPLIFICATIONS.items() if _simplified(program, each) is not program]
+    """Returns the names of the simplifications that would change the program."""
+    return [
+        name
+        for name, simplification in SIMPLIFICATIONS.items()
+        if _simplified(program, simplification) is not program
+    ]
 
 
 def _simplified(program: Program, simplification: Simplification) -> Program:
-    pairs = ((e.index, simplification(program, e)) for e in program.equations)
+    pairs = ((old.index, simplification(program, old)) for old in program.equations)
     changed = {index: equation for index, equation in pairs if equation is not None}
     if not changed:
         return program
-    return replace(program, equations=tuple(changed.get(e.index, e) for e in program.equations))
+    return replace(
+        program, equations=tuple(changed.get(old.index, old) for old in program.equations)
+    )

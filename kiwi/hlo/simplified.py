@@ -7,15 +7,16 @@ from math import prod
 from kiwi.hlo.rule import Dims, ShardingRule
 
 MATMULS = frozenset({"dot_general", "dot"})
+"""The StableHLO opcodes of matmuls."""
 
 
 @dataclass(frozen=True)
 class Simplification:
     """Which matmuls a compiler replaces by elementwise operators and reductions.
 
-    - `outer_products`: a matmul that contracts nothing is a multiplication.
-    - `vector_products`: a matmul with a vector, possibly for every element of a batch, is a
-      multiplication and a sum.
+    - `outer_products`: whether a matmul that contracts nothing becomes a multiplication.
+    - `vector_products`: whether a matmul with a vector, possibly for every element of a batch,
+      becomes a multiplication and a sum.
     """
 
     outer_products: bool = False
@@ -23,7 +24,7 @@ class Simplification:
 
 
 NO_SIMPLIFICATION = Simplification()
-"""All matmuls are library calls."""
+"""The simplification of a compiler for which all matmuls are library calls."""
 
 
 def simplified_opcode(
@@ -33,9 +34,9 @@ def simplified_opcode(
     result_shapes: Sequence[Sequence[int]],
     simplification: Simplification,
 ) -> str:
-    """Returns the opcode by which an operator is fused.
+    """Returns the opcode by which XLA decides how an operator is fused.
 
-    A reduction over dimensions of size one is a reshape on every backend.
+    A reduction over dimensions of one element is a reshape on every backend.
     """
     if opcode == "reduce" and len(result_shapes) == 1:
         is_reshape = prod(operand_shapes[0]) == prod(result_shapes[0])
@@ -51,6 +52,6 @@ def simplified_opcode(
 
 
 def _wide_factors(rule: ShardingRule, dims: Dims) -> set[int]:
-    """The factors of a tensor whose size is not one."""
+    """Returns the factors of a tensor with more than one element."""
     factors: Iterable[int] = (factor for dimension in dims for factor in dimension)
     return {factor for factor in factors if rule.factor_sizes[factor] > 1}

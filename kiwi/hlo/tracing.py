@@ -39,18 +39,19 @@ INLINED_CALLS = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
-"""Call primitives that are inlined, and the parameter that holds what they call."""
+"""By call primitive that is inlined, the parameter that holds the called jaxpr."""
 
 _MARKS = {"nonbatchable": 0, "select_if_vmap": 1}
-"""Primitives of Equinox's loops that matter only to `jax.vmap`, and the operand that each yields.
-XLA drops the other operands; a rule for these would move them into layouts that nothing reads."""
+"""By primitive of Equinox's loops that only `jax.vmap` regards, the number of the operand that is
+its result. XLA drops the other operands. With a sharding rule, Kiwi would move these into layouts
+that nothing reads."""
 
 _TYPES_IN_SHARD_MAP = frozenset(
     {"pvary", "preduced", "reduced_vary_cast", "vary_unreduced_cast"}
     | {"reduced_vary_cast_p", "vary_unreduced_cast_p"}
 )
-"""Primitives that only state along which mesh axes values of a `shard_map` differ. jax 0.10 ends
-two of their names otherwise."""
+"""Primitives that only state along which mesh axes values of a `shard_map` differ. In jax 0.10, the
+names of two of them end in `_p`."""
 
 _LINEAR_SOLVE = "custom_linear_solve"
 
@@ -72,27 +73,31 @@ def trace(
     platforms: Collection[str] = (),
     residencies: Mapping[str, str] | None = None,
 ) -> Program:
-    """Traces a function of flat arguments to a `Program`.
+    """Traces a function of flat arguments, and returns its `Program`.
 
     - `flat_function`: takes arrays, returns a flat sequence of arrays.
     - `arguments`: arrays or `jax.ShapeDtypeStruct`s.
-    - `keep_checkpoints`: keeps the recomputation of the user's own `jax.checkpoint` as separate
-      equations. By default it is merged with the first computation, and recomputation is planned
-      anew.
-    - `open_loops`: makes the bodies of loops and branches part of the program, see
+    - `keep_checkpoints`: whether the recomputation of the user's own `jax.checkpoint` is kept as
+      separate equations. If not, it is merged with the first computation, and the plan decides what
+      is recomputed.
+    - `open_loops`: whether the bodies of loops and branches become part of the program, see
       `kiwi.hlo.loops`.
-    - `while_trips`: see `kiwi.hlo.trips`.
-    - `as_traced`: simplifications that are left out, see `kiwi.hlo.simplifications`.
+    - `while_trips`: the trip counts of `while`s that do not follow from the program, see
+      `kiwi.hlo.trips`.
+    - `as_traced`: names of simplifications that are left out, see `kiwi.hlo.simplifications`.
     - `fetches_elements`: whether each iteration of a scan fetches its own element of a stack in
       host memory.
-    - `follows_shardings`: False ignores the function's own shardings, see `kiwi.hlo.explicit_axes`
-      and `kiwi.hlo.opened_computations`.
-    - `context`: the context of meshes in which the function is traced, by default the caller's. The
-      program is without any.
-    - `platforms`: jax's names of the platform that the program is planned for. The matching branch
+    - `follows_shardings`: whether the function's own shardings become constraints. If not, they are
+      ignored, see `kiwi.hlo.explicit_axes` and `kiwi.hlo.opened_computations`.
+    - `context`: a context manager that sets the mesh under which the function is traced. By default
+      it is traced under the caller's mesh. The program contains no mesh.
+    - `platforms`: jax's names of the platform for which the program is planned. The matching branch
       of a `jax.lax.platform_dependent` is inlined. Without names all branches stay.
-    - `residencies`: residencies of names that replace the function's own policies of
-      `jax.checkpoint`, see `kiwi.hlo.checkpoint_names`.
+    - `residencies`: residencies by name that replace the function's own policies of
+      `jax.checkpoint`, see `kiwi.hlo.checkpoint_names`. None keeps its own policies.
+
+    **Raises:** `InvalidFunctionError` if the function captures a tracer. `InvalidArgumentError` if
+    a residency is unknown, or if no sharding rule fits a call of a registered kernel.
     """
     opened = nullcontext() if follows_shardings else kernel_computations_opened()
     replaced = nullcontext() if residencies is None else residencies_replaced(residencies)
@@ -121,8 +126,8 @@ def trace(
 
 
 def _check_captured(constants: Sequence[Any]) -> None:
-    """Raises `InvalidFunctionError` if a constant of the program has no value yet."""
-    traced = next((c for c in constants if jax_internals.is_tracer(c)), None)
+    """Raises `InvalidFunctionError` if a captured constant is a tracer."""
+    traced = next((constant for constant in constants if jax_internals.is_tracer(constant)), None)
     if traced is not None:
         shape = f"{traced.dtype}[{','.join(map(str, traced.shape))}]"
         raise InvalidFunctionError(
@@ -141,25 +146,25 @@ def program_of(
     fetches_elements: bool = False,
     platforms: Collection[str] = (),
 ) -> Program:
-    """The `Program` of a closed jaxpr; options as of `trace`."""
+    """Returns the `Program` of a closed jaxpr. The options are the ones of `trace`."""
     builder = _Builder(keep_checkpoints, open_loops, while_trips, fetches_elements, platforms)
     program = builder.build(closed)
     while (simplified := simplified_once(program, as_traced)) is not program:
-        # A value transposed twice is then transposed once.
+        # One simplification may enable another: a value transposed twice is then transposed once.
         program = _without_dead_code(simplified)
     return program
 
 
 class _Builder(LoopOpener):
-    """Inlines calls, merges equal equations and drops unread ones, in one pass each."""
+    """Inlines calls, opens loops, merges equal equations, and drops unread ones."""
 
     def build(self, closed: Any) -> Program:
         jaxpr = closed.jaxpr
-        arguments = [self._new_value(v.aval, None) for v in jaxpr.invars]
+        arguments = [self._new_value(variable.aval, None) for variable in jaxpr.invars]
         env = dict(zip(jaxpr.invars, arguments, strict=True))
         self._bind_constants(env, jaxpr.constvars, closed.consts)
         self._inline(jaxpr, env, "", None)
-        results = tuple(self._read(env, v) for v in jaxpr.outvars)
+        results = tuple(self._read(env, variable) for variable in jaxpr.outvars)
         return _without_dead_code(
             Program(
                 tuple(self._values),
@@ -177,7 +182,7 @@ class _Builder(LoopOpener):
 
     def _inline(self, jaxpr: Any, env: dict[Any, Any], scope: str, loop: int | None) -> None:
         for eqn in jaxpr.eqns:
-            inputs = tuple(self._read(env, v) for v in eqn.invars)
+            inputs = tuple(self._read(env, variable) for variable in eqn.invars)
             stack = join_scopes(scope, str(eqn.source_info.name_stack))
             if eqn.primitive.name in INLINED_CALLS:
                 outputs = self._inline_call(eqn, inputs, stack, loop)
@@ -216,10 +221,10 @@ class _Builder(LoopOpener):
         scope: str,
         loop: int | None,
     ) -> int | Literal:
-        """A copy in another memory.
+        """Returns the copy of a value in the memory `space`.
 
         A value that returns from host memory is the value that was copied there. The plan decides
-        whether it is kept, recomputed or offloaded meanwhile.
+        whether this value is kept, recomputed or offloaded in between.
         """
         is_fetch = space is jax.memory.Space.Device
         if is_fetch and isinstance(value, int) and value in self._host_copies:
@@ -230,23 +235,27 @@ class _Builder(LoopOpener):
         return copy
 
     def _note_hint(self, eqn: Any, value: int | Literal) -> None:
-        """Records a hint at its value; the program has no equation for it."""
+        """Records a hint at its value. The program has no equation for the hint."""
         if isinstance(value, Literal):
             return
         placed = PlacedHint(eqn.params["hint"], jax_internals.source_line(eqn.source_info))
-        known = self._hints.get(value, ())
-        if placed not in known:
-            self._hints[value] = (*known, placed)
+        hints = self._hints.get(value, ())
+        if placed not in hints:
+            self._hints[value] = (*hints, placed)
 
     def _constrained(
         self, eqn: Any, value: int | Literal, scope: str, loop: int | None
     ) -> int | Literal:
-        """The value itself, or a copy if it is an argument or has another constraint."""
+        """Records a constraint at a value, and returns the value.
+
+        If the value is an argument or the border of a loop, or has another constraint, the
+        constraint stays an equation, and its result is returned.
+        """
         if isinstance(value, Literal):
             return value
-        known, producer = self._constraints.get(value), self._values[value].producer
+        constraint, producer = self._constraints.get(value), self._values[value].producer
         is_computed = producer is not None and not self._equations[producer].is_border
-        if not is_computed or (known and constraint_spec(known) != constraint_spec(eqn)):
+        if not is_computed or (constraint and constraint_spec(constraint) != constraint_spec(eqn)):
             (value,) = self._emit(eqn, (value,), scope, loop)
         self._constraints.setdefault(value, eqn)
         return value
@@ -256,12 +265,12 @@ class _Builder(LoopOpener):
     ) -> list[int | Literal]:
         """Inlines the forward function of a linear solve.
 
-        Its other functions are for derivatives, which are taken before a program is traced.
+        Its other functions are for derivatives, and jax differentiates before Kiwi traces.
         """
         lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-        first = lengths.matvec + lengths.vecmat
-        right = sum(length for length in lengths if length is not None)
-        operands = (*inputs[first : first + lengths.solve], *inputs[right:])
+        solve_start = lengths.matvec + lengths.vecmat
+        right_start = sum(length for length in lengths if length is not None)
+        operands = (*inputs[solve_start : solve_start + lengths.solve], *inputs[right_start:])
         return self._inline_closed(jaxprs.solve, operands, scope, loop)
 
     def _inline_call(
@@ -283,24 +292,25 @@ class _Builder(LoopOpener):
 def _without_dead_code(program: Program) -> Program:
     """Drops equations whose outputs nothing reads, and renumbers the others.
 
-    A carry that is read keeps the equations that compute it for the next iteration.
+    A carry that is read keeps the equations that compute it for the next iteration. An equation in
+    a loop keeps the equations that decide whether the loop goes on.
     """
     following: dict[int, list[int]] = {}
     for loop in program.loops:
         for carry in loop.carries:
             if isinstance(carry.next, int):
                 following.setdefault(carry.current, []).append(carry.next)
-    live = {r for r in program.results if isinstance(r, int)}
+    live = {result for result in program.results if isinstance(result, int)}
     count = -1
     kept: list[Equation] = []
     while count != len(kept):
         count = len(kept)
         kept = []
         for equation in reversed(program.equations):
-            if equation.has_effects or any(o in live for o in equation.outputs):
+            if equation.has_effects or any(output in live for output in equation.outputs):
                 kept.append(equation)
                 live.update(equation.reads)
-                live.update(n for o in equation.outputs for n in following.get(o, ()))
+                live.update(n for output in equation.outputs for n in following.get(output, ()))
                 live.update(program.tests(equation.loop))
     kept.reverse()
     return _renumbered(program, kept)
@@ -312,55 +322,81 @@ def _renumbered(program: Program, kept: list[Equation]) -> Program:
 
     def add(old: int, producer: int | None) -> int:
         new_index[old] = len(values)
-        v = program.values[old]
-        values.append(Value(len(values), v.shape, v.dtype, v.itemsize, v.is_extended, producer))
+        value = program.values[old]
+        values.append(
+            Value(
+                len(values), value.shape, value.dtype, value.itemsize, value.is_extended, producer
+            )
+        )
         return new_index[old]
 
     def move(atom: int | Literal) -> int | Literal:
         return new_index[atom] if isinstance(atom, int) else atom
 
-    arguments = tuple(add(a, None) for a in program.arguments)
-    used = {i for e in kept for i in e.reads} | {r for r in program.results if isinstance(r, int)}
-    constants = {add(c, None): array for c, array in program.constants.items() if c in used}
+    arguments = tuple(add(argument, None) for argument in program.arguments)
+    used = {i for equation in kept for i in equation.reads} | {
+        result for result in program.results if isinstance(result, int)
+    }
+    constants = {
+        add(constant, None): array
+        for constant, array in program.constants.items()
+        if constant in used
+    }
     equations = []
-    for index, e in enumerate(kept):
-        inputs = tuple(move(i) for i in e.inputs)
-        outputs = tuple(add(o, index) for o in e.outputs)
-        equations.append(Equation(index, e.jaxpr_eqn, e.scope, inputs, outputs, e.loop, e.caller))
-    results = tuple(move(r) for r in program.results)
-    alive = tuple(
+    for index, equation in enumerate(kept):
+        inputs = tuple(move(i) for i in equation.inputs)
+        outputs = tuple(add(output, index) for output in equation.outputs)
+        equations.append(
+            Equation(
+                index,
+                equation.jaxpr_eqn,
+                equation.scope,
+                inputs,
+                outputs,
+                equation.loop,
+                equation.caller,
+            )
+        )
+    results = tuple(move(result) for result in program.results)
+    loops_kept = tuple(
         replace(
             loop,
             carries=tuple(
-                Carry(new_index[c.current], move(c.next))
-                for c in loop.carries
-                if c.current in new_index
+                Carry(new_index[carry.current], move(carry.next))
+                for carry in loop.carries
+                if carry.current in new_index
             ),
             test=None if loop.test is None else new_index.get(loop.test),
         )
         for loop in program.loops
     )
-    hints = {new_index[v]: placed for v, placed in program.hints.items() if v in new_index}
-    constraints = {new_index[v]: e for v, e in program.constraints.items() if v in new_index}
+    hints = {
+        new_index[value]: placed for value, placed in program.hints.items() if value in new_index
+    }
+    constraints = {
+        new_index[value]: equation
+        for value, equation in program.constraints.items()
+        if value in new_index
+    }
     return Program(
         tuple(values),
         tuple(equations),
         arguments,
         constants,
         results,
-        alive,
+        loops_kept,
         hints,
         constraints,
         program.keeps_checkpoints,
-        frozenset(new_index[v] for v in program.user_offloads if v in new_index),
+        frozenset(new_index[value] for value in program.user_offloads if value in new_index),
     )
 
 
 def _independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
-    """One equation for each result of a split, with its source line; None for other equations.
+    """Returns the jaxpr of a split with one equation for each result; None for other equations.
 
     JAX traces `jax.numpy.split` as one equation, but lowers it to a slice per result, and XLA fuses
-    each slice into its readers. One unit for all of them would materialise all, in one layout.
+    each slice into its readers. A single unit would materialise all slices, in the same layout.
     """
     if eqn.primitive.name != "split":
         return None
@@ -370,6 +406,6 @@ def _independent_equations(eqn: Any) -> jex.ClosedJaxpr | None:
         pairs = zip([0, *ends], ends, strict=False)
         return [lax.slice_in_dim(x, start, end, axis=axis) for start, end in pairs]
 
-    closed = jax.make_jaxpr(slices)(*(v.aval for v in eqn.invars))
-    equations = [e.replace(source_info=eqn.source_info) for e in closed.jaxpr.eqns]
+    closed = jax.make_jaxpr(slices)(*(operand.aval for operand in eqn.invars))
+    equations = [equation.replace(source_info=eqn.source_info) for equation in closed.jaxpr.eqns]
     return jex.ClosedJaxpr(closed.jaxpr.replace(eqns=equations), closed.consts)

@@ -1,9 +1,9 @@
-"""XLA's simplification of the transpose of a product: the product of swapped operands.
+"""XLA's simplification of the transpose of a product to the product of the swapped operands.
 
 JAX computes the gradient of `w` in `x @ w` as the transpose of `dot_general(g, x)`. XLA's algebraic
-simplifier swaps the operands instead, unless there is a sharding constraint or a barrier on the
-product. In that case the gradient's dimensions would have another order in memory than the
-parameter's, and XLA:TPU would copy parameter and moments to that order and back in every step.
+simplifier swaps the operands and drops the transpose, unless a sharding constraint or a barrier is
+on the product. Without the swap, the gradient's dimensions would have another order in memory than
+the parameter's. XLA:TPU would then copy parameter and moments to that order and back in every step.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,12 @@ _PRODUCT = "dot_general"
 
 
 def swapped_product(program: Program, equation: Equation) -> Equation | None:
-    """The product of the swapped operands, for a transpose that alone reads a product, if the
-    transpose puts the free dimensions of one operand behind those of the other; None for other
-    equations. Nothing reads the old product any more."""
+    """Returns the product of swapped operands that replaces the transpose of a product; None for
+    equations that are not replaced.
+
+    The transpose must be the only reader of the product, and must exchange the free dimensions of
+    the two operands. Nothing reads the old product any more.
+    """
     if equation.name != "transpose" or not equation.reads:
         return None
     product = program.read_only_by(equation, equation.reads[0])
@@ -41,13 +44,14 @@ def _swaps(product: Equation, transpose: Equation) -> bool:
 
 
 def _swapping(product: Any) -> Iterator[int]:
-    """Batch dimensions, then those of the second operand alone, then of the first."""
+    """Yields the dimensions of a product in the order after the swap: batch, then the second
+    operand's free dimensions, then the first's."""
     (contracted, _), (batch, _) = product.params["dimension_numbers"]
     rank = len(product.outvars[0].aval.shape)
-    first = len(product.invars[0].aval.shape) - len(contracted)
+    second_start = len(product.invars[0].aval.shape) - len(contracted)
     yield from range(len(batch))
-    yield from range(first, rank)
-    yield from range(len(batch), first)
+    yield from range(second_start, rank)
+    yield from range(len(batch), second_start)
 
 
 def _swapped(product: Any, transpose: Any) -> Any:
@@ -56,7 +60,9 @@ def _swapped(product: Any, transpose: Any) -> Any:
         product.params["precision"],
     )
     numbers = (contracted[::-1], batch[::-1])
-    own = {"dimension_numbers": numbers, "precision": precision and precision[::-1]}
+    swapped_params = {"dimension_numbers": numbers, "precision": precision and precision[::-1]}
     return product.replace(
-        invars=product.invars[::-1], outvars=transpose.outvars, params={**product.params, **own}
+        invars=product.invars[::-1],
+        outvars=transpose.outvars,
+        params={**product.params, **swapped_params},
     )

@@ -1,10 +1,12 @@
 """The assumed number of iterations of a `while`.
 
-The condition determines it if it compares a counter with a literal, and the counter starts at a
-literal to which the body adds a literal. The number is exact if the condition asks nothing else,
-and an upper bound if it does. Otherwise, and below such a bound, the option `while_trips` gives the
-number: one for all loops, or numbers by a part of the loop's name scope or source line, `{"solve":
-40, "train.py:12": 7}`.
+The condition determines this number if it compares a counter with a literal, and the counter starts
+at a literal to which the body adds a literal. The number is exact if the condition tests nothing
+else. Otherwise it is an upper bound.
+
+If the number is not exact, the option `while_trips` gives it, within the upper bound. The option is
+one number for all loops, or numbers by a part of the loop's name scope or source line:
+`{"solve": 40, "train.py:12": 7}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,21 +18,25 @@ from jax.extend import core as jex
 from kiwi.hlo import jax_internals
 
 WhileTrips: TypeAlias = int | Mapping[str, int]
+"""The trip count of all `while`s, or trip counts by a part of a loop's name scope or source
+line."""
 
 DEFAULT_TRIPS = 10
 """The trip count of a `while` about which nothing is known."""
 
 _COMPARISONS = {"lt": 0, "le": 1, "gt": 0, "ge": 1, "ne": 0}
-"""Primitives that compare a counter with a limit, and the trips that they add."""
+"""By primitive that compares a counter with a limit, 1 if it holds at the limit, else 0."""
 
 _PASSES = frozenset({"and", "convert_element_type"})
-"""Primitives that hold only if all their operands hold."""
+"""Primitives whose result is true only if all operands are."""
 
 
 def trips_of_while(eqn: Any, inputs: Sequence[Any], given: WhileTrips) -> int:
-    """The trip count of an equation of primitive `while`, at least 1.
+    """Returns the trip count of a traced `while`, at least 1.
 
-    `inputs`: the condition's constants and the initial carries. One with a `value` is a literal.
+    - `inputs`: the condition's constants and the initial carries. An input with an attribute
+      `value` is a literal.
+    - `given`: the user's trip counts.
     """
     exact, bounds = _counted(eqn, inputs)
     if exact is not None:
@@ -42,35 +48,38 @@ def _given(eqn: Any, given: WhileTrips) -> int:
     if not isinstance(given, Mapping):
         return given
     line, scope = jax_internals.source_line(eqn.source_info), str(eqn.source_info.name_stack)
-    found = (trips for part, trips in given.items() if part in line or part in scope)
-    return next(found, DEFAULT_TRIPS)
+    matching = (trips for part, trips in given.items() if part in line or part in scope)
+    return next(matching, DEFAULT_TRIPS)
 
 
 def _counted(eqn: Any, inputs: Sequence[Any]) -> tuple[int | None, list[int]]:
-    """The exact trip count, if known, and upper bounds of it."""
+    """Returns the exact trip count, or None, and all upper bounds of the trip count."""
     condition = eqn.params["cond_jaxpr"].jaxpr
-    producer = {v: e for e in condition.eqns for v in e.outvars}
+    producer = {
+        variable: inner_eqn for inner_eqn in condition.eqns for variable in inner_eqn.outvars
+    }
     pending, bounds, asks_more = [condition.outvars[0]], [], False
     while pending:
         atom = pending.pop()
-        own = None if isinstance(atom, jex.Literal) else producer.get(atom)
-        if own is not None and own.primitive.name in _PASSES:
-            asks_more |= len(own.invars) > 1
-            pending += own.invars
+        source = None if isinstance(atom, jex.Literal) else producer.get(atom)
+        if source is not None and source.primitive.name in _PASSES:
+            asks_more |= len(source.invars) > 1
+            pending += source.invars
             continue
-        trips = None if own is None else _of_comparison(eqn, inputs, own)
+        trips = None if source is None else _of_comparison(eqn, inputs, source)
         asks_more |= trips is None
         bounds += [] if trips is None else [trips]
     return (bounds[0] if bounds and not asks_more else None), bounds
 
 
 def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | None:
-    """The trips until a comparison of a counter with a literal fails; None if it is none."""
+    """Returns the trips until a comparison of a counter with a literal fails; None if the equation
+    is no such comparison."""
     if comparison.primitive.name not in _COMPARISONS:
         return None
     condition = eqn.params["cond_jaxpr"].jaxpr
     constants = eqn.params["cond_nconsts"]
-    places = {v: k for k, v in enumerate(condition.invars)}
+    places = {variable: k for k, variable in enumerate(condition.invars)}
     for counter, limit, sign in ((0, 1, 1), (1, 0, -1)):
         atom = comparison.invars[counter]  # A literal cannot be hashed.
         place = None if isinstance(atom, jex.Literal) else places.get(atom)
@@ -85,8 +94,12 @@ def _of_comparison(eqn: Any, inputs: Sequence[Any], comparison: Any) -> int | No
 
 
 def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
-    """The trips until `start + n * step` no longer satisfies the comparison. `sign` is -1 if the
-    limit is on the left."""
+    """Returns the least n >= 0 for which `start + n * step` does not satisfy the comparison `name`
+    with `end`; None if the counter does not move towards the limit. A counter that is compared by
+    `ne` is taken to meet the limit.
+
+    `sign`: 1 if the limit is on the right of the comparison, -1 if it is on the left.
+    """
     upwards = name in ("lt", "le") if sign > 0 else name in ("gt", "ge")
     if name == "ne":
         upwards = step > 0
@@ -97,28 +110,34 @@ def _trips(name: str, sign: int, start: int, end: int, step: int) -> int | None:
 
 
 def step_of_carry(eqn: Any, carry: int) -> int | None:
-    """The literal that each iteration of a `while` adds to the carry of this number.
+    """Returns the integer literal that each iteration of a `while` adds to a carry.
 
-    0 if it passes the carry on, None for anything else.
+    0 if the iteration passes the carry on unchanged; None if it computes the carry otherwise.
+
+    - `carry`: the number of the carry.
     """
     body = eqn.params["body_jaxpr"].jaxpr
-    own, found = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
-    producer = {v: e for e in body.eqns for v in e.outvars}
-    if found is own:
+    carried, following = body.invars[eqn.params["body_nconsts"] + carry], body.outvars[carry]
+    producer = {variable: inner_eqn for inner_eqn in body.eqns for variable in inner_eqn.outvars}
+    if following is carried:
         return 0
-    equation = None if isinstance(found, jex.Literal) else producer.get(found)
+    equation = None if isinstance(following, jex.Literal) else producer.get(following)
     if equation is None or equation.primitive.name not in ("add", "sub"):
         return None
     first, second = equation.invars
-    if equation.primitive.name == "add" and second is own:
+    if equation.primitive.name == "add" and second is carried:
         first, second = second, first
-    is_literal = first is own and isinstance(second, jex.Literal)
+    is_literal = first is carried and isinstance(second, jex.Literal)
     step = _integer(second.val) if is_literal else None
     return step if step is None or equation.primitive.name == "add" else -step
 
 
 def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]) -> int | None:
-    """The limit: a literal of the condition, or one that is handed in and stays unchanged."""
+    """Returns the limit of a comparison; None if it is unknown.
+
+    The limit is known if it is a literal of the condition, or a literal input of the loop that
+    stays unchanged.
+    """
     if isinstance(atom, jex.Literal):
         return _integer(atom.val)
     place, constants = places.get(atom), eqn.params["cond_nconsts"]
@@ -132,5 +151,5 @@ def _value(given: Any) -> int | None:
 
 
 def _integer(value: Any) -> int | None:
-    found = np.asarray(value)
-    return int(found) if found.ndim == 0 and found.dtype.kind in "iu" else None
+    array = np.asarray(value)
+    return int(array) if array.ndim == 0 and array.dtype.kind in "iu" else None

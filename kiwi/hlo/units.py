@@ -1,9 +1,9 @@
-"""Units of planning: a materialised equation together with the cheap chain before it.
+"""Units of planning: a materialised equation together with the equations fused in front of it.
 
-A unit reads materialised values, arguments and constants, and yields the materialised equation's
-results. It is sharded as a whole, kept or recomputed as a whole, and executed at one point of time,
-`index`, in the initial order of the schedule. An absorbed equation belongs to every unit that reads
-it.
+A unit reads materialised values, arguments and constants, and yields the results of its
+materialised equation. A plan shards a unit as a whole, and keeps or recomputes it as a whole. Its
+`index` is its place in the initial schedule. An absorbed equation belongs to every unit that reads
+its result.
 """
 
 import functools
@@ -19,14 +19,15 @@ from kiwi.hlo.rule import ComposedRule
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """A materialised equation with its absorbed chain.
+    """A materialised equation with the chain of equations that it absorbs.
 
-    - `equations`: the chain and, last, the materialised equation.
-    - `reads`: value indices read from outside, each once.
-    - `outputs`: value indices yielded.
-    - `rule`: joint sharding rule; `rule.reads` are keyed by value index, `rule.results`
-      follow `outputs`, `rule.operator_factors` follow `equations`.
-    - `loop`: the innermost opened loop whose body it is part of.
+    - `equations`: the indices of the chain's equations and, last, of the materialised equation.
+    - `reads`: the indices of the values that the unit reads, each once.
+    - `outputs`: the indices of the values that the unit computes.
+    - `rule`: the joint sharding rule. The keys of `rule.reads` are value indices, `rule.results`
+      are in the order of `outputs`, and `rule.operator_factors` in the order of `equations`.
+    - `may_recompute`: whether a plan may drop the results and compute them again.
+    - `loop`: the innermost opened loop whose body contains the unit; None outside of loops.
     """
 
     index: int
@@ -40,7 +41,7 @@ class Unit:
 
     @property
     def root(self) -> int:
-        """The materialised equation."""
+        """The index of the materialised equation."""
         return self.equations[-1]
 
 
@@ -48,9 +49,10 @@ class Unit:
 class Use:
     """One reader of a unit's results.
 
-    - `time`: the index of the reader, or of the last unit of the iteration.
+    - `time`: the index of the unit at which the result is read. The next iteration reads at the
+      last unit of an iteration; a `while` reads initial carries before its first unit.
     - `is_late`: whether the reader runs after the forward pass.
-    - `reader`: the index of the reading unit, None where the next iteration reads.
+    - `reader`: the index of the unit that reads; None if the next iteration reads.
     """
 
     time: int
@@ -59,11 +61,14 @@ class Use:
 
 
 def loop_spans(loops: Iterable[Sequence[int]]) -> dict[int, tuple[int, int]]:
-    """For each loop its places, half-open; `loops` are those around each place."""
-    found: dict[int, tuple[int, int]] = {}
+    """Returns, for each loop, the half-open range of the places that it spans.
+
+    `loops`: for each place, the loops around it.
+    """
+    spans: dict[int, tuple[int, int]] = {}
     for place, around in enumerate(loops):
-        found.update((loop, (found.get(loop, (place, 0))[0], place + 1)) for loop in around)
-    return found
+        spans.update((loop, (spans.get(loop, (place, 0))[0], place + 1)) for loop in around)
+    return spans
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +84,18 @@ class UnitGraph:
 
     @functools.cached_property
     def aliased_results(self) -> dict[int, int]:
-        """Result → the donated argument whose buffer it takes over. The two have one type, and are
-        paired in order, as jax does."""
+        """Result → the donated argument whose buffer the result takes over.
+
+        Both have the same shape, dtype and memory space. They are paired in order, as jax does.
+        """
         program = self.graph.program
-        free = [a for a in program.arguments if a in self.donated_arguments]
+        free = [argument for argument in program.arguments if argument in self.donated_arguments]
         pairs: dict[int, int] = {}
         for result in dict.fromkeys(r for r in program.results if isinstance(r, int)):
             for argument in free if program.values[result].producer is not None else ():
-                a, r = program.values[argument], program.values[result]
-                on_host = {v in program.host_values for v in (argument, result)}
-                if (a.shape, a.dtype) == (r.shape, r.dtype) and len(on_host) == 1:
+                old, new = program.values[argument], program.values[result]
+                on_host = {value in program.host_values for value in (argument, result)}
+                if (old.shape, old.dtype) == (new.shape, new.dtype) and len(on_host) == 1:
                     pairs[result] = argument
                     free.remove(argument)
                     break
@@ -96,23 +103,23 @@ class UnitGraph:
 
     @functools.cached_property
     def readers(self) -> dict[int, tuple[int, ...]]:
-        """For each value the indices of the units that read it, in order."""
-        found: dict[int, list[int]] = {}
+        """By value, the indices of the units that read it, in order."""
+        readers: dict[int, list[int]] = {}
         for unit in self.units:
             for value in unit.reads:
-                found.setdefault(value, []).append(unit.index)
-        return {value: tuple(units) for value, units in found.items()}
+                readers.setdefault(value, []).append(unit.index)
+        return {value: tuple(units) for value, units in readers.items()}
 
     @functools.cached_property
     def producer(self) -> dict[int, int]:
-        """For each materialised value the index of its unit."""
+        """By materialised value, the index of the unit that computes it."""
         return {output: unit.index for unit in self.units for output in unit.outputs}
 
     @functools.cached_property
     def uses(self) -> tuple[tuple["Use", ...], ...]:
-        """For each unit the readers of its results, in order.
+        """For each unit, the readers of its results, by time.
 
-        The next iteration reads a carry at the end of the iteration; after the last iteration the
+        The next iteration reads a carry at the end of the iteration. After the last iteration the
         carry stays in the loop's buffer. A reader of a slice also reads the stacked value.
         """
         return tuple(
@@ -136,34 +143,37 @@ class UnitGraph:
                     yield Use(end, loop != unit.loop and self._is_late(loop, end))
 
     def _is_late(self, loop: int, end: int) -> bool:
-        """Whether the end value of an iteration, or the result of a branch, is read late."""
+        """Whether the value at the end of an iteration, or the result of a branch, is read after
+        the forward pass. `end`: the loop's last unit."""
         is_branch = self.graph.program.loops[loop].kind is LoopKind.BRANCH
         return not is_branch or self.units[end].phase is not Phase.FORWARD
 
     def entry(self, loop: int | None, time: int) -> int:
-        """The latest time up to `time` at which a unit of `loop` can run.
+        """Returns the latest time, at most `time`, at which a unit of `loop` can run.
 
-        If the unit at `time` runs in an inner loop of `loop`, that is the start of the inner loop.
+        That is `time`, or the start of the inner loop if the unit at `time` is in an inner loop.
         """
         around = self.graph.program.loops_around
         chain, depth = around(self.units[time].loop), len(around(loop))
         return time if len(chain) <= depth else self.spans[chain[depth]][0]
 
     def entered_while(self, reader: Unit) -> int | None:
-        """The `while` for which a unit computes an initial carry. The loop takes over the buffer of
-        the initial value, which is read before the loop."""
+        """The `while` for which a unit computes an initial carry; None for other units.
+
+        The loop takes over the buffer of the initial value. So the value is read before the loop.
+        """
         loop = reader.loop if self.border(reader) == CARRY else None
         is_while = loop is not None and self.graph.program.loops[loop].kind is LoopKind.WHILE
         return loop if is_while else None
 
     def is_sliced(self, unit: Unit) -> bool:
-        """Whether loops read slices of a unit's results."""
-        readers = (r for o in unit.outputs for r in self.readers.get(o, ()))
-        return any(self.border(self.units[r]) == SLICE for r in readers)
+        """Whether a loop reads slices of a unit's results."""
+        readers = (reader for output in unit.outputs for reader in self.readers.get(output, ()))
+        return any(self.border(self.units[reader]) == SLICE for reader in readers)
 
     @functools.cached_property
     def spans(self) -> dict[int, tuple[int, int]]:
-        """For each opened loop the half-open range of its units, those of inner loops included."""
+        """By opened loop, the half-open range of its units, inner loops included."""
         return loop_spans(self.graph.program.loops_around(unit.loop) for unit in self.units)
 
     def border(self, unit: Unit) -> str | None:
@@ -173,19 +183,22 @@ class UnitGraph:
 
     def only_maps(self, unit: Unit, value: int) -> bool:
         """Whether all equations between an operand and the unit's result are elementwise."""
-        behind = {value}
+        dependents = {value}
         for index in unit.equations:
             equation = self.graph.program.equations[index]
-            if behind.isdisjoint(equation.reads):
+            if dependents.isdisjoint(equation.reads):
                 continue
             if not is_map(self.graph, index):
                 return False
-            behind.update(equation.outputs)
+            dependents.update(equation.outputs)
         return True
 
     def narrowed(self, unit: Unit, value: int) -> Value:
-        """An operand, in the narrower dtype to which a unit converts it before anything else, if
-        there is one."""
+        """Returns an operand in the dtype in which a unit needs it.
+
+        That is a narrower dtype if the unit converts the operand to this dtype before anything
+        else; otherwise it is the operand's own.
+        """
         program, wide, narrow = self.graph.program, {value}, []
         for index in unit.equations:
             equation = program.equations[index]
@@ -197,12 +210,19 @@ class UnitGraph:
                 narrow += equation.outputs
             else:
                 return program.values[value]
-        own, found = program.values[value], [program.values[v] for v in narrow]
-        is_one = len({v.dtype for v in found}) == 1
-        return own.of_dtype(found[0].dtype) if is_one and found[0].itemsize < own.itemsize else own
+        operand_value, converted = (
+            program.values[value],
+            [program.values[result] for result in narrow],
+        )
+        is_one = len({result.dtype for result in converted}) == 1
+        return (
+            operand_value.of_dtype(converted[0].dtype)
+            if is_one and converted[0].itemsize < operand_value.itemsize
+            else operand_value
+        )
 
     def trips(self, unit: Unit) -> float:
-        """How often a unit runs in a step, without recomputation.
+        """The number of times that a unit runs in a step, without recomputation.
 
         The unit of an initial carry runs once for all iterations of its loop.
         """
@@ -210,11 +230,13 @@ class UnitGraph:
         return self.operand_trips(unit) if is_carry else self.graph.program.trips(unit.loop)
 
     def operand_trips(self, unit: Unit, *, known: bool = False) -> float:
-        """How often a unit's operands are resharded in a step, without recomputation. `known`: as
-        far as XLA knows.
+        """The number of times that a unit's operands are resharded in a step, without
+        recomputation.
 
         A loop's initial carries and stacked operands are resharded before the loop. The result of a
-        branch is resharded where the branch hands it on.
+        branch is resharded where the branch hands it on, so that the join reshards nothing.
+
+        - `known`: whether to count as `Program.known_trips` does, not as `Program.trips`.
         """
         program, loop = self.graph.program, unit.loop
         if self.border(unit) == JOIN:
@@ -224,10 +246,12 @@ class UnitGraph:
         return program.known_trips(loop) if known else program.trips(loop)
 
     def result_trips(self, value: int) -> float:
-        """How often a value may be resharded in a step for its readers (units, the next iteration,
-        and the caller), without recomputation."""
+        """The number of times that a value may be resharded in a step for its readers, without
+        recomputation. Readers are units, the next iteration, and the caller of the step."""
         program = self.graph.program
-        trips = sum(self.operand_trips(self.units[r]) for r in self.readers.get(value, ()))
+        trips = sum(
+            self.operand_trips(self.units[reader]) for reader in self.readers.get(value, ())
+        )
         trips += sum(program.trips(loop) for loop in program.next_values.get(value, ()))
         producer = self.units[self.producer[value]]
         if self.border(producer) in (CARRY, JOIN):

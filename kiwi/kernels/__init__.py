@@ -1,3 +1,4 @@
-"""The kernels that the compiler will run for each unit of a step, as facts for problem and
-emission.
+"""The kernels that the compiler will run for each unit of a step.
+
+Rules of targets state facts about the kernels. The planning problem and the emission read them.
 """

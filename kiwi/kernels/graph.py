@@ -15,12 +15,13 @@ from kiwi.mesh import Hardware
 
 @dataclass(frozen=True, eq=False)
 class KernelGraph:
-    """The kernels that a target runs for the units of a step on such devices.
+    """The kernels that a target runs for the units of a step.
 
     - `units`: the units of the step, in order.
-    - `kernels`: one for each unit.
-    - `storage`: the bytes of each value's buffer.
+    - `hardware`: the devices.
     - `facts`: what the target does with any program.
+    - `kernels`: one kernel for each unit.
+    - `storage`: the bytes of each value's buffer.
     - `passes`: the names of the rules that stated facts, in order.
     """
 
@@ -33,7 +34,7 @@ class KernelGraph:
 
     @classmethod
     def plain(cls, units: UnitGraph, hardware: Hardware, facts: TargetFacts) -> "KernelGraph":
-        """The kernels before any rule has stated facts about them."""
+        """Returns the kernels before any rule has stated facts about them."""
         values = units.graph.program.values
         kernels = (
             Kernel(unit, tuple(values[value] for value, _ in unit.rule.reads))
@@ -42,11 +43,15 @@ class KernelGraph:
         return cls(units, hardware, facts, tuple(kernels), Storage(values))
 
     def __getitem__(self, unit: int) -> Kernel:
-        """The kernel of a unit, by its index."""
+        """Returns the kernel of the unit with this index."""
         return self.kernels[unit]
 
     def stating(self, fact: str, by_unit: Mapping[int, Any]) -> "KernelGraph":
-        """The graph with another value of one fact for some kernels, by index of the unit."""
+        """Returns the graph with another value of one fact for some kernels.
+
+        - `fact`: the name of a field of `Kernel`.
+        - `by_unit`: index of a unit → value of the fact.
+        """
         if not by_unit:
             return self
         kernels = list(self.kernels)
@@ -55,7 +60,11 @@ class KernelGraph:
         return replace(self, kernels=tuple(kernels))
 
     def adding(self, fact: str, by_unit: Mapping[int, tuple[Any, ...]]) -> "KernelGraph":
-        """The graph with more entries of a fact that is a tuple, by index of the unit."""
+        """Returns the graph with further entries of a fact that is a tuple.
+
+        - `fact`: the name of a field of `Kernel`.
+        - `by_unit`: index of a unit → further entries of the fact.
+        """
         longer = {
             index: (*getattr(self.kernels[index], fact), *more)
             for index, more in by_unit.items()
@@ -65,28 +74,33 @@ class KernelGraph:
 
     @functools.cached_property
     def rows(self) -> Mapping[int, RowReduction]:
-        """By unit, its reduction in the kernel of its readers."""
+        """By unit that reduces rows in the kernel of its readers, this reduction."""
         return {k.unit.index: k.rows for k in self.kernels if k.rows is not None}
 
     @functools.cached_property
     def shared(self) -> Mapping[int, SharedKernel]:
-        """By unit, the earlier kernel that computes it."""
+        """By unit that an earlier kernel computes, this kernel."""
         return {k.unit.index: k.shared for k in self.kernels if k.shared is not None}
 
     def overwritable(self, unit: Unit) -> tuple[int, ...]:
-        """The values that a unit of the graph may write its result over."""
+        """Returns the values over which a unit of the graph may write its result."""
         return self.kernels[unit.index].overwritable
 
     def moved_value(self, unit: Unit, value: int) -> Value:
-        """The value that is moved when an operand of a unit of the graph is resharded; the value
-        itself if the unit does not read it."""
-        for (read, _), moved in zip(unit.rule.reads, self.kernels[unit.index].moved, strict=True):
-            if read == value:
+        """Returns the value that collectives move when an operand of a unit is resharded.
+
+        Its dtype may be narrower than the operand's. If the unit does not read `value`, `value`
+        itself is returned.
+        """
+        for (operand, _), moved in zip(
+            unit.rule.reads, self.kernels[unit.index].moved, strict=True
+        ):
+            if operand == value:
                 return moved
         return self.units.graph.program.values[value]
 
     def describe(self) -> Iterator[str]:
-        """Lines for a reader: the passes, then the particular facts of each kernel."""
+        """Yields lines of text: the passes, then one line for each kernel."""
         yield f"kernels for {self.facts.target!r} on {self.hardware.name}"
         yield "passes: " + ", ".join(self.passes)
         for kernel in self.kernels:
@@ -94,7 +108,8 @@ class KernelGraph:
 
 
 def describe_kernel(graph: KernelGraph, kernel: Kernel) -> str:
-    """One line: the unit's operator, and each fact that is not the default."""
+    """Returns one line of text: the unit's operator, and each fact that differs from the
+    default."""
     unit = kernel.unit
     stated = []
     for name, field in type(kernel).__dataclass_fields__.items():

@@ -1,11 +1,11 @@
 """Partial sums that the compiler joins before devices exchange them.
 
 *Combined*: sums that no matmul of their iteration waits for are exchanged together, and share the
-latency. An accumulated gradient is such a sum: the next iteration reads it, but only to add to it.
+latency. An accumulated gradient is such a sum: the next iteration only adds to it.
 
-*Added up first*: if results are only added to each other, such as the gradients of a parameter that
-a step uses several times, each device adds its summands, and one sum is exchanged for all of them
-(XLA's `AllReduceReassociate`).
+*Added first*: if partial sums are only added to each other, each device adds its summands, and one
+sum is exchanged for all of them (XLA's `AllReduceReassociate`). The gradients of a parameter that a
+step uses several times are an example.
 """
 
 import functools
@@ -19,9 +19,13 @@ _ADDS = frozenset({"add", "add_any"})
 
 
 def share_of_sums(units: UnitGraph, unit: Unit, *, adds_first: bool) -> float:
-    """The share of a unit's results in all that devices exchange for large units in its loop, or
-    outside of loops, and that no matmul of the iteration reads; 1 if one reads its results.
-    `adds_first`: whether sums are added up before (`added_first`)."""
+    """Returns the share of a unit's results in the bytes that are combined with them.
+
+    These are the results of all large units in the unit's loop, or outside of loops, on which no
+    matmul of the iteration depends. The share is 1 if a matmul depends on the unit's results.
+
+    - `adds_first`: whether partial sums are added before they are exchanged (`added_first`).
+    """
     read_late = _read_late(units)
     if not all(read_late[value] for value in unit.outputs):
         return 1.0
@@ -29,48 +33,55 @@ def share_of_sums(units: UnitGraph, unit: Unit, *, adds_first: bool) -> float:
 
 
 def added_first(units: UnitGraph, unit: Unit) -> int:
-    """The number of units whose partial sums are added to each other and to nothing else, and then
-    exchanged as one; 1 if a unit's sums are exchanged alone."""
+    """Returns the number of units, this one included, whose partial sums are only added to each
+    other and then exchanged as one sum; 1 if the unit's sums are exchanged alone."""
     return max(1, _summands(units)[_total(units, unit)]) if _sums_up(unit) else 1
 
 
 @functools.lru_cache(maxsize=4)
 def _read_late(units: UnitGraph) -> Mapping[int, bool]:
-    """By value, whether no matmul of its iteration depends on it.
+    """Returns, by value, whether no matmul of its iteration depends on it.
 
-    First all values that iterations hand on are taken to be so. Those whose carry turns out to be
-    multiplied in the next iteration are not, nor then what they are made of.
+    At first, this is assumed for all values that iterations hand on. If a matmul of the next
+    iteration depends on a carry, the value handed on for it counts as multiplied. The search is
+    repeated until nothing changes.
     """
     program = units.graph.program
     multiplied = frozenset[int]()
     while True:
-        found = _read_late_but(units, multiplied)
+        late = _read_late_but(units, multiplied)
         further = {
             carry.next
             for loop in program.loops
             for carry in loop.carries
-            if isinstance(carry.next, int) and not found.get(carry.current, True)
+            if isinstance(carry.next, int) and not late.get(carry.current, True)
         }
         if further <= multiplied:
-            return found
+            return late
         multiplied |= further
 
 
 def _read_late_but(units: UnitGraph, multiplied: frozenset[int]) -> dict[int, bool]:
-    """By value, whether no matmul depends on it; not for values of `multiplied`."""
-    found: dict[int, bool] = {}
+    """Returns, by value, whether no matmul of the iteration depends on it. False for the values in
+    `multiplied`, and for values on which these depend."""
+    late: dict[int, bool] = {}
     for unit in reversed(units.units):
         for value in unit.outputs:
-            readers = [units.units[r] for r in units.readers.get(value, ())]
+            readers = [units.units[reader] for reader in units.readers.get(value, ())]
             is_late = value not in multiplied
-            is_late = is_late and not any(value in _multiplied(units)[r.index] for r in readers)
-            found[value] = is_late and all(found[o] for r in readers for o in r.outputs)
-    return found
+            is_late = is_late and not any(
+                value in _multiplied(units)[reader.index] for reader in readers
+            )
+            late[value] = is_late and all(
+                late[output] for reader in readers for output in reader.outputs
+            )
+    return late
 
 
 @functools.lru_cache(maxsize=4)
 def _multiplied(units: UnitGraph) -> tuple[frozenset[int], ...]:
-    """By unit, what its matmuls depend on. What is only added to their results is not among it."""
+    """Returns, for each unit, the values on which its matmuls depend. A value that is only added to
+    their results is not included."""
     return tuple(
         _operands(units, unit) if is_large else frozenset()
         for unit, is_large in zip(units.units, large_units(units), strict=True)
@@ -87,13 +98,13 @@ def _operands(units: UnitGraph, unit: Unit) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def _late_bytes(units: UnitGraph, adds_first: bool) -> Mapping[int | None, float]:
-    read_late, found = _read_late(units), defaultdict[int | None, float](float)
+    read_late, total_bytes = _read_late(units), defaultdict[int | None, float](float)
     for unit in large_ones(units):
         if all(read_late[value] for value in unit.outputs):
             values = (units.graph.program.values[value] for value in unit.outputs)
             summands = added_first(units, unit) if adds_first else 1
-            found[unit.loop] += sum(value.size_bytes for value in values) / summands
-    return found
+            total_bytes[unit.loop] += sum(value.size_bytes for value in values) / summands
+    return total_bytes
 
 
 def _sums_up(unit: Unit) -> bool:
@@ -102,13 +113,16 @@ def _sums_up(unit: Unit) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _summands(units: UnitGraph) -> Counter[int]:
-    """By value, the number of units that sum up and whose results are added to it."""
+    """Returns, by value, the number of units with partial sums whose results are added to it."""
     return Counter(_total(units, unit) for unit in units.units if _sums_up(unit))
 
 
 def _total(units: UnitGraph, unit: Unit) -> int:
-    """The last value that a unit's result is added to: each sum before it is read by one addition
-    of two tensors of its shape, and by nothing else."""
+    """Returns the last sum in a chain of additions that begins with a unit's result.
+
+    Only the next addition reads each earlier sum, and it adds two tensors of the same shape.
+    Returns the result itself if the result is not only added.
+    """
     program, value = units.graph.program, unit.outputs[0]
     while value not in program.kept_values:
         readers = [program.equations[k] for k in program.readers[value]]
@@ -116,7 +130,9 @@ def _total(units: UnitGraph, unit: Unit) -> int:
         if len(readers) != 1 or readers[0].name not in _ADDS:
             break
         operands, (result,) = readers[0].reads, readers[0].outputs
-        if len(operands) != 2 or any(program.values[v].shape != shape for v in operands):
+        if len(operands) != 2 or any(
+            program.values[operand].shape != shape for operand in operands
+        ):
             break
         value = result
     return value

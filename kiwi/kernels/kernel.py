@@ -1,8 +1,8 @@
 """`Kernel`: what the compiler runs for one unit, as facts.
 
 Rules (`kiwi.targets.rules`) state the facts. The problem, the memory account and the emission read
-them. A fact that depends on the unit's sharding is an object. It is asked with layouts, or with the
-number of pieces into which each factor of the unit's rule is cut (`shards`).
+the facts. A fact that depends on the unit's sharding is an object with a method. The method takes
+layouts, or the number of pieces into which each factor of the unit's rule is cut (`shards`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from kiwi.mesh import TensorSharding
 
 @dataclass(frozen=True, kw_only=True)
 class Workspace:
-    """Memory that the compiler holds beside operands and result while a kernel runs.
+    """Memory that the compiler holds besides operands and result while a kernel runs.
 
-    - `lent_bytes`: the workspace lent to a library, whatever it computes.
+    - `lent_bytes`: the bytes that a library gets as workspace, whatever it computes.
     """
 
     lent_bytes: int = 0
@@ -27,23 +27,25 @@ class Workspace:
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """Local bytes of each buffer.
+        """Returns the local bytes of each buffer.
 
-        - `shards`: into how many pieces each factor is cut.
-        - `read_bytes`: local bytes of each read. `result_bytes`: local bytes of all results.
+        - `shards`: the number of pieces into which each factor is cut.
+        - `read_bytes`: the local bytes of each read.
+        - `result_bytes`: the local bytes of all results.
         """
         return (self.lent_bytes,) if self.lent_bytes else ()
 
 
 NO_WORKSPACE = Workspace()
+"""The workspace of a kernel that needs no memory besides operands and result."""
 
 
 @dataclass(frozen=True)
 class HeldEarly:
     """A buffer that exists from the start of the step.
 
-    - `end`: the index of the unit before which it is free.
-    - `numerator`, `denominator`: its bytes as a share of the unit's local result.
+    - `end`: the index of the unit before which the buffer is freed.
+    - `numerator`, `denominator`: the bytes of the buffer as a share of the unit's local result.
     """
 
     end: int
@@ -51,34 +53,42 @@ class HeldEarly:
     denominator: int = 1
 
     def interval(self, result_bytes: int) -> Interval:
-        """When it is held, and its local bytes, for a unit's result of `result_bytes`."""
+        """Returns the times at which the buffer is held, with its local bytes.
+
+        `result_bytes`: the local bytes of the unit's result.
+        """
         return Interval(0, self.end, result_bytes * self.numerator // self.denominator)
 
 
 class WorkspaceOfResult(Protocol):
-    """Memory of a kernel beside operands and result, by the size of the result."""
+    """Memory of a kernel besides operands and result, which depends on the size of the result."""
 
     def local_bytes(self, result_bytes: int) -> int:
-        """Local bytes, for a local result of `result_bytes`."""
+        """Returns the local bytes of the workspace. `result_bytes`: the local bytes of the
+        result."""
         ...
 
 
 class TransposedCopy(Protocol):
-    """Whether the gathered copy of an operand is transposed to another buffer."""
+    """Tells whether the gathered copy of an operand is transposed to another buffer."""
 
     def is_transposed(
         self, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
     ) -> bool:
-        """Whether it is, between the stored layout of the operand and the layout that the unit
-        expects."""
+        """Whether the copy is transposed.
+
+        - `stored`: the layout in which the operand is stored.
+        - `wanted`: the layout that the unit expects.
+        """
         ...
 
 
 class TransposedOperand(Protocol):
-    """Tells whether a kernel of its own transposes an operand first."""
+    """Tells whether a separate kernel transposes an operand before the kernel reads it."""
 
     def is_transposed(self, shards: Mapping[int, int]) -> bool:
-        """`shards`: into how many pieces each factor is cut."""
+        """Whether the operand is transposed. `shards`: the number of pieces into which each factor
+        is cut."""
         ...
 
 
@@ -86,8 +96,8 @@ class TransposedOperand(Protocol):
 class SharedKernel:
     """The kernel of earlier units that also computes a unit.
 
-    - `first`: the first unit of the kernel.
-    - `values`: the operands of the unit that the kernel has anyway.
+    - `first`: the index of the first unit of the kernel.
+    - `values`: the operands of the unit that the kernel reads or computes anyway.
     """
 
     first: int
@@ -96,17 +106,19 @@ class SharedKernel:
 
 @dataclass(frozen=True)
 class RowReduction:
-    """A reduction in the kernel of its readers.
+    """A reduction of rows that the kernel of its readers computes.
 
     - `factors`: the factors that are reduced.
-    - `rows`: the value whose rows the readers go over again.
-    - `reader`: the unit of maps that ends the kernel.
-    - `is_summed_once`: readers of another phase read the sum too, so that it has a kernel of its
-      own. If the unit is recomputed for these, each phase reduces the rows in the kernel of its
-      readers. If `reader` is recomputed, too, the later readers have two kernels (`repeats`).
-    - `masked_elements`: the elements of the rows, if they read values that several rows share, such
-      as a causal mask for all heads; otherwise 0. `masked_once_bytes`, `masked_again_bytes`: the
-      extra cost of such an element if the unit runs once or again, as bytes that move.
+    - `rows`: the index of the value that is reduced and that the readers read again.
+    - `reader`: the index of the unit of maps that ends the kernel.
+    - `is_summed_once`: whether readers of another phase read the sum too, so that the sum has a
+      separate kernel. If the unit is recomputed for these readers, each phase reduces the rows in
+      the kernel of its readers. If `reader` is recomputed, too, the later readers have two kernels
+      (`repeats`).
+    - `masked_elements`: the elements of the rows, if computing them reads values that several rows
+      share, such as a causal mask for all heads; otherwise 0.
+    - `masked_once_bytes`, `masked_again_bytes`: the extra cost of such an element if the unit runs
+      once or is recomputed, in bytes that move through memory.
     """
 
     factors: frozenset[int]
@@ -119,17 +131,18 @@ class RowReduction:
 
     @property
     def repeats(self) -> bool:
-        """Whether each kernel of its readers reduces the rows for itself, if two kernels have some
-        (`kiwi.emit.reduced_again`). Under a mask that takes longer than a kernel of its own."""
+        """Whether two kernels of later readers each reduce the rows for themselves
+        (`kiwi.emit.reduced_again`). Under a mask, that takes longer than a separate kernel."""
         return self.is_summed_once and not self.masked_elements
 
 
 @dataclass(frozen=True)
 class MovedBeside:
-    """Bytes that kernels beside the unit's own move through memory.
+    """Bytes that further kernels of a unit move through memory.
 
-    - `place`: the position of the unit's equation for which they do. Its factors cut the bytes.
-    - `factors`: the factors that cut the bytes, if these are not all of the equation's; else None.
+    - `place`: the position, among the unit's equations, of the equation that needs these kernels.
+    - `bytes`: the unsharded bytes.
+    - `factors`: the factors that cut the bytes. None stands for all factors of the equation.
     """
 
     place: int
@@ -143,31 +156,39 @@ class Kernel:
 
     Reads and writes:
 
-    - `moved`: for each entry of `unit.rule.reads` the value as collectives move it: in the dtype in
-      which the unit needs it, if that is narrower.
-    - `overwritable`: the values that the result may be written over.
-    - `transposed_copies`: by number of the read, when its gathered copy is transposed.
-    - `transposed_operands`: by number of the read, when a kernel of its own transposes it first.
+    - `moved`: for each entry of `unit.rule.reads`, the value as collectives move it. Its dtype is
+      the one in which the unit needs the value, if that is narrower.
+    - `overwritable`: the indices of the values over which the result may be written.
+    - `transposed_copies`: pairs of a read's number and the condition under which its gathered copy
+      is transposed.
+    - `transposed_operands`: pairs of a read's number and the condition under which a separate
+      kernel transposes it first.
 
     Memory:
 
-    - `workspace`: memory beside operands and result, by sharding. `workspace_of_result`: the same
-      by the size of the result; None for nothing.
-    - `held_early`: buffers held from the start of the step. `held_early_without_barriers`: those
-      held early as well if no barrier of a plan prevents it.
-    - `sums_behind`: the later unit behind which its partial sums are reduce-scattered; None if they
-      are reduced at once.
+    - `workspace`: memory besides operands and result, which depends on the sharding.
+    - `workspace_of_result`: memory besides operands and result, which depends on the size of the
+      result; None if there is none.
+    - `held_early`: buffers that are held from the start of the step.
+    - `held_early_without_barriers`: further buffers that are held from the start of the step,
+      unless a barrier of a plan prevents it.
+    - `sums_behind`: the index of the later unit behind which the partial sums are reduce-scattered;
+      None if they are reduced at once.
 
     Computation, and other units in the same kernel:
 
-    - `shared`: the earlier kernel that computes it; None if it has its own. `in_readers`: whether
-      each kernel that reads it takes it from its operand, so that it is no kernel.
-    - `rows`: its reduction in the kernel of its readers; None for nothing.
+    - `shared`: the earlier kernel that computes the unit; None if the unit has its own kernel.
+    - `in_readers`: whether each reader computes the unit's result from the unit's operand, so that
+      the unit has no kernel.
+    - `rows`: the reduction that the kernel of the unit's readers computes; None if there is none.
     - `moved_beside`: the traffic of further kernels.
-    - `maps_apart`: maps behind its matmul are a kernel of their own. `adds_apart`: the factors
-      whose sharding puts an addition to the matmul's result into such a kernel.
-    - `functions_apart`: by equation, whether other execution units compute it meanwhile.
-    - `stack_passes`: how often its result passes through memory on the way to a loop's stack.
+    - `maps_apart`: whether maps behind the unit's matmul have a separate kernel.
+    - `adds_apart`: the factors whose sharding moves an addition to the matmul's result to a
+      separate kernel.
+    - `functions_apart`: the positions, among the unit's equations, of equations that other
+      execution units compute at the same time.
+    - `stack_passes`: the number of times that the result passes through memory on the way to a
+      loop's stack.
     """
 
     unit: Unit

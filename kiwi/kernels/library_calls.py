@@ -1,5 +1,5 @@
-"""The part of a unit that a library computes with a matmul or convolution, and the part left to
-other kernels.
+"""Which maps behind a matmul or convolution the library computes with it, and which need other
+kernels.
 """
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
@@ -7,28 +7,30 @@ from kiwi.hlo.units import Unit, UnitGraph
 
 _ADDS = frozenset({"add", "add_any"})
 _OF_LIBRARIES = _ADDS | {"convert_element_type", "copy", "reshape", "transpose"}
-"""Operators that cuBLAS and cuDNN compute with a matmul or convolution, and changes of shape."""
+"""Primitives that cuBLAS and cuDNN compute with a matmul or convolution, and changes of layout."""
 
 
 def maps_behind(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a matmul or convolution of the unit is followed by maps that the library does not
-    compute: it adds, and writes its result in another type."""
+    """Whether maps follow a matmul or convolution of the unit that the library does not compute.
+
+    The library computes additions and conversions of its result.
+    """
     return not _names_behind(units, unit) <= _OF_LIBRARIES
 
 
 def adds_behind(units: UnitGraph, unit: Unit) -> bool:
-    """Whether something is added to the result of a unit's matmul or convolution."""
+    """Whether the unit adds to the result of its matmul or convolution."""
     return not _ADDS.isdisjoint(_names_behind(units, unit))
 
 
 def _names_behind(units: UnitGraph, unit: Unit) -> set[str]:
-    """The maps of a unit behind its matmuls and convolutions."""
-    graph, behind, names = units.graph, set[int](), set[str]()
+    """Returns the primitives of the maps that depend on a matmul or convolution of the unit."""
+    graph, reached, names = units.graph, set[int](), set[str]()
     for index in unit.equations:
         equation = graph.program.equations[index]
-        reads_result = not behind.isdisjoint(equation.reads)
+        reads_result = not reached.isdisjoint(equation.reads)
         if reads_result and is_map(graph, index):
             names.add(equation.name)
         if reads_result or graph.opcodes[index] & LIBRARY_OPCODES:
-            behind.update(equation.outputs)
+            reached.update(equation.outputs)
     return names

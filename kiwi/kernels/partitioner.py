@@ -1,23 +1,25 @@
-"""Programs of XLA's partitioner that differ from what was asked for.
+"""Collectives of XLA's partitioner that differ from the requested ones.
 
-They were found by compiling (`python -m benchmarks.resharding`). The partitioner is the same on all
-platforms:
+`python -m benchmarks.resharding` shows them in compiled programs. The partitioner is the same on
+all platforms.
 
-(a) An operator leaves partial sums, and its result is constrained to one sharding. Axes that all go
-to one dimension of the result are reduce-scattered if the compiler can do that
-(`TargetFacts.scatters_sums`). Axes that go to several dimensions are all-reduced together and
-sliced.
+An operator leaves partial sums along mesh axes, and its result is constrained to a sharding. An
+axis *goes to* the dimension of the result that it cuts:
 
-(b) A compiler without reduce-scatter all-reduces, once for each dimension, and slices.
+(a) If all axes go to the same dimension, the partial sums are reduce-scattered, provided that the
+compiler can do this (`TargetFacts.scatters_sums`). If axes go to several dimensions, the partial
+sums are all-reduced together and sliced.
 
-(c) If an axis goes to a dimension that is cut already, and other partial sums are left or go
-elsewhere, all are all-reduced together and sliced.
+(b) A compiler without reduce-scatter all-reduces once for each dimension, and slices.
 
-(d) A reshard of several moves may be compiled to worse ones, up to gathering the whole tensor.
-Constraints at `ReshardingTable.waypoints` prevent it, and plans have them.
+(c) If an axis goes to a dimension that is cut already, and other axes go to another dimension or to
+none, the partial sums are all-reduced along all axes together and sliced.
 
-Not priced: if a mesh axis neither cuts an operand nor holds partial sums, XLA may cut the work
-along it too, and bring the result in place by a collective-permute.
+(d) A reshard of several moves may be compiled to worse moves, up to a gather of the whole tensor.
+Plans prevent this by constraints at `ReshardingTable.waypoints`.
+
+One behaviour is not priced: if a mesh axis neither cuts an operand nor holds partial sums, XLA may
+cut the work along this axis too, and move the result by a collective-permute.
 """
 
 import functools
@@ -38,7 +40,7 @@ def can_scatter(
 ) -> bool:
     """Whether partial sums can be reduce-scattered, by rules (a) and (c).
 
-    For the arguments see `reduction_collectives`.
+    The parameters are the ones of `reduction_collectives`.
     """
     dims = set(scattered.values())
     all_go = set(partial) <= set(scattered)
@@ -55,21 +57,21 @@ def reduction_collectives(
     *,
     least_share: float = 1.0,
 ) -> tuple[Collective, ...]:
-    """The collectives that reduce an operator's partial sums, by rules (a) to (c).
+    """Returns the collectives that reduce an operator's partial sums, by rules (a) to (c).
 
-    - `source`: how the partial sums are laid out.
+    - `source`: the layout of the partial sums.
     - `partial`: the mesh axes along which each device holds a summand.
-    - `scattered`: for some of them, the dimension of the result that they cut.
-    - `partial_bytes`: one device's partial sums.
-    - `scatters_sums`: whether the compiler does over these axes.
-    - `least_share`: as `kiwi.mesh.collectives.collective`'s.
+    - `scattered`: mesh axis → the dimension of the result that it cuts, for some axes of `partial`.
+    - `partial_bytes`: the bytes of one device's partial sums.
+    - `scatters_sums`: whether the compiler reduce-scatters over these axes.
+    - `least_share`: as in `kiwi.mesh.collectives.collective`.
     """
     move = functools.partial(collective, least_share=least_share)
-    rest = sorted(set(partial) - set(scattered))
+    unscattered = sorted(set(partial) - set(scattered))
     axes_of_dim: dict[int, list[int]] = defaultdict(list)
     for axis, dim in sorted(scattered.items()):
         axes_of_dim[dim].append(axis)
-    if (len(axes_of_dim) > 1 or rest) and any(source.dims[dim] for dim in axes_of_dim):
+    if (len(axes_of_dim) > 1 or unscattered) and any(source.dims[dim] for dim in axes_of_dim):
         return (move(ALL_REDUCE, mesh, {*partial, *scattered}, partial_bytes),)
     moves = []
     if not scatters_sums:
@@ -82,8 +84,8 @@ def reduction_collectives(
             more = transposed_seconds(mesh, scattered, dim, partial_bytes)
             moved = replace(moved, seconds=moved.seconds + more)
         moves.append(moved)
-    # The rest is all-reduced after the cut, and so smaller.
-    if rest:
+    # The other axes are all-reduced after the cut, and so move fewer bytes.
+    if unscattered:
         left_bytes = partial_bytes // prod(mesh.shape[axis] for axis in scattered)
-        moves.append(move(ALL_REDUCE, mesh, rest, left_bytes))
+        moves.append(move(ALL_REDUCE, mesh, unscattered, left_bytes))
     return tuple(moves)

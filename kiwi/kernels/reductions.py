@@ -1,8 +1,9 @@
-"""Reductions along dimensions."""
+"""Units that reduce their operand along dimensions."""
 
 from kiwi.hlo.units import Unit, UnitGraph
 
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
+"""Primitives of reductions."""
 
 
 def reduces(units: UnitGraph, unit: Unit) -> bool:

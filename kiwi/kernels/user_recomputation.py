@@ -1,8 +1,9 @@
 """Recomputation by the user's own `jax.checkpoint`, in programs that keep it separate.
 
-JAX gives recomputed equations a name scope. Some equations in it are computed only there: factors
-of derivatives that the forward pass does not need. An equation is computed a second time if the
-forward pass has one with the same primitive, line and results.
+JAX gives recomputed equations a name scope. Some equations in this scope are computed only once:
+factors of derivatives that the forward pass does not need. An equation in the scope counts as a
+recomputation if the forward pass has an equation with the same primitive, source line, and shapes
+and dtypes of results.
 """
 
 import functools
@@ -17,14 +18,15 @@ _SCOPE = "rematted_computation"
 
 @functools.lru_cache(maxsize=4)
 def units_computed_again(units: UnitGraph) -> frozenset[int]:
-    """The units that repeat computations of the forward pass."""
+    """Returns the indices of the units that repeat computations of the forward pass; empty if the
+    program does not keep the user's recomputation separate."""
     program = units.graph.program
-    first = _first(units)
+    first_keys = _first(units)
     return (
         frozenset(
             unit.index
             for unit in units.units
-            if _is_again(program.equations[unit.root]) and _key(program, unit.root) in first
+            if _is_again(program.equations[unit.root]) and _key(program, unit.root) in first_keys
         )
         if program.keeps_checkpoints
         else frozenset()
@@ -33,12 +35,15 @@ def units_computed_again(units: UnitGraph) -> frozenset[int]:
 
 @functools.lru_cache(maxsize=4)
 def dropped_by_user(units: UnitGraph) -> frozenset[int]:
-    """The units of the forward pass whose results the user's checkpoints recompute, in units of
-    their own or fused with their readers."""
+    """Returns the indices of the forward units whose results the user's checkpoints recompute.
+
+    The recomputation may be a unit, or fused with its readers. Empty if the program does not keep
+    the user's recomputation separate.
+    """
     program = units.graph.program
     if not program.keeps_checkpoints:
         return frozenset()
-    again = {_key(program, e.index) for e in program.equations if _is_again(e)}
+    again = {_key(program, equation.index) for equation in program.equations if _is_again(equation)}
     return frozenset(
         unit.index
         for unit in units.units
@@ -51,9 +56,9 @@ def dropped_by_user(units: UnitGraph) -> frozenset[int]:
 def _first(units: UnitGraph) -> set[Hashable]:
     program = units.graph.program
     return {
-        _key(program, e.index)
-        for e in program.equations
-        if units.graph.phase_of(e.index) is Phase.FORWARD and not _is_again(e)
+        _key(program, equation.index)
+        for equation in program.equations
+        if units.graph.phase_of(equation.index) is Phase.FORWARD and not _is_again(equation)
     }
 
 
@@ -63,5 +68,7 @@ def _is_again(equation: Equation) -> bool:
 
 def _key(program: Program, index: int) -> Hashable:
     equation = program.equations[index]
-    types = tuple((program.values[o].shape, program.values[o].dtype) for o in equation.outputs)
+    types = tuple(
+        (program.values[output].shape, program.values[output].dtype) for output in equation.outputs
+    )
     return equation.name, equation.source_line, types

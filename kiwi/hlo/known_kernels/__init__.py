@@ -1,1 +1,1 @@
-"""Kernels that are known by name: their sharding rules, and how calls of them are recognised."""
+"""Kernels that are known by name: their sharding rules, and the recognition of their calls."""

@@ -1,11 +1,11 @@
-"""Known kernels, recognised wherever a step calls them.
+"""Recognises known kernels wherever a step calls them.
 
-While a step is traced, each function of the registry (`registry`) is replaced by one that puts a
-kernel with its sharding rule into the trace (`rules`). The call is recognised before
-differentiation and inlining, and so still has its function, which the emitted program calls with
-shards, and its static arguments. A finished trace has neither: a call under `jax.jit` or
-`jax.custom_vjp` holds what was traced for whole arrays, and a gradient has only the `pallas_call`s
-of the backward pass.
+While a step is traced, each function of the registry (`registry`) is replaced by a function that
+puts a kernel with a sharding rule into the trace (`rules`). So the call is recognised before jax
+differentiates and inlines it, and its function and static arguments are still there. The emitted
+program calls this function with shards. A finished trace has neither: a call under `jax.jit` or
+`jax.custom_vjp` holds a jaxpr for whole arrays, and a gradient has only the `pallas_call`s of the
+backward pass.
 """
 
 import inspect
@@ -40,18 +40,22 @@ def kernels_recognised() -> AbstractContextManager[Any]:
 
 
 def _called(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The replacement for a call of a known function. Outside of the context, in another thread,
-    and inside another kernel it is the call as written."""
+    """Returns the result of a call of a known function, as a kernel.
+
+    Outside of `kernels_recognised`, in another thread, and inside of another kernel, the original
+    function is called.
+    """
     active = jax_internals.known_kernels() or ()
-    known = next((kernel for kernel in active if kernel.name == name), None)
-    if known is None:
+    entry = next((kernel for kernel in active if kernel.name == name), None)
+    if entry is None:
         return original(*args, **kwargs)
-    return _as_kernel(known, original, args, kwargs)
+    return _as_kernel(entry, original, args, kwargs)
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """An array among the arguments of a call. `name`: its parameter, and the path in it."""
+    """An array among the arguments of a call. `name`: the name of its parameter, with the path of
+    the array inside of the argument."""
 
     name: str
     array: Any
@@ -66,12 +70,12 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
     operands = [_Operand(_path(names, leaves[k][0]), leaves[k][1]) for k in places]
 
     def call(*arrays: Any) -> Any:
-        given = [_made_again(leaf) for _, leaf in leaves]
+        values = [_made_again(leaf) for _, leaf in leaves]
         for place, array in zip(places, arrays, strict=True):
-            given[place] = array
-        arguments = OrderedDict(zip(names, tree.unflatten(given), strict=True))
-        own = inspect.BoundArguments(bound.signature, arguments)
-        return original(*own.args, **own.kwargs)
+            values[place] = array
+        arguments = OrderedDict(zip(names, tree.unflatten(values), strict=True))
+        call_arguments = inspect.BoundArguments(bound.signature, arguments)
+        return original(*call_arguments.args, **call_arguments.kwargs)
 
     with jax_internals.known_kernels_in_traces(None):
         types = jax.eval_shape(call, *(operand.array for operand in operands))
@@ -80,7 +84,7 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
     fitted = _fitted(known, bound.arguments, sizes, operands, results)
     if fitted is None:
         return original(*args, **kwargs)
-    found = applied(
+    outputs = applied(
         known.name.rpartition(".")[2],
         lambda *arrays: tuple(jax.tree.leaves(call(*arrays))),
         *fitted,
@@ -89,12 +93,12 @@ def _as_kernel(known: KnownKernel, original: Callable[..., Any], args: Any, kwar
         sizes,
         [operand.array for operand in operands],
     )
-    return result_tree.unflatten(found)
+    return result_tree.unflatten(outputs)
 
 
 def _is_operand(leaf: Any) -> bool:
-    """Whether an argument is an operand. An array without elements only says that something is
-    absent, and is made again on each device."""
+    """Whether a leaf of an argument is an operand of the kernel. An array without elements only
+    says that something is absent. Each device makes such an array again."""
     return isinstance(leaf, jax.Array | np.ndarray) and leaf.size > 0
 
 
@@ -104,12 +108,12 @@ def _made_again(leaf: Any) -> Any:
 
 
 def _path(names: Sequence[str], keys: Sequence[Any]) -> str:
-    """`segment_ids.q` of an array in a tuple, a dictionary or a dataclass; the first key is the
-    number of the parameter."""
-    inside = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
+    """Returns the name of a parameter with the path of an array inside of the argument, such as
+    `segment_ids.q`. The first key is the number of the parameter."""
+    path = jax.tree_util.keystr(tuple(keys[1:]), simple=True, separator=".")
     number: int = keys[0].idx
     name = names[number]
-    return f"{name}.{inside}" if inside else name
+    return f"{name}.{path}" if path else name
 
 
 def _fitted(
@@ -119,7 +123,8 @@ def _fitted(
     operands: Sequence[_Operand],
     results: Sequence[Any],
 ) -> tuple[tuple[Factors, ...], tuple[Factors, ...]] | None:
-    """The factors of operands and results, by the first rule that fits; None if none does.
+    """Returns the factors of operands and of results by the first rule that fits; None if no rule
+    of a shipped kernel fits.
 
     **Raises:** `InvalidArgumentError` if no rule fits a kernel that the user registered.
     """
@@ -141,20 +146,23 @@ def _by_rule(
     operands: Sequence[_Operand],
     results: Sequence[Any],
 ) -> tuple[tuple[Factors, ...], tuple[Factors, ...]]:
-    named = {o.name: o.factors for o in rule.operands if o.name is not None}
-    ordered = [o.factors for o in rule.operands if o.name is None]
+    named = {entry.name: entry.factors for entry in rule.operands if entry.name is not None}
+    ordered = [entry.factors for entry in rule.operands if entry.name is None]
     in_order = [operand.name for operand in operands if operand.name not in named]
     if len(in_order) < len(ordered) or len(results) != len(rule.results):
-        shapes = ", ".join(f"{o.name} {o.array.shape}" for o in operands)
+        shapes = ", ".join(f"{entry.name} {entry.array.shape}" for entry in operands)
         raise InvalidArgumentError(
             f"The sharding rule of {name}, {rule.text!r}, does not fit a call with the arrays "
             f"{shapes} and {len(results)} results.",
             topic=topics.RULE_MISFIT,
             suggestion="Give register_kernel one rule for each signature of the function.",
         )
-    known = {**named, **dict(zip(in_order, ordered, strict=False))}
+    factors_of = {**named, **dict(zip(in_order, ordered, strict=False))}
     pairs = [
-        (known.get(operand.name) or _apart(operand.name, operand.array.shape), operand.array.shape)
+        (
+            factors_of.get(operand.name) or _apart(operand.name, operand.array.shape),
+            operand.array.shape,
+        )
         for operand in operands
     ]
     pairs += zip(rule.results, (result.shape for result in results), strict=True)
@@ -167,21 +175,25 @@ def _by_rule(
 def _without_repeated(
     pairs: Sequence[tuple[Factors, Sequence[int]]], sizes: Mapping[str, int]
 ) -> list[Factors]:
-    """The factors of tensors, from those of the rule and their shapes.
+    """Returns the factors of tensors, from pairs of the rule's factors and the tensor's shape.
 
-    A dimension of one element that is repeated along its factors, such as one mask for all heads,
+    A dimension of one element whose factors are longer elsewhere, such as one mask for all heads,
     gets a factor of its own.
     """
-    found = dict(sizes)
+    all_sizes = dict(sizes)
     dims = [pair for tensor, shape in pairs for pair in zip(tensor, shape, strict=False)]
     for factors, size in sorted(dims, key=lambda dim: (len(dim[0]), -dim[1])):
-        unknown = [f for f in factors if f not in found]
+        unknown = [factor for factor in factors if factor not in all_sizes]
         if len(unknown) == 1:
-            found[unknown[0]] = max(1, size // prod(found.get(f, 1) for f in factors))
+            all_sizes[unknown[0]] = max(
+                1, size // prod(all_sizes.get(factor, 1) for factor in factors)
+            )
     return [
         tuple(
-            (f"repeated {k} {d}",) if n == 1 and prod(found.get(f, 1) for f in dim) > 1 else dim
-            for d, (dim, n) in enumerate(zip(tensor, shape, strict=False))
+            (f"repeated {k} {axis}",)
+            if n == 1 and prod(all_sizes.get(factor, 1) for factor in dim) > 1
+            else dim
+            for axis, (dim, n) in enumerate(zip(tensor, shape, strict=False))
         )
         if len(tensor) == len(shape)
         else tensor
@@ -190,5 +202,5 @@ def _without_repeated(
 
 
 def _apart(name: str, shape: Sequence[int]) -> Factors:
-    """The factors of an array that the rule does not mention: it stays whole."""
-    return tuple((f"{name} {d}",) for d in range(len(shape)))
+    """Returns the factors of an array that the rule does not mention. The array stays whole."""
+    return tuple((f"{name} {dim}",) for dim in range(len(shape)))

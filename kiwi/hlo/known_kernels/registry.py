@@ -1,8 +1,9 @@
-"""Kernels that are known by name: how they may be sharded, and what part of their work they do.
+"""The registry of kernels by name: how they may be sharded, and what part of their work they do.
 
-An entry is for a function, by its module and qualified name. A step that calls it is planned as if
-it called it through `kiwi.sharding_rule` (`recognised`). The shipped entries are those of attention
-functions of jax: batch and heads are sharded, everything else stays whole.
+An entry belongs to a function, given by its module and qualified name. A step that calls the
+function is planned as if it called the function through `kiwi.sharding_rule` (`recognised`). The
+shipped entries are attention functions of jax: batch and heads may be sharded, and all other
+dimensions stay whole.
 """
 
 import re
@@ -19,13 +20,16 @@ _NAMED = re.compile(r"\s*(?P<name>[\w.]+)\s*=(?P<tensor>.*)", re.DOTALL)
 _FULL_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 Arguments = Mapping[str, Any]
-"""The arguments of a call by the names of the parameters."""
+"""The arguments of a call, by the names of the parameters."""
 
 
 @dataclass(frozen=True)
 class OperandRule:
-    """The factors of one operand. `name` is its parameter, with the path in it, such as
-    `segment_ids.q`; None for operands identified by their order."""
+    """The factors of one operand.
+
+    `name`: the operand's parameter, with the path inside of the argument, such as `segment_ids.q`;
+    None for an operand that is identified by its order.
+    """
 
     name: str | None
     factors: Factors
@@ -48,11 +52,12 @@ class KnownKernel:
     - `rules`: takes the arguments of a call, returns rules. The first one that fits is used.
     - `whole`: the factors that are never sharded.
     - `share_of_work`: takes the arguments of a call, returns the part of its work that the kernel
-      does.
+      does, in (0, 1].
     - `sizes`: takes the arguments of a call, returns sizes of factors that shapes do not determine.
-    - `is_shipped`: a call that no rule fits is left as it is. For a kernel that the user
-      registered, such a call is refused.
-    - `is_recognised`: False if only `kiwi.sharding_rule` looks the entry up.
+    - `is_shipped`: whether the entry is Kiwi's own. A call that no rule of such an entry fits is
+      left as it is. For a kernel that the user registered, such a call is an error.
+    - `is_recognised`: whether calls of the function are recognised. If not, only
+      `kiwi.sharding_rule` looks the entry up.
     """
 
     name: str
@@ -65,9 +70,11 @@ class KnownKernel:
 
 
 def parsed_rule(name: str, rule: str | None) -> KernelRule:
-    """Parses a rule in Shardy's notation.
+    """Returns a parsed rule, which is given in Shardy's notation.
 
-    **Raises:** `InvalidArgumentError` if it cannot be read.
+    - `name`: the kernel's name in errors.
+
+    **Raises:** `InvalidArgumentError` if the rule cannot be read.
     """
     sides = rule.split("->") if isinstance(rule, str) else []
     if len(sides) != 2 or not all(tensor.strip() for side in sides for tensor in side.split(",")):
@@ -97,26 +104,27 @@ def register_kernel(
 ) -> None:
     """Gives a function a sharding rule, by the function's name.
 
-    From then on a plan treats each call of the function as one operator, wherever it is called, as
-    if the calling code had wrapped it in `kiwi.sharding_rule`. The function itself gets the shards
-    of a device, so the rule must hold for its result. A saved plan needs the same kernels
-    registered where it is applied. Registering a name again replaces its rule, also a shipped one.
+    From then on, a plan treats each call of the function as one operator, as if the calling code
+    had wrapped the function in `kiwi.sharding_rule`. The function is called with the shards of a
+    device, so the rule must hold for its result. A saved plan needs the same kernels registered
+    where it is applied. Registering a name again replaces its rule, also a shipped one.
 
     - `name`: module and qualified name, such as `"my_lib.attention.fwd"`. The function may be a
-      plain one or a method, or be under `jax.jit`, `jax.custom_vjp` or `jax.custom_jvp`. The module
-      is not imported for it.
-    - `rule`: as in `kiwi.sharding_rule`. A function with several signatures has several rules, of
-      which the first that fits a call is used. Operands are the arrays among the arguments, in the
-      order of the parameters. `"ids=b s"` is the operand of the parameter `ids`, if there is one;
-      in a tuple or dictionary it is `"ids.q=b s"`. An array that the rule does not mention stays
-      whole. So does a dimension of one element if its word has more elements elsewhere.
+      plain function or a method, and may be under `jax.jit`, `jax.custom_vjp` or `jax.custom_jvp`.
+      Its module is not imported.
+    - `rule`: as in `kiwi.sharding_rule`. A function with several signatures has several rules. The
+      first rule that fits a call is used. Operands are the arrays among the arguments, in the order
+      of the parameters. `"ids=b s"` is the operand of the parameter `ids`, if there is one.
+      `"ids.q=b s"` is an operand inside of a tuple or dictionary. An array that the rule does not
+      mention stays whole. So does a dimension of one element if its word has more elements
+      elsewhere.
     - `need_replication_factors`: words that are never sharded.
-    - `share_of_work`: the part of its work that the kernel does, or a function that returns it from
-      the arguments of a call by name. By default all of it.
+    - `share_of_work`: the part of its work that the kernel does, or a function that returns this
+      part from the arguments of a call by name. By default the kernel does all of its work.
 
     **Raises:** `InvalidArgumentError` if the name or the rule cannot be read, if a word of
     `need_replication_factors` is in no rule, or if the part is not in (0, 1]. Planning a step that
-    calls the function raises it if no rule fits the arrays.
+    calls the function raises the same error if no rule fits the arrays.
     """
     if not isinstance(name, str) or not _FULL_NAME.fullmatch(name):
         raise InvalidArgumentError(
@@ -144,17 +152,22 @@ def register_kernel(
 
 
 def _words(rules: Sequence[KernelRule]) -> frozenset[str]:
-    tensors = [t for rule in rules for t in (*(o.factors for o in rule.operands), *rule.results)]
+    tensors = [
+        factors
+        for rule in rules
+        for factors in (*(operand.factors for operand in rule.operands), *rule.results)
+    ]
     return frozenset(factor for tensor in tensors for dim in tensor for factor in dim)
 
 
 def known_kernel(name: str) -> KnownKernel | None:
-    """The entry of a function, by its module and name."""
+    """Returns the entry of a function, given by module and qualified name; None if there is
+    none."""
     return _ENTRIES.get(name)
 
 
 def recognised_kernels() -> tuple[KnownKernel, ...]:
-    """The entries whose calls are recognised."""
+    """Returns the entries whose calls are recognised."""
     return tuple(entry for entry in _ENTRIES.values() if entry.is_recognised)
 
 
@@ -166,9 +179,10 @@ def _add(entry: KnownKernel) -> None:
 
 
 _OF_ATTENTION = frozenset({"s", "t", "d", "e", "g", "block"})
+"""The factors of attention that stay whole: sequences, features, heads of a group, blocks."""
 
 _CUDNN_CAUSAL = (2, 3)
-"""The values of cuDNN's `mask_type` that are causal, without padding and with it."""
+"""The causal values of cuDNN's `mask_type`: without padding and with padding."""
 
 
 def _all(arguments: Arguments) -> float:
@@ -180,22 +194,29 @@ def _no_sizes(arguments: Arguments) -> Mapping[str, int]:
 
 
 def _half_if_causal(arguments: Arguments) -> float:
-    """The part of the work under a causal mask. cuDNN skips the blocks of scores above the
-    diagonal, and has no body that shows it."""
+    """Returns the part of its work that cuDNN does: a half under a causal mask, else all of it.
+
+    cuDNN skips the blocks of scores above the diagonal. It has no body in the jaxpr from which Kiwi
+    could see this.
+    """
     mask = arguments.get("mask_type")
     is_causal = arguments.get("is_causal") or getattr(mask, "value", mask) in _CUDNN_CAUSAL
     return 0.5 if is_causal else 1.0
 
 
 def _flash_block(arguments: Arguments) -> Mapping[str, int]:
-    """The number of sequences that the kernel takes at once. A shard has a multiple of it."""
+    """Returns the size of the factor `block`: the number of sequences that the kernel takes at
+    once. A shard has a multiple of this number."""
     blocks = arguments.get("block_sizes")
     return {"block": 1 if blocks is None else blocks.block_b}
 
 
 def _cudnn_rules(*rules: KernelRule) -> Callable[[Arguments], Sequence[KernelRule]]:
-    """Rules for both layouts. Packed and paged sequences have none: their offsets would let a shard
-    of the batch read elsewhere."""
+    """Returns a function that chooses the rule of a call's `layout`.
+
+    Packed and paged sequences have no rule: by their offsets, a shard of the batch would read
+    outside of the shard.
+    """
 
     def chosen(arguments: Arguments) -> Sequence[KernelRule]:
         apart = ("q_offsets", "kv_offsets", "page_table_k", "page_table_v")
@@ -207,13 +228,18 @@ def _cudnn_rules(*rules: KernelRule) -> Callable[[Arguments], Sequence[KernelRul
 
 
 def _splash_rules() -> Iterator[str]:
-    """With heads of queries in groups, and with one head of keys and values for all.
+    """Yields the rules of splash attention: with groups of query heads that share a head of keys
+    and values, and with one head of keys and values for all.
 
-    The tables of a mask have a row for each head, or one for all of them.
+    The tables of a mask have a row for each head, or one row for all heads.
     """
     passes, tables = ("fwd", "dq", "dkv"), ("data_next", "mask_next", "block_mask")
     for heads, key in (("(k g)", "k t"), ("h", "t")):
-        masks = (f"{p}_mask_info.{table}={heads} {p}0 {p}1" for p in passes for table in tables)
+        masks = (
+            f"{name}_mask_info.{table}={heads} {name}0 {name}1"
+            for name in passes
+            for table in tables
+        )
         ids = f"segment_ids.q=s, segment_ids.kv=t, sinks={heads}"
         yield f"q={heads} s d, k={key} d, v={key} e, {ids}, {', '.join(masks)} -> {heads} s e"
 
@@ -226,8 +252,8 @@ def _ship(
     chosen: Callable[..., Callable[[Arguments], Sequence[KernelRule]]] | None = None,
     is_recognised: bool = True,
 ) -> None:
-    read = tuple(parsed_rule(name, text) for text in texts)
-    rules = chosen(*read) if chosen else lambda _: read
+    parsed = tuple(parsed_rule(name, text) for text in texts)
+    rules = chosen(*parsed) if chosen else lambda _: parsed
     _add(KnownKernel(name, rules, _OF_ATTENTION, share_of_work, sizes, True, is_recognised))
 
 
@@ -259,7 +285,8 @@ _ship(
     "b h d, b t d, b t d, start_idx=b, kv_seq_len=b -> b h d",
 )
 _ship(
-    "jax._src.nn.functions.dot_product_attention",  # Of any implementation, so not recognised.
+    # The function may use any implementation, so its calls are not recognised.
+    "jax._src.nn.functions.dot_product_attention",
     f"{_GROUPED} -> b s (k g) d",
     share_of_work=_half_if_causal,
     is_recognised=False,

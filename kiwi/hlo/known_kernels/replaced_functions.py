@@ -1,9 +1,9 @@
-"""Functions that are temporarily replaced, by name, wherever they are called.
+"""Temporarily replaces functions, given by name, wherever they are called.
 
-Code that has imported a function holds the function, not its name in the module. So the code object
-of a plain function, or of the one under `jax.jit`, is exchanged, and an object of `jax.custom_vjp`
-or `jax.custom_jvp` gets a class of its own. All of it is undone when the last of several threads
-leaves. The replacement is given the original.
+Code that has imported a function holds the function, not its name in the module. So a plain
+function, also one under `jax.jit`, gets another code object, and an object of `jax.custom_vjp` or
+`jax.custom_jvp` gets another class. The last thread that leaves the context manager undoes the
+replacement. A replacement receives the original function.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 Replacement = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""The function that is called instead, with the function's name, the original, and the arguments of
-the call."""
+"""A function that is called instead of another one. Takes the other function's name, the original
+function, and the positional and keyword arguments of the call."""
 
 _LOCK = threading.RLock()
 _NAME = "the name of the function"
@@ -26,7 +26,8 @@ _CUSTOM = (jax.custom_vjp, jax.custom_jvp)
 
 
 class _Replaced:
-    """One function that is currently replaced."""
+    """A function that is currently replaced. `users`: the number of context managers that are
+    active for the function."""
 
     def __init__(self, name: str, found: Any, by: Replacement) -> None:
         self.by = by
@@ -55,16 +56,17 @@ _REPLACED: dict[str, _Replaced] = {}
 
 @contextlib.contextmanager
 def replaced(functions: Mapping[str, Replacement]) -> Iterator[None]:
-    """Inside this context manager, functions are replaced, given by module and qualified name.
+    """Inside this context manager, functions are replaced.
 
-    Functions of modules that are not imported cannot be called, and are left out. If several names
-    mean one function, the first counts.
+    - `functions`: by module and qualified name of a function, its replacement. Functions of modules
+      that are not imported cannot be called, and are left out. If a function has several names, the
+      first one counts. A function that is already replaced keeps its replacement.
     """
     used = []
     with _LOCK:
         for name, by in functions.items():
-            if name not in _REPLACED and (found := _function(name)) is not None:
-                _REPLACED[name] = _Replaced(name, found, by)
+            if name not in _REPLACED and (function := _function(name)) is not None:
+                _REPLACED[name] = _Replaced(name, function, by)
             if name in _REPLACED:
                 _REPLACED[name].users += 1
                 used.append(name)
@@ -79,23 +81,23 @@ def replaced(functions: Mapping[str, Replacement]) -> Iterator[None]:
 
 
 def _function(name: str) -> Any:
-    """The replaceable object of this name: a plain function, or an object of `jax.custom_vjp` or
-    `jax.custom_jvp`; None if there is none."""
+    """Returns the replaceable object of a name: a plain function, or an object of `jax.custom_vjp`
+    or `jax.custom_jvp`. Wrappers such as `jax.jit` are removed. None if there is no such object."""
     parts = name.split(".")
     lengths = range(len(parts) - 1, 0, -1)
     length = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), None)
     if length is None:
         return None
-    found: Any = sys.modules[".".join(parts[:length])]
+    candidate: Any = sys.modules[".".join(parts[:length])]
     for part in parts[length:]:
-        found = getattr(found, part, None)
-    while found is not None and not isinstance(found, (FunctionType, *_CUSTOM)):
-        found = getattr(found, "__wrapped__", None)
-    return found
+        candidate = getattr(candidate, part, None)
+    while candidate is not None and not isinstance(candidate, (FunctionType, *_CUSTOM)):
+        candidate = getattr(candidate, "__wrapped__", None)
+    return candidate
 
 
 def _copy(function: FunctionType) -> Callable[..., Any]:
-    """The function with its present code."""
+    """Returns a copy of a function with the present code."""
     copy = FunctionType(
         function.__code__,
         function.__globals__,
@@ -108,29 +110,30 @@ def _copy(function: FunctionType) -> Callable[..., Any]:
 
 
 def _call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls the replacement of a function."""
+    """Calls the replacement of a function, and returns its result."""
     with _LOCK:
-        found = _REPLACED[name]
-    return found.by(name, found.original, args, kwargs)
+        entry = _REPLACED[name]
+    return entry.by(name, entry.original, args, kwargs)
 
 
 def _stand_in(*args: Any, **kwargs: Any) -> Any:
-    # Runs with the names of whichever module the function is from.
+    # The code runs with the globals of the replaced function's module, so it imports what it needs.
     from kiwi.hlo.known_kernels import replaced_functions
 
     return replaced_functions._call("the name of the function", args, kwargs)
 
 
 def _code(name: str, original: CodeType) -> CodeType:
-    """Code that calls what takes the function's place, in a function with its free variables."""
-    own = _stand_in.__code__
-    constants = tuple(name if constant == _NAME else constant for constant in own.co_consts)
-    return own.replace(co_consts=constants, co_freevars=original.co_freevars)
+    """Returns a code object that calls the replacement of the function `name`. It has the free
+    variables of the original code, as a function's code must."""
+    code = _stand_in.__code__
+    constants = tuple(name if constant == _NAME else constant for constant in code.co_consts)
+    return code.replace(co_consts=constants, co_freevars=original.co_freevars)
 
 
 @functools.cache
 def _class_of(kept: type, name: str) -> type:
-    """A class of objects whose call is replaced."""
+    """Returns a subclass of `kept` whose objects call the replacement of the function `name`."""
     return type(
         kept.__name__,
         (kept,),
