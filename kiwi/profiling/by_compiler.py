@@ -81,8 +81,8 @@ class CompilerBench:
         products = [matmul(sizes, _MATMUL_DTYPE) for sizes in _LAYER_MATMULS]
         (traffic,) = _LARGE_STREAM.functions
         *stated, moved_seconds = self._stated([*products, traffic], self._alone)
-        known = [seconds for seconds in stated if seconds is not None]
-        if len(known) < len(stated) or moved_seconds is None:
+        matmul_seconds = [seconds for seconds in stated if seconds is not None]
+        if len(matmul_seconds) < len(stated) or moved_seconds is None:
             raise CompilerUnavailableError(
                 f"{self.version} states no times of matmuls on {self.hardware.name!r}.",
                 topic=topics.NO_STATED_TIMES,
@@ -92,7 +92,9 @@ class CompilerBench:
         flops = sum(2.0 * m * n * k for m, n, k in _LAYER_MATMULS)
         moving_seconds = STREAM_BYTES[-1] / self.hardware.sustained_memory_bytes_per_second
         return {
-            MATMUL_SCALE: flops / self.hardware.matmul_flops_per_second(_MATMUL_DTYPE) / sum(known),
+            MATMUL_SCALE: flops
+            / self.hardware.matmul_flops_per_second(_MATMUL_DTYPE)
+            / sum(matmul_seconds),
             MEMORY_SCALE: moving_seconds / moved_seconds,
         }
 
@@ -156,20 +158,24 @@ class CompilerBench:
         """The time of each point, or why there is none."""
         mesh = self.mesh if batch[0].kind is Kind.COLLECTIVE else self._alone
         try:
-            stated = self._stated([f for point in batch for f in point.functions], mesh)
+            stated = self._stated(
+                [function for point in batch for function in point.functions], mesh
+            )
         except CompileCheckError as error:
             if len(batch) == 1:
                 return [error]
             half = len(batch) // 2
             return [*self.times(batch[:half]), *self.times(batch[half:])]
-        left = iter(stated)
-        return [self._time(point, [next(left) for _ in point.functions]) for point in batch]
+        remaining = iter(stated)
+        return [self._time(point, [next(remaining) for _ in point.functions]) for point in batch]
 
     def _time(self, point: Point, stated: Sequence[float | None]) -> Timing | Exception:
-        known = [Timing(self._scale(point) * s, 0.0) for s in stated if s is not None]
-        if len(known) < len(stated):
+        timings = [
+            Timing(self._scale(point) * seconds, 0.0) for seconds in stated if seconds is not None
+        ]
+        if len(timings) < len(stated):
             return ValueError("the compiler does not state what it takes")
-        timing = point.combined(*known)
+        timing = point.combined(*timings)
         if point.kind in (Kind.ELEMENTWISE, Kind.COLLECTIVE):
             return timing
         entry = point.entry
@@ -196,13 +202,13 @@ def _program(functions: Sequence[TimedFunction], mesh: DeviceMesh) -> Step:
     specs = [spec_of(abstract, local) for local in locals_]
 
     def run(*buffers: Any) -> list[Any]:
-        left, results, last = iter(buffers), [], ()
+        remaining_buffers, results, last = iter(buffers), [], ()
         for number, function in enumerate(functions):
-            own = [next(left) for _ in function.operands]
+            operands = [next(remaining_buffers) for _ in function.operands]
             # Else the compiler might make one kernel of two functions.
-            own, _ = jax.lax.optimization_barrier((own, last))
+            operands, _ = jax.lax.optimization_barrier((operands, last))
             with jax.named_scope(timed_scope(number)):
-                last = on_each_device(abstract, function)(*own)
+                last = on_each_device(abstract, function)(*operands)
             results.append(last)
         return results
 

@@ -89,12 +89,12 @@ class TimedFunction:
         """The function computed so many times in a row. It returns all results."""
 
         def body(*operands: Any) -> list[Any]:
-            found = [self.body(*operands)]
+            results = [self.body(*operands)]
             for _ in range(count - 1):
                 # All alike, they would be one kernel, and so they would if one result were read.
-                found[-1], operands = jax.lax.optimization_barrier((found[-1], operands))
-                found.append(self.body(*operands))
-            return found
+                results[-1], operands = jax.lax.optimization_barrier((results[-1], operands))
+                results.append(self.body(*operands))
+            return results
 
         return replace(self, body=body, result=[self.found] * count)
 
@@ -174,13 +174,13 @@ class Bench:
     def _call(self, function: TimedFunction) -> Timing:
         result = function.found
         run = self._jitted(function)
-        over = jax.tree.map(self._buffer, result)
-        buffers = [self._buffer(s) for s in function.operands]
+        overwritten = jax.tree.map(self._buffer, result)
+        buffers = [self._buffer(operand) for operand in function.operands]
 
         def call() -> Any:
-            nonlocal over
-            over = run(over, *buffers)
-            return over
+            nonlocal overwritten
+            overwritten = run(overwritten, *buffers)
+            return overwritten
 
         return measure(call, self.repetitions, in_turn=self._in_turn)
 
@@ -205,13 +205,13 @@ def on_each_device(
 ) -> Callable[..., Any]:
     """The function over whole arrays, of which each device of a jax mesh has a part. With
     `is_first_unused` it has one more argument in front, with the shape of the result."""
-    found, unused = function.found, int(is_first_unused)
-    read = [found] * unused + list(function.operands)
+    result, unused = function.found, int(is_first_unused)
+    read = [result] * unused + list(function.operands)
     return jax.shard_map(
         lambda *local: function.body(*local[unused:]),
         mesh=mesh,
-        in_specs=tuple(jax.tree.map(lambda s: spec_of(mesh, s), each) for each in read),
-        out_specs=jax.tree.map(lambda s: spec_of(mesh, s), found),
+        in_specs=tuple(jax.tree.map(lambda leaf: spec_of(mesh, leaf), tree) for tree in read),
+        out_specs=jax.tree.map(lambda leaf: spec_of(mesh, leaf), result),
         check_vma=False,
     )
 
@@ -253,4 +253,4 @@ class Point:
 
     def time(self, bench: Bench) -> Timing:
         """Measures it; raises as `Bench.time`."""
-        return self.combined(*(bench.time(each) for each in self.functions))
+        return self.combined(*(bench.time(function) for function in self.functions))

@@ -62,9 +62,13 @@ def elementwise_points(units: UnitGraph) -> Iterator[Point]:
     for unit in units.units:
         for index in unit.equations:
             equation = program.equations[index]
-            values = [program.values[o] for o in equation.outputs]
-            plain = (value.dtype for value in values if not value.is_extended)
-            dtypes = {str(d) for d in plain if jax.numpy.issubdtype(d, jax.numpy.floating)}
+            values = [program.values[output] for output in equation.outputs]
+            plain_dtypes = (value.dtype for value in values if not value.is_extended)
+            dtypes = {
+                str(plain_dtype)
+                for plain_dtype in plain_dtypes
+                if jax.numpy.issubdtype(plain_dtype, jax.numpy.floating)
+            }
             for dtype in dtypes:
                 runs.setdefault((ARITHMETIC, dtype), None)
                 if equation.name in FUNCTIONS:
@@ -84,7 +88,7 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
     """The operator of an equation; None if its parameters name sizes that differ from device to
     device."""
     shapes, result_shape = call.local_shapes(shards), call.result.local_shape(shards)
-    dtypes = tuple(v.aval.dtype for v in equation.invars)
+    dtypes = tuple(variable.aval.dtype for variable in equation.invars)
 
     def run(*operands: Any) -> Any:
         if call.subscripts:
@@ -122,11 +126,11 @@ def _elementwise(opcode: str, dtype: str, size: int, run: Callable[[Any], Any] |
     entry = OperatorEntry(opcode, ELEMENTWISE, dtype, ((size,),), float(size), 0, *UNMEASURED)
     # A buffer read and one written, at most 16 bytes an element.
     held_bytes = 16 * size
-    less = _kernel(dtype, size, 1)
-    more = _kernel(dtype, size, 1 + _STEPS) if run is None else _kernel(dtype, size, 1, run)
+    shorter = _kernel(dtype, size, 1)
+    longer = _kernel(dtype, size, 1 + _STEPS) if run is None else _kernel(dtype, size, 1, run)
     combined = functools.partial(_added_time, 2 * _STEPS if run is None else 1)
     name = f"{opcode} of {size} {dtype}"
-    return Point(entry, Kind.ELEMENTWISE, name, held_bytes, (less, more), combined)
+    return Point(entry, Kind.ELEMENTWISE, name, held_bytes, (shorter, longer), combined)
 
 
 def stream_point(size_bytes: int) -> Point:
@@ -174,4 +178,4 @@ def _kernel(
 
 
 def _operands(shapes: Shapes, dtypes: Sequence[Any]) -> list[Any]:
-    return [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+    return [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]

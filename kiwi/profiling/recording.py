@@ -176,8 +176,8 @@ def state(
     with draft:
         for batch in bench.batches(missing):
             clock.tell(done, f"{batch[0].name} and {len(batch) - 1} more")
-            for point, found in zip(batch, bench.times(batch), strict=True):
-                draft.add(point, found)
+            for point, timing in zip(batch, bench.times(batch), strict=True):
+                draft.add(point, timing)
             done += len(batch)
     return draft.table
 
@@ -198,8 +198,8 @@ class _Clock:
     def tell(self, done: int, what: str) -> None:
         """Reports that so many points are done, and which one is next."""
         spent = time.monotonic() - self._started
-        left = spent / done * (self._total - done) if done else float("nan")
-        self._on_progress(Progress(done, self._total, left, what))
+        seconds_left = spent / done * (self._total - done) if done else float("nan")
+        self._on_progress(Progress(done, self._total, seconds_left, what))
 
 
 class _Draft:
@@ -218,8 +218,8 @@ class _Draft:
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
         """The points that the table does not have."""
-        known = {entry.key for entry in (*self.table.operators, *self.table.collectives)}
-        return [point for point in points if point.entry.key not in known]
+        recorded_keys = {entry.key for entry in (*self.table.operators, *self.table.collectives)}
+        return [point for point in points if point.entry.key not in recorded_keys]
 
     def measure(self, point: Point, bench: Bench) -> None:
         """Measures one point; what does not fit or does not compile is noted."""
@@ -265,23 +265,23 @@ def _begin(
             # What cannot be written is found out now, and not after all is measured.
             table.save(path)
         return table
-    found = ProfileTable.load(path)
-    before = found.environment
-    if before is None or replace(before, date="") != replace(environment, date=""):
+    saved_table = ProfileTable.load(path)
+    recorded = saved_table.environment
+    if recorded is None or replace(recorded, date="") != replace(environment, date=""):
         raise ProfileFileError(
-            f"{path} was recorded elsewhere: {before}, and this is {environment}.",
+            f"{path} was recorded elsewhere: {recorded}, and this is {environment}.",
             topic=topics.OTHER_MACHINE,
             cause="Measurements of two machines or versions do not belong in one table.",
             suggestion="Another file.",
         )
-    if found.mesh_shape != mesh_shape:
+    if saved_table.mesh_shape != mesh_shape:
         raise ProfileFileError(
-            f"{path} was recorded on a mesh of shape {found.mesh_shape}, not {mesh_shape}.",
+            f"{path} was recorded on a mesh of shape {saved_table.mesh_shape}, not {mesh_shape}.",
             topic=topics.OTHER_MACHINE,
             cause="Devices that share a machine slow each other down: how many there are matters.",
             suggestion="Another file, or the same mesh.",
         )
-    return found
+    return saved_table
 
 
 def _environment(device: Any) -> Environment:
@@ -305,7 +305,7 @@ def _hardware(bench: Bench) -> Hardware:
         base,
         name=f"recorded-{str(device.device_kind).lower().replace(' ', '-')}",
         description=f"measured {device.device_kind}; links by data sheet where not measured",
-        flops_per_second={d: r * scale for d, r in base.flops_per_second.items()},
+        flops_per_second={dtype: peak * scale for dtype, peak in base.flops_per_second.items()},
         memory_bandwidth_bytes_per_second=moved_bytes
         / stream_point(moved_bytes).time(bench).seconds,
         memory_bytes=_memory_bytes(bench, base),
@@ -337,9 +337,9 @@ def known_hardware(device: Any) -> Hardware:
     """The catalogue's entry of a `jax.Device`'s model, or of another of the platform, whose links
     are of use."""
     kind = str(device.device_kind)
-    model = next((n for n in CATALOGUE if n.split("-")[0].upper() in kind.upper()), None)
-    others = {"cpu": "cpu", "tpu": "v5e"}
-    return CATALOGUE[_TPUS.get(kind) or model or others.get(device.platform, "a100-sxm")]
+    model = next((name for name in CATALOGUE if name.split("-")[0].upper() in kind.upper()), None)
+    fallbacks = {"cpu": "cpu", "tpu": "v5e"}
+    return CATALOGUE[_TPUS.get(kind) or model or fallbacks.get(device.platform, "a100-sxm")]
 
 
 def collective_points(
@@ -348,7 +348,7 @@ def collective_points(
     """The points of all collectives, along every set of mesh axes."""
     for count in range(1, len(mesh.nontrivial_axes) + 1):
         for axes in combinations(mesh.nontrivial_axes, count):
-            devices = prod(mesh.shape[a] for a in axes)
+            devices = prod(mesh.shape[axis] for axis in axes)
             # Buffers are cut into equal parts of whole items.
             part = devices * _ITEM_BYTES
             for kind in kinds.KINDS:
@@ -358,16 +358,16 @@ def collective_points(
 
 def _point(mesh: DeviceMesh, kind: str, axes: tuple[int, ...], size_bytes: int) -> Point:
     """A collective in all groups of devices at once."""
-    devices = prod(mesh.shape[a] for a in axes)
+    devices = prod(mesh.shape[axis] for axis in axes)
     entry = CollectiveEntry(kind, devices, RECORDED_DTYPE, size_bytes, *UNMEASURED, axes)
     large = size_bytes // _ITEM_BYTES
-    read, found = (
+    operand, result = (
         jax.ShapeDtypeStruct((large // devices if kind == smaller else large,), RECORDED_DTYPE)
         for smaller in (kinds.ALL_GATHER, kinds.REDUCE_SCATTER)
     )
-    body = _body(kind, tuple(mesh.axis_names[a] for a in axes), devices)
+    body = _body(kind, tuple(mesh.axis_names[axis] for axis in axes), devices)
     name = f"{kind} of {size_bytes} bytes along mesh axes {', '.join(map(str, axes))}"
-    function = TimedFunction(body, [read], found)
+    function = TimedFunction(body, [operand], result)
     return Point(entry, Kind.COLLECTIVE, name, size_bytes, (function,))
 
 

@@ -40,7 +40,7 @@ def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, Sha
 
     - `updates_alone`: whether the compiler does so in updates only.
     """
-    found: dict[int, SharedKernel] = {}
+    shared: dict[int, SharedKernel] = {}
     kernel_with: dict[int, _Kernel] = {}
     for unit in units.units:
         multiplies = any(units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
@@ -54,14 +54,16 @@ def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, Sha
             kernel = _Kernel(unit, elements, multiplies)
         else:
             values = frozenset(unit.reads) & (kernel.read | kernel.yielded)
-            found[unit.index] = SharedKernel(kernel.first.index, values)
+            shared[unit.index] = SharedKernel(kernel.first.index, values)
         if not multiplies:
             kernel.read.update(unit.reads)
         if not reduces(units, unit):
             kernel.yielded.update(unit.outputs)
-        large = (v for v in kernel.read | kernel.yielded if _elements(units, [v]) == elements)
+        large = (
+            value for value in kernel.read | kernel.yielded if _elements(units, [value]) == elements
+        )
         kernel_with.update(dict.fromkeys(large, kernel))
-    return found
+    return shared
 
 
 def _joined(
@@ -75,8 +77,8 @@ def _joined(
         is_near = (first.phase, first.loop) == (unit.phase, unit.loop)
         is_as_large = kernel.elements == elements
         may_join = reduces(units, unit) or not kernel.multiplies
-        others = set(unit.reads) - kernel.yielded
-        is_known = all(units.producer.get(value, -1) < first.index for value in others)
+        other_operands = set(unit.reads) - kernel.yielded
+        is_known = all(units.producer.get(value, -1) < first.index for value in other_operands)
         if is_near and is_as_large and may_join and is_known:
             return kernel
     return None

@@ -34,9 +34,9 @@ class Target:
     def without(self, *names: str) -> "Target":
         """The target without some rules, to see their effect; raises `InvalidArgumentError` for a
         name that is none of its rules'."""
-        known = [rule.name for rule in self.rules]
+        known_names = [rule.name for rule in self.rules]
         for name in names:
-            check_known(name, known, "rule")
+            check_known(name, known_names, "rule")
         return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
 
     def facts(self, hardware: Hardware) -> TargetFacts:

@@ -17,15 +17,15 @@ def through_maps(
     """By value, its minor dimensions: those given, and those of all maps behind them."""
     program = graph.program
     values, results = program.values, program.result_values
-    found = {value: minor for value, minor in minor_of.items() if value not in results}
-    pending = list(found)
+    minor_dimensions = {value: minor for value, minor in minor_of.items() if value not in results}
+    pending = list(minor_dimensions)
     for value in pending:
         for index in program.readers[value]:
             if not is_map(graph, index):
                 continue
             (output,) = program.equations[index].outputs
-            is_new = output not in found and output not in results
+            is_new = output not in minor_dimensions and output not in results
             if is_new and values[output].shape == values[value].shape:
-                found[output] = found[value]
+                minor_dimensions[output] = minor_dimensions[value]
                 pending.append(output)
-    return found
+    return minor_dimensions

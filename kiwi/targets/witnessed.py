@@ -81,20 +81,20 @@ def outcomes(target: Target, names: Sequence[str]) -> Mapping[str, Outcome]:
 def _outcome(target: Target, rule: Rule, answer: Mapping[str, Any]) -> Outcome:
     witness = _witness(rule)
     examples = {_EXAMPLE: witness.example, _CONTROL: witness.control}
-    shown, found = {}, {}
+    shown, summaries = {}, {}
     for kind, example in examples.items():
         written = answer[kind]
         if "error" in written:
-            shown[kind], found[kind] = None, f"no module: {written['error']}"
+            shown[kind], summaries[kind] = None, f"no module: {written['error']}"
             continue
         module = _inspected(target, example, written)
-        shown[kind], found[kind] = _is_shown(witness, module), module.summary()
+        shown[kind], summaries[kind] = _is_shown(witness, module), module.summary()
     return Outcome(
         rule.name,
         shown[_EXAMPLE] is True,
         shown[_CONTROL] is False,
-        found[_EXAMPLE],
-        found[_CONTROL],
+        summaries[_EXAMPLE],
+        summaries[_CONTROL],
     )
 
 

@@ -79,12 +79,16 @@ class Compiler(ABC):
     def overlapping(self) -> "tuple[Compiler, ...]":
         """The compiler with overlapping collectives, in each of its ways. `way` is the number of
         each."""
-        of_check = {k: v for k, v in self.check_options.items() if k not in self.run_options}
+        check_only = {
+            name: value
+            for name, value in self.check_options.items()
+            if name not in self.run_options
+        }
         return tuple(
             replace(
                 self,
                 run_options=options,
-                check_options={**of_check, **options},
+                check_options={**check_only, **options},
                 overlapping_options=(),
                 way=way,
             )
@@ -93,14 +97,14 @@ class Compiler(ABC):
 
     def arranged(self, how: Arrangement) -> "Compiler":
         """The compiler with another arrangement of programs, as far as it can be told to."""
-        more = dict(self.heaps[how.heap - 1] if how.heap <= len(self.heaps) and how.heap else {})
+        added = dict(self.heaps[how.heap - 1] if how.heap <= len(self.heaps) and how.heap else {})
         if how.scheduler in self.schedulers and self.scheduler_option is not None:
-            more[self.scheduler_option] = how.scheduler
+            added[self.scheduler_option] = how.scheduler
         return replace(
             self,
-            run_options={**self.run_options, **more},
-            check_options={**self.check_options, **more},
-            overlapping_options=tuple({**each, **more} for each in self.overlapping_options),
+            run_options={**self.run_options, **added},
+            check_options={**self.check_options, **added},
+            overlapping_options=tuple({**options, **added} for options in self.overlapping_options),
         )
 
     def request(self, step: Step) -> dict[str, Any]:
@@ -109,23 +113,23 @@ class Compiler(ABC):
 
     def asked(self, options: Mapping[str, Any]) -> "Compiler":
         """In its process: this compiler or an `overlapping` one, according to a `request`."""
-        own = self.arranged(Arrangement(**options["arrangement"]))
-        return own if options["way"] is None else own.overlapping[options["way"]]
+        arranged = self.arranged(Arrangement(**options["arrangement"]))
+        return arranged if options["way"] is None else arranged.overlapping[options["way"]]
 
     def compiled_to_buffers(self, step: ExportedStep, devices: Sequence[Any], folder: str) -> float:
         """In its process: compiles the program of a check until its files are in `folder`, before
         code is generated; returns the seconds. The caller reads them there (`read`). The process
         ends at once, and with it XLA's further work."""
-        told = {**self.check_options, **dump_options(folder)}
+        compiler_options = {**self.check_options, **dump_options(folder)}
         started = time.monotonic()
-        dumped(lambda: step.compile(devices, told), folder, self.dump)
+        dumped(lambda: step.compile(devices, compiler_options), folder, self.dump)
         return time.monotonic() - started
 
     def read(self, mesh: DeviceMesh, folder: str, seconds: float) -> CompiledProgram:
         """The program in a folder, compiled in so many seconds for a mesh."""
-        found = dump_in(folder, self.dump)
-        found = found if self.reads_heap_trace else found.without_heap_trace
-        return read_dump(found, mesh, self.name, seconds, self.other_memories)
+        dump = dump_in(folder, self.dump)
+        dump = dump if self.reads_heap_trace else dump.without_heap_trace
+        return read_dump(dump, mesh, self.name, seconds, self.other_memories)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:

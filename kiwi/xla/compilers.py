@@ -40,7 +40,9 @@ def named(target: str) -> Compiler:
         raise InvalidArgumentError(
             f"verify={target!r} is not a target of the compile check.",
             topic=topics.TARGET,
-            suggestion="One of " + ", ".join(repr(t) for t in (AUTO, *TARGETS)) + ", or None.",
+            suggestion="One of "
+            + ", ".join(repr(name) for name in (AUTO, *TARGETS))
+            + ", or None.",
         )
     return COMPILERS[target]
 
@@ -51,11 +53,13 @@ def of_platform(platform: str) -> Compiler:
     for compiler in COMPILERS.values():
         if platform in compiler.platforms:
             return compiler
-    known = ", ".join(repr(p) for compiler in COMPILERS.values() for p in compiler.platforms)
+    known_platforms = ", ".join(
+        repr(name) for compiler in COMPILERS.values() for name in compiler.platforms
+    )
     raise CompilerUnavailableError(
         f"Kiwi does not know the compiler of the platform {platform!r}.",
         topic=topics.PLATFORM,
-        cause=f"It knows those of {known}.",
+        cause=f"It knows those of {known_platforms}.",
     )
 
 
@@ -110,13 +114,13 @@ def overlapping_compiles(target: str) -> tuple[Begin, ...]:
     """`compile_for` with overlapping collectives, in each of the ways of the target's compiler.
     There are none if it overlaps them without being told to."""
     compilers = () if target == ATTACHED else named(target).overlapping
-    return tuple(functools.partial(_begun, by) for by in compilers)
+    return tuple(functools.partial(_begun, compiler) for compiler in compilers)
 
 
 def _begun(compiler: Compiler, step: Step) -> Callable[[], CompiledProgram]:
     with stage("compile"):
-        found = compiler.begin(step)
-    return lambda: _finished(step, found)
+        wait_for_program = compiler.begin(step)
+    return lambda: _finished(step, wait_for_program)
 
 
 @timed("compile")

@@ -56,7 +56,7 @@ class SimulatedTime:
     @property
     def exposed_seconds(self) -> float:
         """The time that the device waits for communication."""
-        return sum(each.exposed_seconds for each in self.communication)
+        return sum(row.exposed_seconds for row in self.communication)
 
 
 def simulated(
@@ -94,18 +94,18 @@ def seconds_by_unit(
 ) -> Mapping[int, UnitSeconds]:
     """The time that a schedule spends on each unit, -1 for unknown units; arguments as of
     `simulated`. A fused kernel counts for the unit in its metadata."""
-    known = kernel_seconds or {}
-    found: dict[int, UnitSeconds] = {}
+    known_seconds = kernel_seconds or {}
+    by_unit: dict[int, UnitSeconds] = {}
 
     def run(computation: int, times: float) -> None:
         for step in schedule.computations[computation]:
             computing = 0.0 if step.work.is_scalar else work_seconds(step.work, mesh.hardware)
             if step.work.kernels:
-                computing = max(computing, known.get(step.unit, 0.0))
+                computing = max(computing, known_seconds.get(step.unit, 0.0))
             moved = (*step.starts, *step.carries)
             moving = sum(_transfer_seconds(transfer, mesh) for transfer in moved)
-            before = found.get(step.unit, UnitSeconds())
-            found[step.unit] = UnitSeconds(
+            before = by_unit.get(step.unit, UnitSeconds())
+            by_unit[step.unit] = UnitSeconds(
                 before.compute + times * computing, before.communication + times * moving
             )
             trips = _trips(schedule, step, times, unit_runs or {})
@@ -113,7 +113,7 @@ def seconds_by_unit(
                 run(body, times * trips)
 
     run(len(schedule.computations) - 1, 1.0)
-    return found
+    return by_unit
 
 
 def _trips(
@@ -122,8 +122,8 @@ def _trips(
     """How often the bodies of a step run each time, if the step itself runs `times` times."""
     if step.is_counted:
         return step.trips
-    inside = (each.unit for body in step.bodies for each in schedule.computations[body])
-    return max(1.0, max((unit_runs.get(unit, 0.0) for unit in inside), default=0.0) / times)
+    units = (inner.unit for body in step.bodies for inner in schedule.computations[body])
+    return max(1.0, max((unit_runs.get(unit, 0.0) for unit in units), default=0.0) / times)
 
 
 @dataclass(frozen=True)
@@ -149,15 +149,19 @@ class _SharedLink:
     def end(self, key: str, now: float) -> float:
         """When a copy ends if no other one starts meanwhile."""
         self._advance(now)
-        mine = self._left.get(key, 0.0)
-        return now + sum(min(left, mine) for left in self._left.values())
+        own_seconds = self._left.get(key, 0.0)
+        return now + sum(min(left_seconds, own_seconds) for left_seconds in self._left.values())
 
     def _advance(self, now: float) -> None:
         passed, self._now = now - self._now, now
         while self._left and passed > 0:
             share = min(*self._left.values(), passed / len(self._left))
             passed -= share * len(self._left)
-            self._left = {key: left - share for key, left in self._left.items() if left > share}
+            self._left = {
+                key: left_seconds - share
+                for key, left_seconds in self._left.items()
+                if left_seconds > share
+            }
 
 
 @dataclass
@@ -228,8 +232,8 @@ class _Clock:
 
     def _end_along_axes(self, transfer: Transfer, seconds: float) -> float:
         axes = self.mesh.axis_names if transfer.axes is None else transfer.axes
-        ways = (transfer.direction,) if transfer.direction else (1, -1)
-        links = [(axis, way) for axis in axes for way in ways]
+        directions = (transfer.direction,) if transfer.direction else (1, -1)
+        links = [(axis, direction) for axis in axes for direction in directions]
         end = max([self.now, *(self._taken[link] for link in links)]) + seconds
         self._taken.update(dict.fromkeys(links, end))
         return end
@@ -270,7 +274,9 @@ def work_seconds(work: Work, hardware: Hardware) -> float:
     """One run of a kernel on a device: its launch, and a roofline of its work."""
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
     computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
-    mapping = _rated(work.operations, lambda d: hardware.peak_flops_per_second(d, matmul=False))
+    mapping = _rated(
+        work.operations, lambda dtype: hardware.peak_flops_per_second(dtype, matmul=False)
+    )
     computing = (
         max(computing, mapping) if hardware.traits.has_function_units else computing + mapping
     )

@@ -130,12 +130,20 @@ class ExportedStep:
     @property
     def memories_stated(self) -> AbstractContextManager[None]:
         """Inside this context manager, `compile` tells XLA which values lie in host memory."""
-        found, mesh = self.exported, self.mesh.abstract_mesh()
-        ends = (found.in_avals, found.in_shardings_jax), (found.out_avals, found.out_shardings_jax)
+        exported, mesh = self.exported, self.mesh.abstract_mesh()
+        ends = (
+            (exported.in_avals, exported.in_shardings_jax),
+            (exported.out_avals, exported.out_shardings_jax),
+        )
         colors: dict[str | None, int] = {HOST_MEMORY: HOST_SPACE}
         stated = [
-            [(a, colors.get(getattr(s, "memory_kind", None), 0)) for a, s in pairs]
-            for pairs in (zip(avals, of(mesh), strict=True) for avals, of in ends)
+            [
+                (aval, colors.get(getattr(sharding, "memory_kind", None), 0))
+                for aval, sharding in pairs
+            ]
+            for pairs in (
+                zip(avals, shardings_over(mesh), strict=True) for avals, shardings_over in ends
+            )
         ]
         is_any = any(color for end in stated for _, color in end)
         return jax_internals.memories_stated(*stated) if is_any else nullcontext()
@@ -147,16 +155,22 @@ class ExportedStep:
         beside: Callable[[], Any] | None = None,
     ) -> Any:
         """As `Step.compile`. The result of `beside` is one more result of the program."""
-        jax_mesh, more = self.mesh.jax_mesh(devices), [] if beside is None else [beside]
+        jax_mesh, extra_results = self.mesh.jax_mesh(devices), [] if beside is None else [beside]
         jitted = jax.jit(
-            lambda *arguments: [*self.exported.call(*arguments), *(make() for make in more)],
+            lambda *arguments: [
+                *self.exported.call(*arguments),
+                *(make() for make in extra_results),
+            ],
             in_shardings=tuple(self.exported.in_shardings_jax(jax_mesh)),
-            out_shardings=[*self.exported.out_shardings_jax(jax_mesh), *(None for _ in more)],
+            out_shardings=[
+                *self.exported.out_shardings_jax(jax_mesh),
+                *(None for _ in extra_results),
+            ],
             donate_argnums=self.donated,
             keep_unused=True,
             compiler_options=dict(compiler_options),
         )
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.exported.in_avals]
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.exported.in_avals]
         return jitted.lower(*shapes).compile()
 
 

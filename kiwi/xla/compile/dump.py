@@ -55,9 +55,9 @@ def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
     has_ended = False
     while not has_ended:
         has_ended = compilation.done()
-        found = _read(folder, program)
-        if found is not None:
-            return found
+        dump = _read(folder, program)
+        if dump is not None:
+            return dump
         wait([compilation], _LOOK_AGAIN_SECONDS)
     compilation.result()
     return dump_in(folder, program)
@@ -65,21 +65,23 @@ def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
 
 def dump_in(folder: str, program: str) -> Dump:
     """The output that XLA has written to a folder; raises `CompileCheckError` if there is none."""
-    found = _read(folder, program)
-    if found is None:
+    dump = _read(folder, program)
+    if dump is None:
         raise CompileCheckError(
             "XLA did not write the program that it compiled.",
             topic=topics.NO_DUMP,
             cause=f"{folder} holds no *{program}.hlo.pb.",
             suggestion="verify='cpu', or another version of jax and its plugin.",
         )
-    return found
+    return dump
 
 
 def _read(folder: str, program: str) -> Dump | None:
     """The dump, if it is complete. XLA opens the text before it writes the messages, and writes the
     buffer assignment last."""
-    messages, texts = (list(Path(folder).glob(f"*{program}.{e}")) for e in ("hlo.pb", "txt"))
+    messages, texts = (
+        list(Path(folder).glob(f"*{program}.{extension}")) for extension in ("hlo.pb", "txt")
+    )
     if len(messages) != 1 or len(texts) != 1:
         return None
     try:

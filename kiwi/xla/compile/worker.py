@@ -105,10 +105,10 @@ class Begun:
         self._process = _spare.taken() or _start()
         self._end = weakref.finalize(self, _ended, self._process, folder)
         _spare.refill()  # The next process starts while this one compiles.
-        given = self._process.stdin
-        assert given is not None
-        with suppress(BrokenPipeError), given:
-            given.write(folder.name + "\n")
+        task_pipe = self._process.stdin
+        assert task_pipe is not None
+        with suppress(BrokenPipeError), task_pipe:
+            task_pipe.write(folder.name + "\n")
         _working.add(self)
 
     def __call__(self) -> Any:
@@ -119,19 +119,19 @@ class Begun:
         """The result of `reading` on the folder, which is deleted afterwards, and the parsed
         answer; raises as `begun_elsewhere` says."""
         try:
-            code, printed = self._process.wait(), self._process.all_printed()
-            if code == 0:
+            exit_code, printed = self._process.wait(), self._process.all_printed()
+            if exit_code == 0:
                 answer = json.loads(Path(self._folder.name, RESULT).read_text())
                 return reading(self._folder.name, answer)
         except KeyboardInterrupt:
-            for other in list(_working):
-                if other._thread == self._thread:
-                    other._end()
+            for begun in list(_working):
+                if begun._thread == self._thread:
+                    begun._end()
             raise
         finally:
             self._end()
         raise self._explain(printed) or CompileCheckError(
-            f"The compile check failed with exit code {code}.",
+            f"The compile check failed with exit code {exit_code}.",
             topic=topics.COMPILATION_FAILED,
             cause="\n".join(printed.strip().splitlines()[-8:]),
             suggestion="verify=None plans without the check.",
@@ -150,7 +150,7 @@ class _Process(subprocess.Popen[str]):
     """Waits for the name of a folder. Its output goes to a file: a full pipe would halt it."""
 
     def __init__(self) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+        environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
         # Compiling for absent devices, also GPUs, needs no other backend.
         environment["JAX_PLATFORMS"] = "cpu"
         # A cache would skip the compilation, and with it the files that XLA writes.

@@ -26,8 +26,8 @@ def main(folder: str) -> None:
     request = json.loads(Path(folder, REQUEST).read_text())
     step = _step(request, Path(folder, EXPORTED)) if "mesh" in request else None
     module, function = request["answer"]
-    found = getattr(import_module(module), function)(step, request["options"], folder)
-    Path(folder, RESULT).write_text(json.dumps(found))
+    answer = getattr(import_module(module), function)(step, request["options"], folder)
+    Path(folder, RESULT).write_text(json.dumps(answer))
 
 
 def _step(request: Mapping[str, Any], path: Path) -> ExportedStep:

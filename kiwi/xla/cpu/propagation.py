@@ -79,20 +79,20 @@ def _text(compiling: Callable[[], object], folder: str) -> str:
         compiling()
     except jax.errors.JaxRuntimeError as error:
         # XLA's message may cut off the one of `_refuse`, so the text is asked for.
-        if not (found := _written(folder)):
+        if not (text := _written(folder)):
             raise CompileCheckError(
                 f"XLA does not propagate shardings: {error}", topic=topics.NO_SHARDY
             ) from error
-        return found
-    if not (found := _written(folder)):
+        return text
+    if not (text := _written(folder)):
         raise CompileCheckError("XLA did not write what Shardy propagates.", topic=topics.NO_SHARDY)
-    return found
+    return text
 
 
 def _written(folder: str) -> str:
     """The text after Shardy in a folder; empty if XLA has written none."""
-    found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
-    return found[-1].read_text() if found else ""
+    paths = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
+    return paths[-1].read_text() if paths else ""
 
 
 def _options(folder: str) -> dict[str, Any]:

@@ -91,8 +91,8 @@ class GpuCompiler(CompilerElsewhere):
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
         """By number of a `timed_scope` the seconds of its kernels; raises as `compile`, and
         `CompilerUnavailableError` for GPUs that XLA:GPU has no tables of."""
-        found = self.answer(step, seconds_there)
-        return {int(number): seconds for number, seconds in found.items()}
+        seconds_by_number = self.answer(step, seconds_there)
+        return {int(number): seconds for number, seconds in seconds_by_number.items()}
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if the compiler is missing or of another version than
@@ -123,27 +123,29 @@ def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) 
 def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
     """The answer of the process: `gpu_seconds`, before any code is generated."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    told = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
+    compiler_options = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
     with step.memories_stated:
-        return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, GPU.dump).text)
+        return gpu_seconds(
+            dumped(lambda: step.compile(devices, compiler_options), folder, GPU.dump).text
+        )
 
 
 def check_plugin() -> None:
     """Raises `CompilerUnavailableError` unless the plugin is installed in jax's version."""
-    found = next((name for name in PLUGINS if _version(name) is not None), None)
-    if found is None:
+    installed = next((name for name in PLUGINS if _version(name) is not None), None)
+    if installed is None:
         raise CompilerUnavailableError(
             "XLA:GPU's compiler is not installed.",
             topic=topics.COMPILER_MISSING,
             cause=f"None of the distributions {', '.join(PLUGINS)} is there.",
             suggestion=f"{_INSTALL}, or verify='cpu'.",
         )
-    for part in (found, found.replace("plugin", "pjrt")):
+    for part in (installed, installed.replace("plugin", "pjrt")):
         version = _version(part)
         if version != jax.__version__:
-            said = "not installed" if version is None else f"of version {version}"
+            state = "not installed" if version is None else f"of version {version}"
             raise CompilerUnavailableError(
-                f"{part} is {said}, jax is of version {jax.__version__}.",
+                f"{part} is {state}, jax is of version {jax.__version__}.",
                 topic=topics.COMPILER_VERSION,
                 suggestion=f"pip install \"{part}=={jax.__version__}\", or verify='cpu'.",
             )

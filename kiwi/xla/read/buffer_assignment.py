@@ -105,17 +105,17 @@ def read_memory(
     program = _Program(parse("Module", module))
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
     temporaries, always = _places(program, buffers)
-    lives = (Interval(b.start, b.end, b.bytes) for b in temporaries)
-    curve = curve_bytes(lives, len(program.order)) + sum(b.bytes for b in always)
+    lives = (Interval(buffer.start, buffer.end, buffer.bytes) for buffer in temporaries)
+    curve = curve_bytes(lives, len(program.order)) + sum(buffer.bytes for buffer in always)
     peak = int(np.argmax(curve)) if len(curve) else 0
-    alive = [b for b in temporaries if b.start <= peak < b.end]
+    alive = [buffer for buffer in temporaries if buffer.start <= peak < buffer.end]
     allocated = _allocated_bytes(buffers)
     return CompiledMemory(
-        tuple(int(b) for b in curve),
+        tuple(int(held_bytes) for held_bytes in curve),
         tuple(program.unit_at(position) for position in range(len(program.order))),
         peak,
-        tuple(sorted([*alive, *always], key=lambda b: (-b.bytes, b.instruction))),
-        allocated - sum(b.bytes for b in alive),
+        tuple(sorted([*alive, *always], key=lambda buffer: (-buffer.bytes, buffer.instruction))),
+        allocated - sum(buffer.bytes for buffer in alive),
     )
 
 
@@ -131,31 +131,33 @@ def read_buffers(
 
 def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
     """The bytes in other memories than the device's, by name."""
-    found: dict[str, int] = {}
+    bytes_of: dict[str, int] = {}
     for allocation in parse("BufferAssignment", assignment).buffer_allocations:
         if allocation.color in other_memories and not allocation.is_thread_local:
             name = other_memories[allocation.color]
-            found[name] = found.get(name, 0) + allocation.size
-    return found
+            bytes_of[name] = bytes_of.get(name, 0) + allocation.size
+    return bytes_of
 
 
 def read_sizes(assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY) -> BufferSizes:
     """Reads a serialised `BufferAssignmentProto`."""
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
     allocations = buffers.buffer_allocations
-    arguments = [a for a in allocations if a.is_entry_computation_parameter]
+    arguments = [
+        allocation for allocation in allocations if allocation.is_entry_computation_parameter
+    ]
     return BufferSizes(
-        sum(a.size for a in arguments),
-        sum(a.size for a in allocations if a.maybe_live_out),
+        sum(allocation.size for allocation in arguments),
+        sum(allocation.size for allocation in allocations if allocation.maybe_live_out),
         _allocated_bytes(buffers),
-        sum(a.size for a in arguments if a.maybe_live_out),
+        sum(allocation.size for allocation in arguments if allocation.maybe_live_out),
     )
 
 
 def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> list[frozenset[int]]:
     """Per element of a forwarding instruction's result, the instructions that define it."""
     if instruction.opcode == "tuple":
-        return [frozenset().union(*given) for given in operands]
+        return [frozenset().union(*elements) for elements in operands]
     if instruction.opcode == "get-tuple-element" and len(operands[0]) > 1:
         return [operands[0][instruction.tuple_index]]
     return operands[0]
@@ -163,7 +165,7 @@ def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> li
 
 def _carried(module: Any) -> Iterator[tuple[int, int]]:
     """For each loop, the start and end values of its carries."""
-    computations = {c.id: c for c in module.computations}
+    computations = {listed.id: listed for listed in module.computations}
     for computation in module.computations:
         for loop in computation.instructions:
             if loop.opcode == "while":
@@ -176,11 +178,17 @@ class _Program:
     """The instructions of a module by identity, and its flattened schedule."""
 
     def __init__(self, module: Any) -> None:
-        self.instructions = {i.id: i for c in module.computations for i in c.instructions}
+        self.instructions = {
+            message.id: message
+            for computation in module.computations
+            for message in computation.instructions
+        }
         self._carried = dict(_carried(module))
-        self._sequences = {s.key: list(s.value.instruction_ids) for s in module.schedule.sequences}
+        self._sequences = {
+            entry.key: list(entry.value.instruction_ids) for entry in module.schedule.sequences
+        }
         self.order = list(self._flatten(module.entry_computation_id))
-        self.position = {instruction: p for p, instruction in enumerate(self.order)}
+        self.position = {instruction: position for position, instruction in enumerate(self.order)}
         self.last_use = self._last_uses()
 
     def _flatten(self, computation: int) -> Iterator[int]:
@@ -194,30 +202,32 @@ class _Program:
 
     def _last_uses(self) -> dict[int, int]:
         """For each instruction the last position at which its result is read."""
-        found: dict[int, int] = {}
+        last_use: dict[int, int] = {}
         parts: dict[int, list[frozenset[int]]] = {}
         for position, identity in enumerate(self.order):
             instruction = self.instructions[identity]
-            operands = [parts.get(o, [frozenset((o,))]) for o in instruction.operand_ids]
+            operands = [
+                parts.get(operand, [frozenset((operand,))]) for operand in instruction.operand_ids
+            ]
             if instruction.opcode in _FORWARDS:
                 parts[identity] = _forwarded(instruction, operands)
-            for origin in frozenset().union(*(part for given in operands for part in given)):
-                found[origin] = position
-        return found
+            for origin in frozenset().union(*(part for elements in operands for part in elements)):
+                last_use[origin] = position
+        return last_use
 
     def op_name(self, identity: int, index: tuple[int, ...], most_loops: int = 2) -> str:
         """The metadata of the instruction that made element `index` of a result. If XLA gave it no
         unit, it is that of the value that the instruction copies or carries from one iteration to
         the next."""
-        own = self.instructions[identity].metadata.op_name
+        own_name = self.instructions[identity].metadata.op_name
         for _ in range(_MOST_HOPS):
             instruction = self.instructions[identity]
             if scope_of(instruction.metadata.op_name) is not None:
                 return instruction.metadata.op_name
             if most_loops and identity in self._carried:
-                made = self.op_name(self._carried[identity], index, most_loops - 1)
-                if scope_of(made) is not None:
-                    return made
+                carried_name = self.op_name(self._carried[identity], index, most_loops - 1)
+                if scope_of(carried_name) is not None:
+                    return carried_name
             if instruction.opcode not in _CARRIES or not instruction.operand_ids:
                 break
             operand = 0
@@ -226,7 +236,7 @@ class _Program:
             elif instruction.opcode == "get-tuple-element":
                 index = (instruction.tuple_index, *index)
             identity = instruction.operand_ids[operand]
-        return own
+        return own_name
 
     def unit_at(self, position: int) -> int:
         """The unit of the instruction at a position, -1 if it has none."""
@@ -238,8 +248,8 @@ def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[
     """Temporaries with their lives, and the buffers of the whole step: arguments and results."""
     lives = _lives(program, assignment)
     defined = {
-        b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index))
-        for b in assignment.logical_buffers
+        buffer.id: (buffer.defined_at.instruction_id, tuple(buffer.defined_at.shape_index))
+        for buffer in assignment.logical_buffers
     }
     temporaries, always = [], []
     for allocation in assignment.buffer_allocations:
@@ -261,34 +271,49 @@ def _kind(allocation: Any) -> str | None:
 
 
 def _allocated_bytes(assignment: Any) -> int:
-    return sum(a.size for a in assignment.buffer_allocations if _kind(a) == "temporary")
+    return sum(
+        allocation.size
+        for allocation in assignment.buffer_allocations
+        if _kind(allocation) == "temporary"
+    )
 
 
 def _on_device(assignment: Any, other_memories: Mapping[int, str]) -> Any:
     """The assignment without the allocations in other memories; XLA numbers them by color."""
-    found = [a for a in assignment.buffer_allocations if a.color not in other_memories]
+    allocations = [
+        allocation
+        for allocation in assignment.buffer_allocations
+        if allocation.color not in other_memories
+    ]
     del assignment.buffer_allocations[:]
-    assignment.buffer_allocations.extend(found)
+    assignment.buffer_allocations.extend(allocations)
     return assignment
 
 
 def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
     """For each logical buffer its half-open range of positions."""
     names: dict[int, list[int]] = {
-        b.id: [b.defined_at.instruction_id] for b in assignment.logical_buffers
+        logical.id: [logical.defined_at.instruction_id] for logical in assignment.logical_buffers
     }
     for alias in assignment.buffer_aliases:
         names[alias.source_buffer_id].append(alias.location.instruction_id)
     lives = {}
     for buffer, instructions in names.items():
-        places = [program.position[i] for i in instructions if i in program.position]
+        places = [
+            program.position[instruction]
+            for instruction in instructions
+            if instruction in program.position
+        ]
         if places:
-            uses = [program.last_use.get(i, -1) for i in instructions]
+            uses = [program.last_use.get(instruction, -1) for instruction in instructions]
             lives[buffer] = (
                 program.position.get(instructions[0], min(places)),
                 max(*places, *uses) + 1,
             )
-    by_name = {program.instructions[i].name: p for i, p in program.position.items()}
+    by_name = {
+        program.instructions[instruction].name: position
+        for instruction, position in program.position.items()
+    }
     return lives | traced_lives(assignment, by_name)
 
 
@@ -321,12 +346,16 @@ def _traced_lives(events: Any, position: Mapping[str, int]) -> dict[int, tuple[i
         start = position.get(event.instruction_name, 0)
         # A buffer that is shared in the instruction that reads it last is freed in its trace
         # before; it must not end before it began.
-        lives.update((b, (starts[b], max(start, starts[b] + 1))) for b in freed if b in starts)
+        lives.update(
+            (buffer, (starts[buffer], max(start, starts[buffer] + 1)))
+            for buffer in freed
+            if buffer in starts
+        )
         freed = []
         starts[event.buffer_id] = start
-    lives.update((b, (starts[b], last)) for b in freed if b in starts)
+    lives.update((buffer, (starts[buffer], last)) for buffer in freed if buffer in starts)
     unfreed = starts.keys() - lives.keys()
-    return lives | {b: (starts[b], last) for b in unfreed}
+    return lives | {buffer: (starts[buffer], last) for buffer in unfreed}
 
 
 def _temporaries(
@@ -367,12 +396,12 @@ def _held_throughout(
     program: _Program, allocation: Any, kind: str, defined: Mapping[int, _Place]
 ) -> LiveBuffer:
     is_argument = kind == "argument"
-    places = [defined[a.logical_buffer_id] for a in allocation.assigned]
+    places = [defined[assigned.logical_buffer_id] for assigned in allocation.assigned]
     places = [place for place in places if place[0] in program.instructions]
     opcodes = [program.instructions[identity].opcode for identity, _ in places]
     pairs = zip(places, opcodes, strict=True)
-    wanted = [place for place, opcode in pairs if (opcode == "parameter") == is_argument]
-    place = (wanted or places)[0 if is_argument else -1]
+    candidates = [place for place, opcode in pairs if (opcode == "parameter") == is_argument]
+    place = (candidates or places)[0 if is_argument else -1]
     argument = allocation.parameter_number if is_argument else None
     return _buffer(program, place, allocation.size, kind, (0, len(program.order)), argument)
 
@@ -394,9 +423,9 @@ def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     centres = _centres(memory, unit_count)
     ends = (centres[:-1] + centres[1:]) / 2
     times = np.searchsorted(ends, np.arange(len(memory.curve_bytes)), side="right")
-    found = np.zeros(unit_count, dtype=np.int64)
-    np.maximum.at(found, times, np.asarray(memory.curve_bytes, dtype=np.int64))
-    return found
+    most_bytes = np.zeros(unit_count, dtype=np.int64)
+    np.maximum.at(most_bytes, times, np.asarray(memory.curve_bytes, dtype=np.int64))
+    return most_bytes
 
 
 def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
@@ -406,29 +435,29 @@ def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     Unlike in `unit_curve` a unit is placed where its instructions run, in any order. A unit without
     instructions, since XLA fused it into another one, shows the smaller figure of its neighbours.
     """
-    found = np.zeros(unit_count, dtype=np.int64)
+    held_bytes = np.zeros(unit_count, dtype=np.int64)
     units, curve = np.asarray(memory.units), np.asarray(memory.curve_bytes, dtype=np.int64)
     named = np.flatnonzero((units >= 0) & (units < unit_count))
     if not len(named):
-        return found
+        return held_bytes
     # An instruction without a unit belongs to the next one that has one.
     owners = named[np.minimum(np.searchsorted(named, np.arange(len(curve))), len(named) - 1)]
-    np.maximum.at(found, units[owners], curve)
-    shown = np.flatnonzero(found)
+    np.maximum.at(held_bytes, units[owners], curve)
+    shown = np.flatnonzero(held_bytes)
     places = np.searchsorted(shown, np.arange(unit_count))
-    before = found[shown[np.maximum(places - 1, 0)]]
-    after = found[shown[np.minimum(places, len(shown) - 1)]]
-    return np.where(found == 0, np.minimum(before, after), found)
+    before = held_bytes[shown[np.maximum(places - 1, 0)]]
+    after = held_bytes[shown[np.minimum(places, len(shown) - 1)]]
+    return np.where(held_bytes == 0, np.minimum(before, after), held_bytes)
 
 
 def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
     """For each unit the median position of its instructions, made to rise with the units. A unit
     without instructions has the position of the next one."""
-    found = np.full(unit_count, float(len(memory.curve_bytes)))
+    centres = np.full(unit_count, float(len(memory.curve_bytes)))
     units = np.asarray(memory.units)
     for unit in np.unique(units[units >= 0]):
-        found[unit] = np.median(np.flatnonzero(units == unit))
-    return np.minimum.accumulate(found[::-1])[::-1]
+        centres[unit] = np.median(np.flatnonzero(units == unit))
+    return np.minimum.accumulate(centres[::-1])[::-1]
 
 
 def excess(

@@ -98,28 +98,36 @@ def read_axis_uses(
     stands in several kernels, each of which moves a part of it (async collective fusion), once.
     """
     read, times = CollectiveReader(mesh_shape, axis_names), runs(module)
-    found, fused, seen = [], _fused(module), set[str]()
+    uses, fusions, seen_channels = [], _fused(module), set[str]()
     for name, computation in module.computations.items():
         for instruction in computation.instructions:
             use = read(instruction, name)
-            channel = channel_of(instruction) if name in fused else None
-            if use is None or channel in seen:
+            channel = channel_of(instruction) if name in fusions else None
+            if use is None or channel in seen_channels:
                 continue
-            seen |= {channel} - {None}
-            found.append(AxisUse(use.kind, use.axes, times[name], times[name] * use.bytes))
-    return axis_uses(found)
+            seen_channels |= {channel} - {None}
+            uses.append(AxisUse(use.kind, use.axes, times[name], times[name] * use.bytes))
+    return axis_uses(uses)
 
 
 def channel_of(instruction: Instruction) -> str | None:
     """The number of a collective's channel; None if it has none."""
-    found = _CHANNEL.search(instruction.attributes)
-    return None if found is None else found[1]
+    match = _CHANNEL.search(instruction.attributes)
+    return None if match is None else match[1]
 
 
 def _fused(module: Module) -> frozenset[str]:
     """The computations of fusions."""
-    every = (i for c in module.computations.values() for i in c.instructions)
-    return frozenset(i.computation("calls") for i in every if i.opcode == "fusion")
+    instructions = (
+        instruction
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    )
+    return frozenset(
+        instruction.computation("calls")
+        for instruction in instructions
+        if instruction.opcode == "fusion"
+    )
 
 
 class CollectiveReader:
@@ -133,7 +141,7 @@ class CollectiveReader:
         real = [axis for axis, size in enumerate(mesh_shape) if size > 1]
         for count in range(len(real) + 1):
             for axes in itertools.combinations(real, count):
-                self._known[self._groups(axes)] = tuple(axis_names[a] for a in axes)
+                self._known[self._groups(axes)] = tuple(axis_names[number] for number in axes)
 
     def __call__(self, instruction: Instruction, computation: str) -> AxisUse | None:
         """One use; None for an instruction that is no collective, is the end of one, or is over
@@ -155,9 +163,9 @@ class CollectiveReader:
         return self._known.get(replica_groups(line, self._device_count))
 
     def _groups(self, axes: Sequence[int]) -> Groups:
-        others = [a for a in range(len(self._shape)) if a not in axes]
-        devices = np.arange(self._device_count).reshape(self._shape).transpose([*others, *axes])
-        rows = devices.reshape(-1, prod(self._shape[a] for a in axes))
+        other_axes = [axis for axis in range(len(self._shape)) if axis not in axes]
+        devices = np.arange(self._device_count).reshape(self._shape).transpose([*other_axes, *axes])
+        rows = devices.reshape(-1, prod(self._shape[axis] for axis in axes))
         return frozenset(frozenset(row) for row in rows.tolist())
 
     def _of_pairs(self, line: str) -> Axes:
@@ -166,16 +174,22 @@ class CollectiveReader:
             return None
         moved: set[int] = set()
         for pair in pairs:
-            source, target = (np.unravel_index(d, self._shape) for d in pair)
-            moved |= {a for a, (s, t) in enumerate(zip(source, target, strict=True)) if s != t}
-        return tuple(self._names[a] for a in sorted(moved))
+            source, target = (np.unravel_index(device, self._shape) for device in pair)
+            moved |= {
+                axis
+                for axis, (source_place, target_place) in enumerate(
+                    zip(source, target, strict=True)
+                )
+                if source_place != target_place
+            }
+        return tuple(self._names[axis] for axis in sorted(moved))
 
 
 def device_pairs(line: str) -> list[list[int]] | None:
     """The devices that a permutation sends from and to; None if it lists none."""
     match = _PAIRS.search(line)
-    found = None if match is None else re.findall(r"\{(\d+,\d+)\}", match["pairs"])
-    return None if found is None else list(map(integers, found))
+    pairs = None if match is None else re.findall(r"\{(\d+,\d+)\}", match["pairs"])
+    return None if pairs is None else list(map(integers, pairs))
 
 
 def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
@@ -184,7 +198,9 @@ def axis_uses(found: Iterable[AxisUse]) -> tuple[AxisUse, ...]:
     for use in found:
         sums[use.kind, use.axes] += CollectiveUse(use.count, use.bytes)
     uses = [AxisUse(*key, use.count, use.bytes) for key, use in sums.items()]
-    return tuple(sorted(uses, key=lambda u: (-u.bytes, u.kind, u.axes or ())))
+    return tuple(
+        sorted(uses, key=lambda axis_use: (-axis_use.bytes, axis_use.kind, axis_use.axes or ()))
+    )
 
 
 def by_kind(uses: Sequence[AxisUse]) -> dict[str, CollectiveUse]:
@@ -234,8 +250,8 @@ def _mesh_devices(text: str | None, count: int) -> np.ndarray:
     """The devices of a mesh in its row-major order: as an iota, as a list, or 0, 1, ..."""
     if text is None:
         return np.arange(count)
-    found = _DEVICES.search(text)
-    return np.array(integers(text)) if found is None else iota(found).ravel()
+    iota_match = _DEVICES.search(text)
+    return np.array(integers(text)) if iota_match is None else iota(iota_match).ravel()
 
 
 def _buffer_bytes(kind: str, instruction: Instruction, device_count: int) -> int:
@@ -291,7 +307,7 @@ def axis_parts(text: str, sizes: dict[str, int]) -> Iterator[AxisPart]:
     strides, behind = {}, 1
     for name in reversed(sizes):
         strides[name], behind = behind, behind * sizes[name]
-    for found in _PART.finditer(text):
-        whole = sizes[found["axis"]]
-        before, size = int(found["before"] or 1), int(found["size"] or whole)
-        yield AxisPart(strides[found["axis"]] * (whole // (before * size)), size)
+    for match in _PART.finditer(text):
+        whole = sizes[match["axis"]]
+        before, size = int(match["before"] or 1), int(match["size"] or whole)
+        yield AxisPart(strides[match["axis"]] * (whole // (before * size)), size)

@@ -139,8 +139,8 @@ def _program(
 def _shape_in(text: str, mesh: DeviceMesh) -> tuple[int, ...]:
     """The mesh whose devices a program names. Each of several TPU slices runs a program
     of its own."""
-    found = _PARTITIONS.search(text)
-    is_slice = found is not None and int(found[1]) == prod(mesh.slice_shape)
+    partitions = _PARTITIONS.search(text)
+    is_slice = partitions is not None and int(partitions[1]) == prod(mesh.slice_shape)
     return mesh.slice_shape if is_slice else mesh.shape
 
 

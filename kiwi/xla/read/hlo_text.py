@@ -63,10 +63,10 @@ class Array:
     def stored_bytes(self) -> int:
         """Bytes with the padding of tiles: the minor dimensions are filled up to multiples of the
         first tile."""
-        found = _TILED.match(self.layout)
-        if found is None:
+        tiled = _TILED.match(self.layout)
+        if tiled is None:
             return self.bytes
-        order, tile = ([*map(int, found[name].split(","))] for name in found.groupdict())
+        order, tile = ([*map(int, tiled[name].split(","))] for name in tiled.groupdict())
         shape = list(self.shape)
         for dimension, size in zip(order, reversed(tile), strict=False):
             shape[dimension] = -(-shape[dimension] // size) * size
@@ -111,9 +111,9 @@ class Instruction:
     @property
     def branches(self) -> tuple[str, ...]:
         """The computations of a conditional."""
-        found = _BRANCHES.search(self.attributes)
-        if found is not None:
-            return tuple(name.strip().lstrip("%") for name in found["names"].split(","))
+        match = _BRANCHES.search(self.attributes)
+        if match is not None:
+            return tuple(name.strip().lstrip("%") for name in match["names"].split(","))
         roles = "true_computation", "false_computation"
         return tuple(name for role in roles if (name := self.computation(role)))
 
@@ -128,7 +128,10 @@ class Computation:
     @functools.cached_property
     def root(self) -> Instruction:
         """The instruction whose result is the computation's."""
-        return next((i for i in self.instructions if i.is_root), self.instructions[-1])
+        return next(
+            (instruction for instruction in self.instructions if instruction.is_root),
+            self.instructions[-1],
+        )
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
@@ -138,17 +141,19 @@ class Computation:
     @functools.cached_property
     def readers(self) -> Mapping[str, tuple[Instruction, ...]]:
         """The instructions that read an instruction's result, by its name."""
-        found: dict[str, list[Instruction]] = {}
+        readers_of: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
-                found.setdefault(operand, []).append(instruction)
-        return {name: tuple(readers) for name, readers in found.items()}
+                readers_of.setdefault(operand, []).append(instruction)
+        return {name: tuple(readers) for name, readers in readers_of.items()}
 
     @functools.cached_property
     def parameters(self) -> tuple[Instruction, ...]:
         """In the order of their numbers."""
-        found = [i for i in self.instructions if i.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda i: int(i.operands[0])))
+        parameters = [
+            instruction for instruction in self.instructions if instruction.opcode == "parameter"
+        ]
+        return tuple(sorted(parameters, key=lambda instruction: int(instruction.operands[0])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,12 +166,12 @@ class Module:
 
 def parse_module(text: str) -> Module:
     """Reads XLA's text of a module."""
-    found: dict[str, Computation] = {}
+    computations: dict[str, Computation] = {}
     entry = Computation("", ())
     for name, is_entry, lines in _blocks(text):
-        found[name] = Computation(name, tuple(_instructions(lines)))
-        entry = found[name] if is_entry or not entry.instructions else entry
-    return Module(found, entry)
+        computations[name] = Computation(name, tuple(_instructions(lines)))
+        entry = computations[name] if is_entry or not entry.instructions else entry
+    return Module(computations, entry)
 
 
 def arrays_of(text: str) -> Iterator[Array]:
@@ -221,8 +226,10 @@ def _elements(names: Sequence[str], types: dict[str, str]) -> Iterator[Instructi
         source, _, place = name.partition("#")
         if source in types and name not in types:
             arrays = [array.group() for array in _ARRAY.finditer(types[source])]
-            types[name] = own = "".join(arrays[int(place) :][:1])
-            yield Instruction(name, "get-tuple-element", (source,), f"index={place}", own, False)
+            types[name] = element_type = "".join(arrays[int(place) :][:1])
+            yield Instruction(
+                name, "get-tuple-element", (source,), f"index={place}", element_type, False
+            )
 
 
 def _names(operands: str) -> tuple[str, ...]:
@@ -238,11 +245,15 @@ _ROLES = ("body", "condition", "calls", "to_apply")
 def runs(module: Module) -> Mapping[str, int]:
     """By computation, how often it runs in a step."""
     called = {
-        name: [pair for i in found.instructions for pair in _called(module, found, i)]
-        for name, found in module.computations.items()
+        name: [
+            pair
+            for instruction in computation.instructions
+            for pair in _called(module, computation, instruction)
+        ]
+        for name, computation in module.computations.items()
     }
-    inside = {callee for pairs in called.values() for callee, _ in pairs}
-    times: dict[str, int] = {name: 1 for name in called if name not in inside}
+    callees = {callee for pairs in called.values() for callee, _ in pairs}
+    times: dict[str, int] = {name: 1 for name in called if name not in callees}
     # A computation comes after those that it calls.
     for name in reversed(list(module.computations)):
         for callee, trips in called[name]:
@@ -257,8 +268,8 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
 
 def known_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
     """How often the body of a `while` runs; None if the text does not say."""
-    known = _TRIPS.search(loop.attributes)
-    return int(known["count"]) if known is not None else _counted(module, computation, loop)
+    stated = _TRIPS.search(loop.attributes)
+    return int(stated["count"]) if stated is not None else _counted(module, computation, loop)
 
 
 def _called(
@@ -306,7 +317,11 @@ def _increment(module: Module, loop: Instruction, place: int) -> int:
 
 
 def _constant(computation: Computation, name: str) -> int | None:
-    found = computation.by_name.get(name)
-    while found is not None and found.opcode == "copy":
-        found = computation.by_name.get(found.operands[0])
-    return None if found is None or found.opcode != "constant" else int(found.operands[0])
+    instruction = computation.by_name.get(name)
+    while instruction is not None and instruction.opcode == "copy":
+        instruction = computation.by_name.get(instruction.operands[0])
+    return (
+        None
+        if instruction is None or instruction.opcode != "constant"
+        else int(instruction.operands[0])
+    )

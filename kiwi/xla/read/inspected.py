@@ -151,14 +151,14 @@ class InspectedModule:
                 yield self.module.computations[name]
 
     def _opcodes(self, instruction: Instruction) -> Counter[str]:
-        found = Counter([instruction.opcode])
-        target = _TARGET.search(instruction.attributes)
-        if target is not None:
-            found[target["target"]] += 1
+        counts = Counter([instruction.opcode])
+        call_target = _TARGET.search(instruction.attributes)
+        if call_target is not None:
+            counts[call_target["target"]] += 1
         called = self.module.computations.get(instruction.computation("calls"))
-        for inside in () if called is None else called.instructions:
-            found += self._opcodes(inside)
-        return found
+        for inner_instruction in () if called is None else called.instructions:
+            counts += self._opcodes(inner_instruction)
+        return counts
 
     def with_opcodes(self, *opcodes: str) -> tuple[Kernel, ...]:
         """The kernels that compute all of these."""
@@ -172,17 +172,24 @@ class InspectedModule:
     def temporaries_of(self, size_bytes: int) -> int:
         """The largest number of temporaries of this size that are alive at the same time."""
         alike = [buffer for buffer in self.temporaries if buffer.bytes == size_bytes]
-        return max((sum(b.start <= a.start < b.end for b in alike) for a in alike), default=0)
+        return max(
+            (sum(other.start <= started.start < other.end for other in alike) for started in alike),
+            default=0,
+        )
 
     def is_in_place(self, kernel: Kernel) -> bool:
         """Whether a kernel's largest result takes the place of an operand of the same size that
         ends as the result begins."""
-        results = [b for b in self.buffers if b.instruction == kernel.name]
+        results = [
+            live_buffer for live_buffer in self.buffers if live_buffer.instruction == kernel.name
+        ]
         result = max(results, key=lambda buffer: buffer.bytes)
         read = kernel.sources
         return any(
-            b.instruction in read and b.end == result.start and b.bytes == result.bytes
-            for b in self.temporaries
+            live_buffer.instruction in read
+            and live_buffer.end == result.start
+            and live_buffer.bytes == result.bytes
+            for live_buffer in self.temporaries
         )
 
     @functools.cached_property
@@ -192,8 +199,10 @@ class InspectedModule:
         return max((self._alive_bytes(start) for start in starts), default=0)
 
     def _alive_bytes(self, position: int) -> int:
-        alive = (b.bytes for b in self.temporaries if b.start <= position < b.end)
-        return sum(alive)
+        alive_sizes = (
+            buffer.bytes for buffer in self.temporaries if buffer.start <= position < buffer.end
+        )
+        return sum(alive_sizes)
 
     @property
     def argument_bytes(self) -> int:
@@ -217,8 +226,9 @@ class InspectedModule:
         largest = sorted(self.buffers, key=lambda buffer: -buffer.bytes)[:_MOST_LISTED]
         lines.append("buffers:")
         lines += [
-            f"  {b.bytes} bytes, {b.kind}, {b.instruction} ({b.opcode}), [{b.start}, {b.end})"
-            for b in largest
+            f"  {live.bytes} bytes, {live.kind}, {live.instruction} ({live.opcode}), "
+            f"[{live.start}, {live.end})"
+            for live in largest
         ]
         used = (f"{use.count} {kind} of {use.bytes} bytes" for kind, use in self._uses())
         lines.append("collectives: " + (", ".join(used) or "none"))
@@ -231,11 +241,13 @@ class InspectedModule:
 
 
 def _described(kernel: Kernel) -> str:
-    inside = ", ".join(
+    inner_opcodes = ", ".join(
         f"{opcode}" if count == 1 else f"{count} {opcode}"
         for opcode, count in sorted(kernel.opcodes.items())
         if opcode not in RUNS_NOTHING and opcode != kernel.instruction.opcode
     )
     cycles = "" if kernel.cycles is None else f", {kernel.cycles} cycles"
-    own = f"  {kernel.name} = {kernel.instruction.result_type} {kernel.instruction.opcode}"
-    return f"{own} of {inside}{cycles}" if inside else f"{own}{cycles}"
+    kernel_text = f"  {kernel.name} = {kernel.instruction.result_type} {kernel.instruction.opcode}"
+    return (
+        f"{kernel_text} of {inner_opcodes}{cycles}" if inner_opcodes else f"{kernel_text}{cycles}"
+    )

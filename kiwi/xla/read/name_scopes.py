@@ -28,7 +28,7 @@ def scope_name(unit: int, *, again: bool = False) -> str:
 
 def scope_of(op_name: str) -> Scope | None:
     """Reads the scope from an instruction's `op_name`; None if it has none."""
-    found = _PATTERN.search(op_name)
-    if found is None:
+    match = _PATTERN.search(op_name)
+    if match is None:
         return None
-    return Scope(int(found["unit"]), bool(found["again"]), bool(found["reshard"]))
+    return Scope(int(match["unit"]), bool(match["again"]), bool(match["reshard"]))

@@ -56,15 +56,15 @@ def instructions(text: str) -> Iterator[ShardedInstruction]:
     is_entry = False
     for line in text.splitlines():
         is_entry = is_entry or line.startswith("ENTRY ")
-        found = _INSTRUCTION.match(line)
-        if found is not None and (is_entry or found["opcode"] != "parameter"):
-            name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])
+        match = _INSTRUCTION.match(line)
+        if match is not None and (is_entry or match["opcode"] != "parameter"):
+            name, sharding = _OP_NAME.search(match["rest"]), _SHARDING.search(match["rest"])
             yield ShardedInstruction(
-                found["opcode"],
-                tuple(integers(found["shape"])),
+                match["opcode"],
+                tuple(integers(match["shape"])),
                 "" if name is None else name["name"],
                 "replicated" if sharding is None else sharding["sharding"],
-                _position(found),
+                _position(match),
             )
 
 
@@ -84,8 +84,8 @@ def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorShardin
     if parts is None or parts.shape[-1] < rank:
         return None
     dims = [_axes_of(parts[..., k], mesh) for k in range(rank)]
-    known = tuple(axes for axes in dims if axes is not None)
-    return TensorSharding(known) if len(known) == rank else None
+    whole_axes = tuple(axes for axes in dims if axes is not None)
+    return TensorSharding(whole_axes) if len(whole_axes) == rank else None
 
 
 def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | None:

@@ -77,24 +77,24 @@ def _units(computation: Computation) -> Mapping[str, int]:
     """By instruction, the unit of the plan that it belongs to. An expansion keeps the scope of the
     replaced instruction only at its root. Other instructions without a scope belong to the unit of
     the first reader that has one, or else of an operand."""
-    found: dict[str, int] = {}
+    unit_of: dict[str, int] = {}
     for instruction in computation.instructions:
         scope = scope_of(instruction.attributes)
         if scope is not None:
-            found[instruction.name] = scope.unit
+            unit_of[instruction.name] = scope.unit
     read_for: dict[str, int] = {}
     for instruction in reversed(computation.instructions):
-        unit = found.get(instruction.name, read_for.get(instruction.name))
+        unit = unit_of.get(instruction.name, read_for.get(instruction.name))
         if unit is not None:
             read_for.update(dict.fromkeys(instruction.operands, unit))
     for instruction in computation.instructions:
-        if instruction.name in found or instruction.opcode == "parameter":
+        if instruction.name in unit_of or instruction.opcode == "parameter":
             continue
-        near = [found[name] for name in instruction.operands if name in found]
+        near = [unit_of[name] for name in instruction.operands if name in unit_of]
         unit = read_for.get(instruction.name, near[0] if near else None)
         if unit is not None:
-            found[instruction.name] = unit
-    return found
+            unit_of[instruction.name] = unit
+    return unit_of
 
 
 class _Reader:
@@ -144,8 +144,10 @@ class _Reader:
             bodies = (self._number(body),)
             return ScheduledWork(bodies=bodies, trips=trips or 1, is_counted=trips is not None)
         names = instruction.branches or (instruction.computation("to_apply"),)
-        found = tuple(self._number(n) for n in names if n in self._module.computations)
-        return ScheduledWork(bodies=found, trips=1 / max(1, len(found)))
+        branch_numbers = tuple(
+            self._number(name) for name in names if name in self._module.computations
+        )
+        return ScheduledWork(bodies=branch_numbers, trips=1 / max(1, len(branch_numbers)))
 
     def _communicated(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
         opcode, name = instruction.opcode, instruction.name
@@ -155,8 +157,8 @@ class _Reader:
             return _NOTHING
         called = self._module.computations.get(instruction.computation("calls"))
         if called is not None:  # `async-start`, or the start of whatever is called.
-            inside = [*self._transfers(called), *_host_slices(called)]
-            return ScheduledWork(starts=tuple(replace(t, key=name) for t in inside))
+            transfers = [*self._transfers(called), *_host_slices(called)]
+            return ScheduledWork(starts=tuple(replace(moved, key=name) for moved in transfers))
         use = self._read(instruction, computation.name)
         if use is None:
             return _NOTHING
@@ -167,7 +169,7 @@ class _Reader:
 
     def _fused(self, work: Work, inner: Computation) -> ScheduledWork:
         """A kernel with the collectives inside it."""
-        carried = {t.key: t for t in self._transfers(inner)}
+        carried = {transfer.key: transfer for transfer in self._transfers(inner)}
         if not carried:
             return _NOTHING if work.is_scalar else ScheduledWork(work)
         by_name = inner.by_name
@@ -183,8 +185,10 @@ class _Reader:
         )
         return ScheduledWork(
             work,
-            starts=tuple(t for key, t in carried.items() if key in started),
-            carries=tuple(t for key, t in carried.items() if key not in started | awaited),
+            starts=tuple(transfer for key, transfer in carried.items() if key in started),
+            carries=tuple(
+                transfer for key, transfer in carried.items() if key not in started | awaited
+            ),
             awaits=tuple(sorted(awaited)),
         )
 
@@ -200,8 +204,8 @@ _NOTHING = ScheduledWork()
 
 def _key(instruction: Instruction) -> str:
     """A collective's channel; its name where it has none."""
-    found = channel_of(instruction)
-    return instruction.name if found is None else f"channel {found}"
+    channel = channel_of(instruction)
+    return instruction.name if channel is None else f"channel {channel}"
 
 
 def _direction(instruction: Instruction) -> int:
@@ -216,8 +220,8 @@ def _host_copy(instruction: Instruction) -> Iterator[Transfer]:
     """A copy from or to host memory; None between memories of the device."""
     spaces = [array.space for array in instruction.arrays[:2]]
     if HOST_SPACE in spaces:
-        way = TO_HOST if spaces[0] == HOST_SPACE else FROM_HOST
-        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes, way)
+        direction = TO_HOST if spaces[0] == HOST_SPACE else FROM_HOST
+        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes, direction)
 
 
 def _host_slices(computation: Computation) -> Iterator[Transfer]:

@@ -40,8 +40,8 @@ def tpu_cycles(text: str) -> dict[int, float]:
     out."""
 
     def cycles(instruction: Instruction) -> float | None:
-        found = _CYCLES.search(instruction.attributes)
-        return None if found is None else float(found[1])
+        match = _CYCLES.search(instruction.attributes)
+        return None if match is None else float(match[1])
 
     return _sums(text, cycles)
 
@@ -51,17 +51,19 @@ def gpu_seconds(text: str) -> dict[int, float]:
     out."""
 
     def seconds(instruction: Instruction) -> float | None:
-        stated = {m["model"]: m["time"] for m in _GPU_TIMES.finditer(instruction.attributes)}
+        stated = {
+            match["model"]: match["time"] for match in _GPU_TIMES.finditer(instruction.attributes)
+        }
         of_tables = _GPU_MATMUL_MODEL in stated or instruction.opcode != "fusion"
-        found = stated.get(_OF_TABLES if of_tables else _OF_KERNELS)
-        return None if found is None else 1e-6 * float(found)
+        stated_microseconds = stated.get(_OF_TABLES if of_tables else _OF_KERNELS)
+        return None if stated_microseconds is None else 1e-6 * float(stated_microseconds)
 
     return _sums(text, seconds)
 
 
 def _sums(text: str, stated: Callable[[Instruction], float | None]) -> dict[int, float]:
     module = parse_module(text)
-    found: dict[int, float | None] = {}
+    sums: dict[int, float | None] = {}
     for instruction in module.entry.instructions:
         scope = _SCOPE.search(instruction.attributes)
         if scope is None or instruction.opcode in _NO_KERNELS:
@@ -69,6 +71,6 @@ def _sums(text: str, stated: Callable[[Instruction], float | None]) -> dict[int,
         if instruction.opcode == "async-start":
             instruction = module.computations[instruction.computation("calls")].root
         number, time = int(scope[1]), stated(instruction)
-        before = found.get(number, 0.0)
-        found[number] = None if time is None or before is None else before + time
-    return {number: time for number, time in found.items() if time}
+        sum_before = sums.get(number, 0.0)
+        sums[number] = None if time is None or sum_before is None else sum_before + time
+    return {number: time for number, time in sums.items() if time}

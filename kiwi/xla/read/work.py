@@ -127,9 +127,11 @@ class ModuleWork:
     def _computed(self, instruction: Instruction, computation: Computation) -> Work:
         called = instruction.computation("calls")
         if called in self._module.computations:
-            found = self._inside(called)
-            waits = _strided(instruction, self._module.computations[called])
-            return replace(found, operations=_summed((found.operations, waits)))
+            fused_work = self._inside(called)
+            strided_operations = _strided(instruction, self._module.computations[called])
+            return replace(
+                fused_work, operations=_summed((fused_work.operations, strided_operations))
+            )
         flops = matmul_flops(instruction, computation)
         if flops:
             counted = {_multiplied_dtype(instruction, computation): flops}
@@ -232,20 +234,20 @@ class ModuleWork:
 
 
 def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in amounts:
-        for dtype, amount in each.items():
-            found[dtype] = found.get(dtype, 0.0) + amount
-    return found
+    sums: dict[str, float] = {}
+    for amounts_of in amounts:
+        for dtype, amount in amounts_of.items():
+            sums[dtype] = sums.get(dtype, 0.0) + amount
+    return sums
 
 
 def _strided(instruction: Instruction, inner: Computation) -> Mapping[str, float]:
     """The extra time of a fusion whose tiles have rows of several matrices, see `_STRIDED`."""
     operands = [inner.by_name[i.operands[0]] for i in inner.instructions if i.opcode == "reduce"]
-    found = _TILE.search(instruction.attributes)
-    if not operands or found is None:
+    tile = _TILE.search(instruction.attributes)
+    if not operands or tile is None:
         return {}
-    sizes = [int(size) for size in found["sizes"].split('","')]
+    sizes = [int(size) for size in tile["sizes"].split('","')]
     sizes += [1] * (len(operands[0].arrays[0].shape) - len(sizes))  # Reduced rows have none.
     *outer, rows, _ = (1, *sizes)
     elements = sum(operand.arrays[0].elements for operand in operands)
@@ -334,8 +336,8 @@ def _workspace_bytes(instruction: Instruction) -> int:
 
 
 def _target(instruction: Instruction) -> str:
-    found = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
-    return "" if found is None else found["target"]
+    match = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
+    return "" if match is None else match["target"]
 
 
 def _all_arrays(instruction: Instruction, computation: Computation) -> Iterator[Array]:
@@ -347,14 +349,25 @@ def _all_arrays(instruction: Instruction, computation: Computation) -> Iterator[
 
 
 def _shape(instruction: Instruction, computation: Computation, operand: int) -> tuple[int, ...]:
-    found = computation.by_name.get(instruction.operands[operand])
-    return found.arrays[0].shape if found is not None and found.arrays else ()
+    source = computation.by_name.get(instruction.operands[operand])
+    return source.arrays[0].shape if source is not None and source.arrays else ()
 
 
 def _dot_flops(instruction: Instruction, computation: Computation) -> float:
-    found, lhs = _CONTRACTED.search(instruction.attributes), _shape(instruction, computation, 0)
-    dims = [] if found is None else [int(d) for d in re.findall(r"\d+", found["dims"])]
-    return 2.0 * instruction.arrays[0].elements * prod(lhs[d] for d in dims if d < len(lhs))
+    contracted, lhs = (
+        _CONTRACTED.search(instruction.attributes),
+        _shape(instruction, computation, 0),
+    )
+    dims = (
+        []
+        if contracted is None
+        else [int(dimension) for dimension in re.findall(r"\d+", contracted["dims"])]
+    )
+    return (
+        2.0
+        * instruction.arrays[0].elements
+        * prod(lhs[dimension] for dimension in dims if dimension < len(lhs))
+    )
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation) -> float:
@@ -369,7 +382,9 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> fl
     elif "__cudnn$convBackwardFilter" in instruction.attributes:
         rhs, out = out, rhs
     spatial = [label for label in labels["out"] if label.isdigit()]
-    groups = {m["kind"]: int(m["count"]) for m in _GROUPS.finditer(instruction.attributes)}
+    groups = {
+        match["kind"]: int(match["count"]) for match in _GROUPS.finditer(instruction.attributes)
+    }
     positions = 1.0
     for number, window in zip(spatial, _windows(instruction, len(spatial)), strict=True):
         sizes = lhs[labels["lhs"].index(number)], out[labels["out"].index(number)]
@@ -380,20 +395,20 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> fl
 
 
 def _windows(instruction: Instruction, rank: int) -> Iterator[dict[str, int]]:
-    found = _WINDOW.search(instruction.attributes)
-    parts = dict(each.split("=") for each in ("" if found is None else found["window"]).split())
+    match = _WINDOW.search(instruction.attributes)
+    parts = dict(part.split("=") for part in ("" if match is None else match["window"]).split())
 
     def numbers(name: str, default: str) -> Sequence[str]:
         return parts[name].split("x") if name in parts else [default] * rank
 
-    given = (
+    columns = (
         numbers("size", "1"),
         numbers("stride", "1"),
         numbers("pad", "0_0"),
         numbers("lhs_dilate", "1"),
         numbers("rhs_dilate", "1"),
     )
-    for size, stride, pad, lhs_dilate, rhs_dilate in zip(*given, strict=True):
+    for size, stride, pad, lhs_dilate, rhs_dilate in zip(*columns, strict=True):
         yield {
             "window": int(size),
             "stride": int(stride),

@@ -132,7 +132,7 @@ class TpuCompiler(CompilerElsewhere):
                 suggestion="A TPU of the catalogue, or clock_hertz=.",
             )
         cycles = self.answer(step, cycles_there)
-        return {int(number): found / clock_hertz for number, found in cycles.items()}
+        return {int(number): count / clock_hertz for number, count in cycles.items()}
 
     def check_available(self, hardware: Hardware) -> None:
         """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
@@ -187,15 +187,15 @@ def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[A
     bounds = (*topology.extents, 1, 1)[:3]
     is_whole = all(extent % host == 0 for extent, host in zip(bounds, _HOST_BOUNDS, strict=True))
     config = {} if wiring.chip_config is None else {"chip_config_name": wiring.chip_config}
-    found = topologies.get_topology_desc(
+    description = topologies.get_topology_desc(
         platform="tpu",
         topology_name=f"{wiring.generation}:{topology}",
         chips_per_host_bounds=_HOST_BOUNDS if is_whole else (1, 1, 1),
         num_slices=topology.slices,
         **config,
     )
-    assert len(found.devices) == topology.slices * prod(bounds) * wiring.devices_per_chip
-    return topology.ordered(found.devices)
+    assert len(description.devices) == topology.slices * prod(bounds) * wiring.devices_per_chip
+    return topology.ordered(description.devices)
 
 
 def check_libtpu() -> None:

@@ -49,17 +49,21 @@ class CopiedMatrices(Workspace):
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit) -> "CopiedMatrices":
         """The copied operands of `unit`."""
-        found = matrices(units, unit, (MATMUL, CONVOLUTION))
+        operands = matrices(units, unit, (MATMUL, CONVOLUTION))
         values = [value for value, _ in unit.rule.reads]
-        read = tuple(m for m in found if not _is_written_so(units, unit, values[m.read]))
-        freed = frozenset(m.read for m in read if _is_freed(units, unit, values[m.read]))
-        return cls(read, freed, tuple(_computed_apart(units, unit)))
+        copied = tuple(
+            matrix for matrix in operands if not _is_written_so(units, unit, values[matrix.read])
+        )
+        freed = frozenset(
+            matrix.read for matrix in copied if _is_freed(units, unit, values[matrix.read])
+        )
+        return cls(copied, freed, tuple(_computed_apart(units, unit)))
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
         """The buffers, see `Workspace.buffers`."""
-        copied = [m.read for m in self.matrices if _is_transposed(m, shards)]
+        copied = [matrix.read for matrix in self.matrices if _is_transposed(matrix, shards)]
         apart = [int(part * result_bytes) for part in self.apart]
         sizes = [*(read_bytes[read] for read in copied if read not in self.freed), *apart]
         # A freed operand makes room for all that follows.
@@ -87,11 +91,11 @@ def _is_freed(units: UnitGraph, unit: Unit, value: int) -> bool:
     """Whether the unit reads a temporary once, as the last one, does not run again, and does not
     write where there is a place already."""
     inputs = (units.graph.program.equations[index].inputs for index in unit.equations)
-    is_first = not is_result(units, unit) and not may_be_recomputed(units, unit)
-    if not is_first or sum(each.count(value) for each in inputs) > 1:
+    may_be_freed = not is_result(units, unit) and not may_be_recomputed(units, unit)
+    if not may_be_freed or sum(equation_inputs.count(value) for equation_inputs in inputs) > 1:
         return False
-    found = temporaries(units, unit, (value,))
-    return any(units.uses[source.index][-1].time == unit.index for _, source in found)
+    sources = temporaries(units, unit, (value,))
+    return any(units.uses[source.index][-1].time == unit.index for _, source in sources)
 
 
 def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
@@ -106,7 +110,9 @@ def _computed_apart(units: UnitGraph, unit: Unit) -> Iterator[float]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     units = graph.units
-    return graph.stating("workspace", {u.index: CopiedMatrices.of(units, u) for u in units.units})
+    return graph.stating(
+        "workspace", {unit.index: CopiedMatrices.of(units, unit) for unit in units.units}
+    )
 
 
 def _joined(rows: jax.Array, columns: jax.Array) -> jax.Array:

@@ -35,8 +35,8 @@ def _gradients(x: jax.Array, up: jax.Array, down: jax.Array) -> tuple[jax.Array,
     """Of a network whose backward pass begins once its result is known."""
 
     def loss(up: jax.Array, down: jax.Array) -> jax.Array:
-        found = jax.nn.gelu(x @ up) @ down
-        return jnp.sum(jnp.square(found.astype(jnp.float32)))
+        result = jax.nn.gelu(x @ up) @ down
+        return jnp.sum(jnp.square(result.astype(jnp.float32)))
 
     return jax.grad(loss, (0, 1))(up, down)
 

@@ -37,7 +37,9 @@ _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 def multiplies_with_library(units: UnitGraph, unit: Unit) -> bool:
     """Whether cuBLAS computes a matmul of a unit."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
-    return any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
+    return any(
+        equation.name == MATMUL and _is_of_library(equation.jaxpr_eqn) for equation in equations
+    )
 
 
 def _is_of_library(eqn: Any) -> bool:
@@ -47,11 +49,17 @@ def _is_of_library(eqn: Any) -> bool:
     if not summed_of[0]:
         return False
     for operand, summed, batch in zip(eqn.invars, summed_of, batch_of, strict=True):
-        own = {d: size for d, size in enumerate(operand.aval.shape) if d not in batch}
-        is_vector = prod(size for d, size in own.items() if d not in summed) == 1
+        matrix_sizes = {
+            dimension: size
+            for dimension, size in enumerate(operand.aval.shape)
+            if dimension not in batch
+        }
+        is_vector = (
+            prod(size for dimension, size in matrix_sizes.items() if dimension not in summed) == 1
+        )
         if is_vector or not jnp.issubdtype(operand.aval.dtype, jnp.inexact):
             return False
-        elements += prod(own.values())
+        elements += prod(matrix_sizes.values())
     return elements > _GENERATED_ELEMENTS
 
 
@@ -60,10 +68,10 @@ def lent_bytes(hardware: Hardware) -> int:
     """What cuBLAS is lent for a matmul; nothing of GPUs that are not described to XLA: they have no
     cuBLAS, for all that is known."""
     try:
-        found = _CAPABILITY.search(target_config(hardware))
+        capability = _CAPABILITY.search(target_config(hardware))
     except CompilerUnavailableError:
         return 0
-    return _bytes_from_hopper() if found and int(found[1]) >= _HOPPER else _BYTES
+    return _bytes_from_hopper() if capability and int(capability[1]) >= _HOPPER else _BYTES
 
 
 def _bytes_from_hopper() -> int:
@@ -74,7 +82,7 @@ def _bytes_from_hopper() -> int:
 def _apply(graph: KernelGraph) -> KernelGraph:
     lent = Workspace(lent_bytes=lent_bytes(graph.hardware))
     units = graph.units
-    multiplying = (u.index for u in units.units if multiplies_with_library(units, u))
+    multiplying = (unit.index for unit in units.units if multiplies_with_library(units, unit))
     return graph.stating("workspace", dict.fromkeys(multiplying, lent))
 
 

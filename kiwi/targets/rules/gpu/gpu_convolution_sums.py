@@ -30,8 +30,8 @@ def sums_elsewhere(root: Equation, cuts: Sequence[int], scattered: Collection[in
     order = (batch, features, *space)
     if result.dtype.itemsize <= _FEATURES_LAST_BYTES:
         order = (batch, *space, features)
-    longer = [d for d in order if result.shape[d] > cuts[d]]
-    return bool(longer) and any(d != longer[0] for d in scattered)
+    longer = [dimension for dimension in order if result.shape[dimension] > cuts[dimension]]
+    return bool(longer) and any(dimension != longer[0] for dimension in scattered)
 
 
 _IMAGES, _KERNEL, _RESULT_ELEMENTS = (32, 16, 16, 64), (3, 3, 64, 32), 32 * 16 * 16 * 32

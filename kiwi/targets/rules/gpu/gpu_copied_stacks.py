@@ -27,12 +27,17 @@ def passes_of_stacks(units: UnitGraph, unit: Unit) -> int:
     if border not in (None, CARRY) or len(unit.outputs) != 1:
         return 0
     (value,) = unit.outputs
-    readers = (units.units[r] for r in units.readers.get(value, ()))
-    others = [r for r in readers if r.loop not in (None, unit.loop)]
-    equations = [k for r in others for k in r.equations if value in program.equations[k].reads]
-    if not others:
+    readers = (units.units[reader] for reader in units.readers.get(value, ()))
+    readers_in_loops = [reader for reader in readers if reader.loop not in (None, unit.loop)]
+    equations = [
+        index
+        for reader in readers_in_loops
+        for index in reader.equations
+        if value in program.equations[index].reads
+    ]
+    if not readers_in_loops:
         return 0
-    is_multiplied = any(multiplies(units.graph, k) for k in equations)
+    is_multiplied = any(multiplies(units.graph, index) for index in equations)
     return _PASSES_OF_MATMULS if is_multiplied else _PASSES
 
 

@@ -19,8 +19,8 @@ _WIDTH = 256
 def _kept_on(x: jax.Array, w: jax.Array, space: Any) -> jax.Array:
     """Reads a value again behind two matmuls, in which it lies in another memory."""
     y = jnp.tanh(x @ w)
-    kept, z = lax.optimization_barrier((jax.device_put(y, space), jnp.tanh(y @ w) @ w))
-    return jax.device_put(kept, jax.memory.Space.Device) + z
+    kept, result = lax.optimization_barrier((jax.device_put(y, space), jnp.tanh(y @ w) @ w))
+    return jax.device_put(kept, jax.memory.Space.Device) + result
 
 
 _MATRICES = (array(_WIDTH, _WIDTH),) * 2

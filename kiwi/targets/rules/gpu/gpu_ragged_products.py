@@ -42,7 +42,7 @@ class Repeated:
     @property
     def factors(self) -> frozenset[int]:
         """Those of all dimensions."""
-        return frozenset(factor for own in self.dims for factor in own)
+        return frozenset(factor for dimension in self.dims for factor in dimension)
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
         """Of one device's part, where factors are cut into so many pieces."""
@@ -81,12 +81,18 @@ def _repeated(graph: KernelGraph, unit: Unit) -> Iterator[Repeated]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     lent = lent_bytes(graph.hardware)
-    found = {unit.index: tuple(_repeated(graph, unit)) for unit in graph.units.units}
-    held = {k: RepeatedOperands(lent_bytes=lent, operands=o) for k, o in found.items() if o}
+    repeated_by_unit = {unit.index: tuple(_repeated(graph, unit)) for unit in graph.units.units}
+    held = {
+        index: RepeatedOperands(lent_bytes=lent, operands=operands)
+        for index, operands in repeated_by_unit.items()
+        if operands
+    }
     # Another kernel writes them; the matmul reads them.
     moved = {
-        k: tuple(MovedBeside(o.place, 2 * o.bytes, o.factors) for o in own)
-        for k, own in found.items()
+        index: tuple(
+            MovedBeside(operand.place, 2 * operand.bytes, operand.factors) for operand in repeated
+        )
+        for index, repeated in repeated_by_unit.items()
     }
     return graph.stating("workspace", held).adding("moved_beside", moved)
 

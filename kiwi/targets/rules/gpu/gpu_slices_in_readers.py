@@ -22,8 +22,8 @@ def is_in_readers(units: UnitGraph, unit: Unit) -> bool:
         return False
     graph, (value,) = units.graph, unit.outputs
     return not any(
-        _is_of_library(graph, r) or graph.equations[r].is_region
-        for r in graph.program.readers[value]
+        _is_of_library(graph, reader) or graph.equations[reader].is_region
+        for reader in graph.program.readers[value]
     )
 
 

@@ -31,7 +31,8 @@ def is_small_in_loop(chains: Chains, index: int) -> bool:
         return False
     readers = chains.readers(index)
     return all(
-        program.equations[r].loop == equation.loop and is_map(chains.graph, r) for r in readers
+        program.equations[reader].loop == equation.loop and is_map(chains.graph, reader)
+        for reader in readers
     )
 
 

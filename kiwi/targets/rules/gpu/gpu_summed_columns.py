@@ -19,8 +19,10 @@ _ROWS, _WIDTH = 65_536, 512
 def _has_summed_columns(graph: HloGraph, value: int) -> bool:
     """Whether something reads a value and reduces it, and not along its last dimension."""
     last = len(graph.program.values[value].shape) - 1
-    readers = (graph.program.equations[k] for k in graph.program.readers[value])
-    reduced = (e.jaxpr_eqn.params["axes"] for e in readers if e.name in REDUCTIONS)
+    readers = (graph.program.equations[index] for index in graph.program.readers[value])
+    reduced = (
+        equation.jaxpr_eqn.params["axes"] for equation in readers if equation.name in REDUCTIONS
+    )
     return any(last not in axes for axes in reduced)
 
 

@@ -42,7 +42,7 @@ class LyingOperand:
 
     def is_transposed(self, shards: Mapping[int, int]) -> bool:
         """Whether none of the orders is readable, where factors are cut into so many pieces."""
-        lying = ([self.matrix.dims[d] for d in order] for order in self.orders)
+        lying = ([self.matrix.dims[dimension] for dimension in order] for order in self.orders)
         return not any(self.matrix.is_readable(dims, shards) for dims in lying)
 
 
@@ -64,8 +64,8 @@ def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
     unit = None if producer is None else units.units[producer]
     if unit is None or graph.program.equations[unit.root].is_border:
         return (as_it_is,)
-    equations = (graph.program.equations[k] for k in unit.equations)
-    products = [e for e in equations if e.name == MATMUL]
+    equations = (graph.program.equations[index] for index in unit.equations)
+    products = [equation for equation in equations if equation.name == MATMUL]
     if not products:
         return () if is_map(graph, unit.root) else (as_it_is,)
     if maps_behind(units, unit):
@@ -93,7 +93,7 @@ class GatheredOperand:
 def gathered_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, GatheredOperand], ...]:
     """By number of the read; none of two dimensions, which are read in either order."""
     operands = matrices(units, unit, (MATMUL,))
-    by_read = {m.read: GatheredOperand(m) for m in operands if len(m.dims) > 2}
+    by_read = {matrix.read: GatheredOperand(matrix) for matrix in operands if len(matrix.dims) > 2}
     return tuple(by_read.items())
 
 
@@ -103,7 +103,7 @@ def _is_copy_transposed(
 ) -> bool:
     """Whether the copy of an operand in the layout `wanted` is transposed."""
     kept = {axis for axes in wanted.dims for axis in axes}
-    gathered = [d for d, axes in enumerate(stored.dims) if set(axes) - kept]
+    gathered = [dimension for dimension, axes in enumerate(stored.dims) if set(axes) - kept]
     if not gathered:
         return False
     # Of several dimensions the first is gathered last.
@@ -114,13 +114,13 @@ def _is_copy_transposed(
 
 def _shards(matrix: Matrix, mesh_shape: tuple[int, ...], layout: TensorSharding) -> dict[int, int]:
     """Into how many pieces a layout cuts each factor: the major ones of a dimension first."""
-    found = {}
+    shards = {}
     for factors, axes in zip(matrix.dims, layout.dims, strict=True):
-        left = functools.reduce(lambda n, axis: n * mesh_shape[axis], axes, 1)
+        pieces_left = functools.reduce(lambda pieces, axis: pieces * mesh_shape[axis], axes, 1)
         for factor in factors:
-            found[factor] = min(left, matrix.sizes[factor])
-            left //= found[factor]
-    return found
+            shards[factor] = min(pieces_left, matrix.sizes[factor])
+            pieces_left //= shards[factor]
+    return shards
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:

@@ -18,8 +18,10 @@ from kiwi.xla.read.inspected import InspectedModule
 def sums_interleaved(chains: Chains, index: int) -> bool:
     """Whether an equation adds nothing but tensors with elements put between others."""
     program = chains.graph.program
-    producers = [program.values[v].producer for v in program.equations[index].reads]
-    return all(k is not None and interleaves(program.equations[k]) for k in producers)
+    producers = [program.values[value].producer for value in program.equations[index].reads]
+    return all(
+        producer is not None and interleaves(program.equations[producer]) for producer in producers
+    )
 
 
 _ROWS, _WIDTH = 1024, 1024

@@ -38,26 +38,30 @@ tiles."""
 def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
     """By unit, those that reduce rows for the maps that read them again. A reader in another phase
     computes it again in a kernel of its own."""
-    found: dict[int, RowReduction] = {}
+    reductions: dict[int, RowReduction] = {}
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
             continue
-        readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
-        near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
-        if not (near and all(_reads_again(units, r, unit, rows, found) for r in near)):
+        readers = [units.units[reader] for reader in units.readers.get(unit.outputs[0], ())]
+        near = [
+            reader for reader in readers if (reader.phase, reader.loop) == (unit.phase, unit.loop)
+        ]
+        if not (
+            near and all(_reads_again(units, reader, unit, rows, reductions) for reader in near)
+        ):
             continue
         dims = dict(unit.rule.operator_operands[-1])[rows.index]
         read, last = _rows_read_again(units, near[0], unit, rows)[0], near[0].index
-        if last in found and not found[last].is_summed_once:
-            last = found[last].reader
+        if last in reductions and not reductions[last].is_summed_once:
+            last = reductions[last].reader
         costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
         is_summed_once = bool(costly) and len(near) < len(readers)
         reduction = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
         if any(_is_shared(units, k, rows) for k in unit.equations):
             reduction = _masked(reduction, units.graph.program.values[read], _size(rows))
-        found[unit.index] = reduction
-    return found
+        reductions[unit.index] = reduction
+    return reductions
 
 
 def _masked(reduction: RowReduction, rows: Value, elements: int) -> RowReduction:
@@ -105,9 +109,9 @@ def _is_shared(units: UnitGraph, index: int, rows: Value) -> bool:
     equation = program.equations[index]
     if equation.name != "broadcast_in_dim" or not equation.reads:
         return False
-    given, result = (program.values[v] for v in (equation.reads[0], equation.outputs[0]))
-    is_of_rows = result.shape == rows.shape and given.shape[-1:] == rows.shape[-1:]
-    return is_of_rows and rows.shape[-1] < _size(given) < _size(rows)
+    operand, result = (program.values[value] for value in (equation.reads[0], equation.outputs[0]))
+    is_of_rows = result.shape == rows.shape and operand.shape[-1:] == rows.shape[-1:]
+    return is_of_rows and rows.shape[-1] < _size(operand) < _size(rows)
 
 
 def _reads_again(
@@ -120,7 +124,7 @@ def _reads_again(
     if _rows(units, reader) is not None:
         return reader.index in found
     is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
-    return is_of_maps and any(_size(values[o]) == _size(rows) for o in reader.outputs)
+    return is_of_maps and any(_size(values[output]) == _size(rows) for output in reader.outputs)
 
 
 def _rows_read_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) -> list[int]:

@@ -25,14 +25,14 @@ def is_stored_softmax(chains: Chains, index: int) -> bool:
     if "exponential" not in graph.opcodes[index]:
         return False
     value = values[graph.program.equations[index].outputs[0]]
-    scores = [values[v] for v in chains.reads(index) if values[v].shape == value.shape]
+    scores = [values[read] for read in chains.reads(index) if values[read].shape == value.shape]
     if len(scores) != 1 or scores[0].size_bytes >= value.size_bytes:
         return False
-    if not any("reduce" in graph.opcodes[r] for r in graph.program.readers[value.index]):
+    if not any("reduce" in graph.opcodes[reader] for reader in graph.program.readers[value.index]):
         return False
     members = (k for k in chains.members(index) if _is_as_wide(chains, k, value))
-    wide = {graph.program.equations[k].name for k in members}
-    return wide - _OF_SOFTMAX != set() and is_of_matrices(graph, scores[0].producer)
+    wide_names = {graph.program.equations[k].name for k in members}
+    return wide_names - _OF_SOFTMAX != set() and is_of_matrices(graph, scores[0].producer)
 
 
 def _is_as_wide(chains: Chains, index: int, like: Value) -> bool:

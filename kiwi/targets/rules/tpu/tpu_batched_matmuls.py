@@ -45,29 +45,33 @@ def _matrices(equation: Equation) -> _Matrices | None:
     operands, minors, rank = [], [], len(batch[0])
     for side, variable in enumerate(equation.jaxpr_eqn.invars):
         shape, taken = variable.aval.shape, {*contracted[side], *batch[side]}
-        own = [d for d in range(len(shape)) if d not in taken]
-        if not batch[side] or not own or not contracted[side]:
+        kept = [dimension for dimension in range(len(shape)) if dimension not in taken]
+        if not batch[side] or not kept or not contracted[side]:
             return None
         value = equation.inputs[side]
-        minor = _last(own, shape)
+        minor = _last(kept, shape)
         tile = minor, _last(contracted[side], shape)
         operands.append((value if isinstance(value, int) else None, tile))
-        minors.append(rank + own.index(minor))
-        rank += len(own)
+        minors.append(rank + kept.index(minor))
+        rank += len(kept)
     return _Matrices(tuple(operands), (minors[0], minors[1]))
 
 
 def _last(dims: Sequence[int], shape: Sequence[int]) -> int:
     """The last dimension that XLA keeps: matrices have none of size one."""
-    return next((d for d in reversed(dims) if shape[d] > 1), dims[-1])
+    return next((dimension for dimension in reversed(dims) if shape[dimension] > 1), dims[-1])
 
 
 def tiles_of_matmuls(graph: HloGraph) -> dict[int, MinorDimensions]:
     """By value, the dimensions of its tiles, for results of batched matmuls and the maps behind
     them."""
     equations = graph.program.equations
-    found = {e.outputs[0]: m.result for e in equations if (m := _matrices(e)) is not None}
-    return through_maps(graph, found)
+    tiles = {
+        equation.outputs[0]: matrices.result
+        for equation in equations
+        if (matrices := _matrices(equation)) is not None
+    }
+    return through_maps(graph, tiles)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class _Copied:
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
         """Of one device's part; 0 without a copy."""
-        cuts = (prod(shards.get(f, 1) for f in factors) for factors in self.dims)
+        cuts = (prod(shards.get(factor, 1) for factor in factors) for factors in self.dims)
         sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
         elements = tiled_elements(sizes, self.minor)
         return self.itemsize * elements if elements > tiled_elements(sizes) else 0
@@ -103,7 +107,7 @@ class CopiedMatrices(Workspace):
 
 def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]) -> CopiedMatrices:
     program = graph.units.graph.program
-    found: dict[int, _Copied] = {}
+    copied: dict[int, _Copied] = {}
     for position, index in enumerate(unit.equations):
         matrices = _matrices(program.equations[index])
         operands = () if matrices is None else matrices.operands
@@ -114,18 +118,20 @@ def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]
                 continue
             info = program.values[value]
             itemsize = min(_MULTIPLIED_BYTES, info.itemsize)
-            found[read] = _Copied(info.shape, itemsize, dims, minor)
-    return CopiedMatrices(operands=tuple(found.values()))
+            copied[read] = _Copied(info.shape, itemsize, dims, minor)
+    return CopiedMatrices(operands=tuple(copied.values()))
 
 
 def _dims_of(
     unit: Unit, position: int, operands: Sequence[tuple[int | None, MinorDimensions]]
 ) -> Iterator[tuple[int, Dims | None]]:
     """For each operand of a unit's matmul its value and factors; None for those without."""
-    inside = {value: dims for own in unit.rule.operator_results for value, dims in own}
-    known = {**dict(unit.rule.reads), **inside}
+    dims_of_results = {
+        value: dims for results in unit.rule.operator_results for value, dims in results
+    }
+    dims_of = {**dict(unit.rule.reads), **dims_of_results}
     for value, _ in operands:
-        yield (-1 if value is None else value), (None if value is None else known.get(value))
+        yield (-1 if value is None else value), (None if value is None else dims_of.get(value))
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:

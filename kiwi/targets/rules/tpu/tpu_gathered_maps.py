@@ -35,7 +35,7 @@ class GatheredTensor:
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
         """Of one device's part, where factors are cut into so many pieces."""
-        cuts = (prod(shards.get(f, 1) for f in factors) for factors in self.dims)
+        cuts = (prod(shards.get(factor, 1) for factor in factors) for factors in self.dims)
         sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
         return self.itemsize * tiled_elements(sizes, self.minor)
 
@@ -55,12 +55,17 @@ class GatheredMaps(Workspace):
 
 def gathered_maps(graph: KernelGraph, unit: Unit) -> GatheredMaps:
     """Those of a unit."""
-    dims_of = {value: dims for own in unit.rule.operator_results for value, dims in own}
+    dims_of = {value: dims for results in unit.rule.operator_results for value, dims in results}
     values, minor = graph.units.graph.program.values, graph.storage.minor
     gathered = dict.fromkeys(_gathered(graph.units, unit))
     tensors = (
-        GatheredTensor(values[v].shape, values[v].itemsize, dims_of[v], minor.get(v))
-        for v in gathered
+        GatheredTensor(
+            values[gathered_value].shape,
+            values[gathered_value].itemsize,
+            dims_of[gathered_value],
+            minor.get(gathered_value),
+        )
+        for gathered_value in gathered
     )
     return GatheredMaps(tuple(tensors))
 

@@ -31,9 +31,13 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
     """By value, the two dimensions that are minor; only for what is connected to a convolution."""
     program = graph.program
     pairs = (pair for equation in program.equations for pair in _of_convolution(equation))
-    kernels = {e.inputs[1] for e in program.equations if e.name == CONVOLUTION}
-    given = kernels.intersection(program.arguments)  # They stay as they are.
-    minor_of = {value: minor for value, minor in pairs if value not in given}
+    kernels = {
+        convolution.inputs[1]
+        for convolution in program.equations
+        if convolution.name == CONVOLUTION
+    }
+    kernel_arguments = kernels.intersection(program.arguments)  # They stay as they are.
+    minor_of = {value: minor for value, minor in pairs if value not in kernel_arguments}
     pending = list(minor_of)
     for value in pending:
         producer, rank = program.values[value].producer, len(program.values[value].shape)
@@ -42,17 +46,19 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
             if not (is_map(graph, index) or graph.opcodes[index] & _POOLS):
                 continue
             equation = program.equations[index]
-            for other in (*equation.reads, *equation.outputs):
-                if other not in minor_of and _is_alike(graph, index, value, other, rank):
-                    minor_of[other] = minor_of[value]
-                    pending.append(other)
+            for neighbour in (*equation.reads, *equation.outputs):
+                if neighbour not in minor_of and _is_alike(graph, index, value, neighbour, rank):
+                    minor_of[neighbour] = minor_of[value]
+                    pending.append(neighbour)
     return minor_of
 
 
 def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) -> bool:
     """Whether an equation keeps the order of dimensions from one value to another."""
-    shape, wanted = graph.program.values[other].shape, graph.program.values[value].shape
-    return shape == wanted or (bool(graph.opcodes[index] & _POOLS) and len(shape) == rank)
+    other_shape, value_shape = graph.program.values[other].shape, graph.program.values[value].shape
+    return other_shape == value_shape or (
+        bool(graph.opcodes[index] & _POOLS) and len(other_shape) == rank
+    )
 
 
 def _of_convolution(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
@@ -73,7 +79,7 @@ def _copied_itemsizes(graph: HloGraph, minor_of: Mapping[int, MinorDimensions]) 
         value: min(_BFLOAT16_BYTES, program.values[value].itemsize)
         for value in minor_of
         if program.values[value].producer is None
-        and any(program.equations[r].name == CONVOLUTION for r in program.readers[value])
+        and any(program.equations[reader].name == CONVOLUTION for reader in program.readers[value])
     }
 
 

@@ -79,19 +79,20 @@ class NarrowOperands:
         between.
         """
         units, producer = self._units, self._units.producer[value]
-        reads, yields = units.units[reader], units.units[producer]
+        reading, yielding = units.units[reader], units.units[producer]
         shared = self._shared.get(reader)
         if shared is None or value not in shared.values:
             return False
-        if _REDUCE not in units.graph.opcodes[reads.root]:
+        if _REDUCE not in units.graph.opcodes[reading.root]:
             return False
-        if units.border(yields) is not None or reads.loop != yields.loop:
+        if units.border(yielding) is not None or reading.loop != yielding.loop:
             return False
-        if interleaves(units.graph.program.equations[yields.root]):
+        if interleaves(units.graph.program.equations[yielding.root]):
             return False
-        before = units.units[producer - 1] if producer else None
-        return before is None or not (
-            is_of_library(units.graph, before) and set(before.outputs) & set(yields.reads)
+        unit_before = units.units[producer - 1] if producer else None
+        return unit_before is None or not (
+            is_of_library(units.graph, unit_before)
+            and set(unit_before.outputs) & set(yielding.reads)
         )
 
 
@@ -99,8 +100,8 @@ def _multiplies_bfloat16(equation: Equation) -> bool:
     if equation.name not in (MATMUL, CONVOLUTION):
         return False
     precision = equation.jaxpr_eqn.params.get("precision")
-    given = precision if isinstance(precision, tuple) else (precision,)
-    return _PRECISE.isdisjoint(getattr(part, "name", str(part)) for part in given)
+    precisions = precision if isinstance(precision, tuple) else (precision,)
+    return _PRECISE.isdisjoint(getattr(part, "name", str(part)) for part in precisions)
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:

@@ -41,8 +41,12 @@ def _of_gather(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
     params = equation.jaxpr_eqn.params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     table = equation.jaxpr_eqn.invars[0].aval.shape
-    rows = [d for d in range(len(table)) if d not in numbers.collapsed_slice_dims]
-    is_of_rows = rows and all(sizes[d] == table[d] for d in rows)
+    rows = [
+        dimension
+        for dimension in range(len(table))
+        if dimension not in numbers.collapsed_slice_dims
+    ]
+    is_of_rows = rows and all(sizes[dimension] == table[dimension] for dimension in rows)
     if not is_of_rows or numbers.operand_batching_dims:
         return
     if isinstance(equation.inputs[0], int):
@@ -53,9 +57,15 @@ def _of_gather(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
 def _of_scatter(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
     table, _, added = (variable.aval.shape for variable in equation.jaxpr_eqn.invars)
-    rows = [d for d in range(len(table)) if d not in numbers.inserted_window_dims]
+    rows = [
+        dimension
+        for dimension in range(len(table))
+        if dimension not in numbers.inserted_window_dims
+    ]
     windows = numbers.update_window_dims
-    is_of_rows = rows and [added[d] for d in windows] == [table[d] for d in rows]
+    is_of_rows = rows and [added[dimension] for dimension in windows] == [
+        table[dimension] for dimension in rows
+    ]
     if not is_of_rows or numbers.operand_batching_dims:
         return
     if isinstance(equation.inputs[2], int):
@@ -65,11 +75,11 @@ def _of_scatter(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     hlo, storage = graph.units.graph, graph.storage
-    values, own = hlo.program.values, rows_of(hlo)
-    copied = {v: values[v].itemsize for v in own if values[v].producer is None}
+    values, minor_of = hlo.program.values, rows_of(hlo)
+    copied = {value: values[value].itemsize for value in minor_of if values[value].producer is None}
     storage = replace(
         storage,
-        minor={**through_maps(hlo, own), **storage.minor},
+        minor={**through_maps(hlo, minor_of), **storage.minor},
         copied_itemsize={**copied, **storage.copied_itemsize},
     )
     return replace(graph, storage=storage)

@@ -24,7 +24,7 @@ def scatters_sums(mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -
     interconnect = mesh.hardware.interconnect
     cores = 1 + (interconnect is not None and interconnect.generation in _TWO_CORES)
     dims, count = set(scattered.values()), prod(mesh.shape[axis] for axis in scattered)
-    pieces = (cuts_tiles(part.shape, d, count, part.itemsize, cores) for d in dims)
+    pieces = (cuts_tiles(part.shape, dimension, count, part.itemsize, cores) for dimension in dims)
     if count == 2 or not all(pieces):
         return False
     extents = () if mesh.topology is None else mesh.topology.extents

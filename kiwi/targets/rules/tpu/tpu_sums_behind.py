@@ -17,11 +17,13 @@ def sums_behind(units: UnitGraph, unit: Unit) -> int | None:
     """The next operator of the backward pass, if it does not read the gradient."""
     if unit.phase is not Phase.BACKWARD or not is_of_library(units.graph, unit):
         return None
-    following = (u for u in units.units[unit.index + 1 :] if u.phase is not Phase.UPDATE)
-    other = next(following, None)
-    if other is None or other.loop != unit.loop:
+    following = (
+        later for later in units.units[unit.index + 1 :] if later.phase is not Phase.UPDATE
+    )
+    next_unit = next(following, None)
+    if next_unit is None or next_unit.loop != unit.loop:
         return None
-    return other.index if set(unit.outputs).isdisjoint(other.reads) else None
+    return next_unit.index if set(unit.outputs).isdisjoint(next_unit.reads) else None
 
 
 def _behind(units: UnitGraph) -> dict[int, int]:

@@ -30,7 +30,7 @@ def moved_beside_strides(units: UnitGraph, unit: Unit) -> tuple[MovedBeside, ...
     """The strided equations that take what a unit reads, or yield its result: what goes through
     memory between each of them and the rest of the unit."""
     program = units.graph.program
-    equations = [program.equations[k] for k in unit.equations]
+    equations = [program.equations[index] for index in unit.equations]
     read = {value for value, _ in unit.rule.reads}
     moved = []
     for place, equation in enumerate(equations):
