@@ -1,7 +1,8 @@
-"""Tiles of values that maps compute from values with known tiles.
+"""Propagation of tiles from values through the maps that read them.
 
-Layout assignment gives the result of a map the order of dimensions of its operand, unless something
-else decides it. The step's results lie as its arguments do.
+Layout assignment gives the result of a map the same minor dimensions as its operand, unless another
+constraint decides the layout. Results of the step keep the default layout of its arguments, so
+propagation leaves them out.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from kiwi.kernels.storage import MinorDimensions
 def through_maps(
     graph: HloGraph, minor_of: Mapping[int, MinorDimensions]
 ) -> dict[int, MinorDimensions]:
-    """By value, its minor dimensions: those given, and those of all maps behind them."""
+    """Returns the minor dimensions of the values of `minor_of` and of all values that maps of the
+    same shape compute from them. Results of the step are left out."""
     program = graph.program
     values, results = program.values, program.result_values
     minor_dimensions = {value: minor for value, minor in minor_of.items() if value not in results}
