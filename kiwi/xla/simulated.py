@@ -1,12 +1,16 @@
-"""The time of a compiled program: its schedule, run with the prices of a mesh.
+"""The time of a compiled program, simulated from its schedule and the prices of a mesh.
 
 The device runs the schedule in order. A kernel is priced like a unit of a plan
-(`kiwi.problem.costs`): its launch, and the larger of computing and moving bytes. Communication
-begins where it is started, as soon as the links of its axes are free, and goes on while the device
-computes. Where it is awaited, the device waits for the rest. Hidden communication costs a share of
-its time, `Hardware.interference`. On devices that cannot do both at once, starts wait. Copies to
-the host and back each have a link of their own, shared equally by the copies under way: a small
-copy need not wait for large ones.
+(`kiwi.problem.costs`): the launch, plus the larger of the time to compute and the time to move its
+bytes.
+
+A transfer begins at its start instruction, as soon as the links of its axes are free, and continues
+while the device computes. At its done instruction the device waits for the rest of the transfer.
+Hidden communication still costs a share of its time, `Hardware.interference`. If that is None, the
+device cannot compute and communicate at once, and waits for each transfer at its start.
+
+Copies to the host and copies from the host each have a separate link. The copies under way share
+their link equally, so that a small copy does not wait for large ones.
 """
 
 from collections import defaultdict
@@ -20,8 +24,13 @@ from kiwi.xla.read.work import Work
 
 @dataclass(frozen=True)
 class AxisSeconds:
-    """Communication along the same mesh axes (names; None if it follows no axes, empty for copies
-    between host and device): its time, and the part that the device waits for."""
+    """The time of all communication along the same mesh axes in one step.
+
+    - `axes`: the names of the axes; None for groups of devices that follow no axes, empty for
+      copies between host and device.
+    - `seconds`: the time of the transfers.
+    - `exposed_seconds`: the time that they delay the device, by waiting or by interference.
+    """
 
     axes: tuple[str, ...] | None
     seconds: float
@@ -30,7 +39,11 @@ class AxisSeconds:
 
 @dataclass(frozen=True)
 class UnitSeconds:
-    """The time of one unit's kernels in a step, and of its transfers if nothing hides them."""
+    """The seconds that one unit takes in a step.
+
+    - `compute`: the time of its kernels.
+    - `communication`: the time of its transfers if none of it is hidden.
+    """
 
     compute: float = 0.0
     communication: float = 0.0
@@ -38,13 +51,14 @@ class UnitSeconds:
 
 @dataclass(frozen=True)
 class SimulatedTime:
-    """One step of a compiled program.
+    """The simulated time of one step of a compiled program.
 
-    - `compute_seconds`: of all kernels.
-    - `communication`: by axes, largest first.
-    - `step_seconds`: kernels, waiting, and the cost of hidden communication.
-    - `unpriced_kernels`: calls of library kernels of unknown work, which count by their bytes.
-    - `by_unit`: see `seconds_by_unit`; empty in files.
+    - `step_seconds`: the whole step: kernels, waiting, and the cost of hidden communication.
+    - `compute_seconds`: the time of all kernels.
+    - `communication`: the communication by axes, largest first.
+    - `unpriced_kernels`: the number of library kernels of unknown work. They are priced by their
+      bytes alone.
+    - `by_unit`: the result of `seconds_by_unit`. It is not written to files.
     """
 
     step_seconds: float
@@ -55,7 +69,7 @@ class SimulatedTime:
 
     @property
     def exposed_seconds(self) -> float:
-        """The time that the device waits for communication."""
+        """The time that communication delays the device."""
         return sum(row.exposed_seconds for row in self.communication)
 
 
@@ -65,11 +79,11 @@ def simulated(
     kernel_seconds: Mapping[int, float] | None = None,
     unit_runs: Mapping[int, float] | None = None,
 ) -> SimulatedTime:
-    """Runs a schedule.
+    """Returns the simulated time of a schedule on a mesh.
 
     - `kernel_seconds`: by unit, the time of one run of each of its library kernels.
-    - `unit_runs`: by unit, how often it is planned to run in a step. A loop of unknown trips runs
-      as often as the units in its body.
+    - `unit_runs`: by unit, the planned number of runs in a step. A loop with an unknown trip count
+      runs as often as the units in its body.
     """
     clock = _Clock(schedule, mesh, kernel_seconds or {}, unit_runs or {})
     clock.run(len(schedule.computations) - 1, 1.0)
@@ -92,8 +106,10 @@ def seconds_by_unit(
     kernel_seconds: Mapping[int, float] | None = None,
     unit_runs: Mapping[int, float] | None = None,
 ) -> Mapping[int, UnitSeconds]:
-    """The time that a schedule spends on each unit, -1 for unknown units; arguments as of
-    `simulated`. A fused kernel counts for the unit in its metadata."""
+    """Returns the time that a schedule spends on each unit; parameters as of `simulated`.
+
+    A fused kernel counts for the unit in its metadata. Kernels without a known unit count for -1.
+    """
     known_seconds = kernel_seconds or {}
     by_unit: dict[int, UnitSeconds] = {}
 
@@ -119,7 +135,8 @@ def seconds_by_unit(
 def _trips(
     schedule: Schedule, step: ScheduledWork, times: float, unit_runs: Mapping[int, float]
 ) -> float:
-    """How often the bodies of a step run each time, if the step itself runs `times` times."""
+    """Returns how often the bodies of `step` run in each run of `step`, which itself runs `times`
+    times."""
     if step.is_counted:
         return step.trips
     units = (inner.unit for body in step.bodies for inner in schedule.computations[body])
@@ -128,7 +145,11 @@ def _trips(
 
 @dataclass(frozen=True)
 class _Flying:
-    """A transfer under way: when it ends, and its whole time."""
+    """A transfer under way.
+
+    - `end`: the time at which it ends. For a copy to or from the host, the end if it were alone.
+    - `seconds`: its duration without other traffic.
+    """
 
     transfer: Transfer
     end: float
@@ -136,7 +157,8 @@ class _Flying:
 
 
 class _SharedLink:
-    """A link shared equally by all copies under way. Seconds are those of a copy that is alone."""
+    """A link that all copies under way share equally. The seconds of a copy are its duration if it
+    had the link for itself."""
 
     def __init__(self) -> None:
         self._left: dict[str, float] = {}
@@ -147,7 +169,7 @@ class _SharedLink:
         self._left[key] = seconds
 
     def end(self, key: str, now: float) -> float:
-        """When a copy ends if no other one starts meanwhile."""
+        """Returns the time at which a copy ends if no other copy starts before."""
         self._advance(now)
         own_seconds = self._left.get(key, 0.0)
         return now + sum(min(left_seconds, own_seconds) for left_seconds in self._left.values())
@@ -166,8 +188,17 @@ class _SharedLink:
 
 @dataclass
 class _Clock:
-    """The device's time while it runs a schedule, and until when each axis is in use, by
-    direction."""
+    """The state of the simulation.
+
+    - `now`: the time since the start of the step.
+    - `computed`: the seconds of all kernels so far.
+    - `unpriced`: the number of library kernels of unknown work so far.
+    - `communicated`, `exposed`: by axes, the seconds of transfers, and of the delay that they
+      cause.
+
+    Private fields: when each axis becomes free, by direction (`_taken`); the transfers under way,
+    by key (`_flying`); the links to the host, by direction (`_host`).
+    """
 
     schedule: Schedule
     mesh: DeviceMesh
@@ -187,7 +218,7 @@ class _Clock:
         self._host: dict[int, _SharedLink] = defaultdict(_SharedLink)
 
     def run(self, computation: int, times: float) -> None:
-        """Runs a computation once, for so many runs in the step."""
+        """Simulates one run of a computation. Totals of seconds count this run `times` times."""
         for step in self.schedule.computations[computation]:
             for transfer in step.starts:
                 self._start(transfer, times)
@@ -256,7 +287,7 @@ class _Clock:
 
 
 def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
-    """The time of a transfer that has its links for itself."""
+    """Returns the duration of a transfer without other traffic on its links."""
     if transfer.kind == HOST:
         return transfer.bytes / mesh.hardware.host_bandwidth_bytes_per_second
     names = mesh.axis_names
@@ -265,13 +296,18 @@ def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
 
 
 def _taken_share(transfer: Transfer) -> float:
-    """The share of the links in use. A permutation goes one way, and so does a copy, on a link of
-    its own."""
+    """Returns the share of the links that a transfer uses: half for a permutation in one direction
+    along mesh axes, else 1. A copy to or from the host has a link for each direction."""
     return 0.5 if transfer.direction and transfer.axes else 1.0
 
 
 def work_seconds(work: Work, hardware: Hardware) -> float:
-    """One run of a kernel on a device: its launch, and a roofline of its work."""
+    """Returns the seconds of one run of a kernel on a device: its launch, plus the roofline of its
+    work.
+
+    Matmuls and functions overlap on hardware with separate function units; elsewhere their times
+    add up.
+    """
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
     computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
     mapping = _rated(
