@@ -105,8 +105,8 @@ class Work:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the instruction has no kernel worth counting: it computes nothing, or a few
-        scalars, which XLA:TPU computes on its scalar unit and XLA:GPU inside other kernels."""
+        """Whether the instruction does not count as a kernel: it computes nothing, or a few
+        scalars, which XLA:TPU computes one by one and XLA:GPU together with others."""
         is_small = self.moved_bytes <= _SCALARS_BYTES and self.elements <= _SCALARS
         return not self.kernels and is_small
 
@@ -458,9 +458,9 @@ def valid_positions(
     """Returns the number of pairs of an output position and a window position at which a
     convolution reads an element of the input, along one spatial dimension.
 
-    Output position `o` and window position `w` read an element if `o * stride - pad + w *
-    rhs_dilate` is a multiple of `lhs_dilate` inside the dilated input. For each `o`, the window
-    positions that do are one residue class inside an interval.
+    Output position `o` and window position `w` read an element if
+    `o * stride - pad + w * rhs_dilate` is a multiple of `lhs_dilate` inside the dilated input. For
+    each `o`, the window positions that do are one residue class inside an interval.
 
     - `lhs`, `out`: the sizes of the input and of the output.
     - `window`, `stride`, `pad`: the size of the window, its stride, and the padding in front of the
