@@ -1,4 +1,4 @@
-"""A resharded copy may begin beside the matmul in front of its reader, to overlap with it."""
+"""A resharding may begin before the matmul that precedes its reader, so that the two overlap."""
 
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -11,7 +11,7 @@ _ROWS, _WIDTH = 16_384, 2048
 
 
 def _layers(way: int | None) -> Example:
-    """The second weight is gathered."""
+    """Returns two layers whose second weight is gathered; `way` as in `Example`."""
     return Example(
         lambda x, w, v: jnp.tanh(x @ w) @ v,
         (array(_ROWS, _WIDTH), array(_WIDTH, _WIDTH), array(_WIDTH, _WIDTH)),
@@ -23,12 +23,13 @@ def _layers(way: int | None) -> Example:
 
 
 def _is_named(kernel: Kernel, end: str, call: str) -> bool:
-    """Whether a kernel starts a gather or awaits it, on GPUs by its name, on TPUs by its call."""
+    """Returns whether a kernel is one end of a gather: on GPUs by its name, which contains `end`,
+    on TPUs by its custom call `call`."""
     return kernel.name.startswith(f"all-gather-{end}") or kernel.computes(call)
 
 
 def _begins_ahead(module: InspectedModule) -> bool:
-    """Whether the first matmul lies between the start of the gather and its end."""
+    """Returns whether the first matmul stands between the start and the done of the gather."""
     starts = [k for k in module.kernels if _is_named(k, "start", "AsyncCollectiveStart")]
     ends = [k for k in module.kernels if _is_named(k, "done", "AsyncCollectiveDone")]
     matmuls = [k for k in module.kernels if k.computes("tanh") or k.computes("__cublas$lt$matmul")]

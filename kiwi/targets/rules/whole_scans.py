@@ -1,7 +1,7 @@
-"""A scan that a plan leaves whole may hold its stacked results from the start of the step.
+"""A scan that a plan does not open may hold its stacked results from the start of the step.
 
-The scan writes the results behind its carry slice by slice over zeros, whose place they take. The
-zeros depend on nothing: XLA's scheduler may make them first, and no barrier reaches them.
+The scan writes its stacked results slice by slice into a buffer of zeros. The zeros depend on
+nothing, so that XLA's scheduler may write them first. The barriers of a plan do not reach them.
 """
 
 from itertools import compress

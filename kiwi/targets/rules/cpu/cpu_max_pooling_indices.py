@@ -1,8 +1,8 @@
 """XLA:CPU holds the indices of all elements for the gradient of max pooling.
 
-The window reduction that finds the selected elements reads an index per dimension and element. The
-indices depend on nothing, so that the scheduler makes them first: they are there from the start of
-the step. XLA:GPU computes them as it reduces.
+The window reduction that finds the selected elements reads one index per dimension and element. The
+indices depend on nothing, so that the scheduler writes them at the start of the step. XLA:GPU
+computes them inside the reduction.
 """
 
 from kiwi.hlo.units import UnitGraph

@@ -1,4 +1,5 @@
-"""XLA:CPU computes the operand of a window apart, and may write it over what it maps."""
+"""XLA:CPU computes the operand of a window in a separate kernel, which may write over its own
+operand."""
 
 import jax
 import jax.numpy as jnp

@@ -1,8 +1,8 @@
-"""XLA:GPU lends cuBLAS a buffer while it multiplies.
+"""XLA:GPU lends cuBLAS a workspace during each matmul.
 
-The buffer has 4 MiB, whatever is multiplied. Before jax 0.12 it has 32 MiB from compute capability
-9.0 on. Nothing is lent where XLA generates the code itself: for integers, vectors, outer products,
-and matrices of a hundred elements.
+The workspace has 4 MiB, whatever the sizes of the matmul. Before jax 0.12 it has 32 MiB on GPUs of
+compute capability 9.0 and later. XLA generates the code of some matmuls itself, and lends no
+workspace for them: matmuls of integers, of vectors, outer products, and small matmuls.
 """
 
 import functools
@@ -24,18 +24,22 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.gpu.target_config import target_config
 
 _HOPPER = 9
+"""The major compute capability of Hopper."""
+
 _BYTES, _FORMER_BYTES_FROM_HOPPER = 4 * 2**20, 32 * 2**20
 _SAME_FOR_ALL_SINCE = (0, 12)
-"""The version of jax; 0.11 was not asked."""
+"""The version of jax from which on all GPUs have the same workspace. Versions between 0.10 and 0.12
+are taken to behave as 0.10."""
 
 _GENERATED_ELEMENTS = 100
-"""XLA's `gemm_rewrite_size_threshold`: of both operands."""
+"""XLA's `gemm_rewrite_size_threshold`: the elements of both operands together. Larger matmuls go to
+cuBLAS."""
 
 _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 
 def multiplies_with_library(units: UnitGraph, unit: Unit) -> bool:
-    """Whether cuBLAS computes a matmul of a unit."""
+    """Returns whether cuBLAS computes a matmul of the unit."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
     return any(
         equation.name == MATMUL and _is_of_library(equation.jaxpr_eqn) for equation in equations
@@ -43,7 +47,7 @@ def multiplies_with_library(units: UnitGraph, unit: Unit) -> bool:
 
 
 def _is_of_library(eqn: Any) -> bool:
-    """Whether cuBLAS computes a `dot_general`."""
+    """Returns whether cuBLAS computes the `dot_general` `eqn`, a `JaxprEqn`."""
     summed_of, batch_of = eqn.params["dimension_numbers"]
     elements = 0
     if not summed_of[0]:
@@ -65,8 +69,10 @@ def _is_of_library(eqn: Any) -> bool:
 
 @functools.cache
 def lent_bytes(hardware: Hardware) -> int:
-    """What cuBLAS is lent for a matmul; nothing of GPUs that are not described to XLA: they have no
-    cuBLAS, for all that is known."""
+    """Returns the bytes of the workspace that cuBLAS is lent for a matmul.
+
+    The result is 0 for GPUs without a description for XLA:GPU, since these may not have cuBLAS.
+    """
     try:
         capability = _CAPABILITY.search(target_config(hardware))
     except CompilerUnavailableError:
@@ -75,6 +81,7 @@ def lent_bytes(hardware: Hardware) -> int:
 
 
 def _bytes_from_hopper() -> int:
+    """Returns the bytes of the workspace on GPUs of compute capability 9.0 and later."""
     is_same = jax.__version_info__ >= _SAME_FOR_ALL_SINCE
     return _BYTES if is_same else _FORMER_BYTES_FROM_HOPPER
 

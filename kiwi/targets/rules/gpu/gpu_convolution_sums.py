@@ -1,8 +1,8 @@
 """XLA:GPU transposes the partial sums of a convolution to reduce-scatter them.
 
-It reduce-scatters along the most major dimension only (`GpuLayoutAssignment`), and the convolution
-library writes images in the order batch, features, space, in 16 bits features last. Matmuls write
-summands in the order wanted.
+XLA:GPU reduce-scatters along the most major dimension only (`GpuLayoutAssignment`). The convolution
+library writes images in the order batch, features, space; in 16 bits it writes features last.
+Matmuls write partial sums in the order that is needed.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,11 +18,13 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _FEATURES_LAST_BYTES = 2
-"""Up to this size of an element the convolution library writes the features last."""
+"""The element size up to which the convolution library writes features last. It writes wider images
+with features behind the batch."""
 
 
 def sums_elsewhere(root: Equation, cuts: Sequence[int], scattered: Collection[int]) -> bool:
-    """Whether the sums are scattered along another dimension than the most major one."""
+    """Returns whether the partial sums of a convolution are scattered along another dimension than
+    the most major one; see `kiwi.kernels.facts.SumsElsewhere`."""
     if root.name != CONVOLUTION:
         return False
     result = root.jaxpr_eqn.outvars[0].aval
@@ -43,7 +45,8 @@ def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _scattered_to(result: P) -> Example:
-    """Images and kernel cut along the features that the convolution sums over."""
+    """Returns a convolution whose images and kernel are cut along the features that it sums over.
+    `result`: the sharding of the result."""
     features = P(None, None, None, "x"), P(None, None, "x")
     return Example(_convolved, (array(*_IMAGES), array(*_KERNEL)), (8,), features, result)
 

@@ -1,7 +1,9 @@
-"""XLA:GPU computes what a loop hands to another one first, and then copies it into its stack.
+"""XLA:GPU copies a value that a loop stacks for another loop into the stack by a separate kernel.
 
-Zeros are written, the element is read and written; matmuls read and write a copy of it. Kernels of
-TPUs write an element where it belongs.
+The value passes through memory several times. The stack is first filled with zeros. Then each
+element is read and written to the stack. If a matmul of the other loop reads the element, a kernel
+also reads the element and writes a copy for it. Kernels of TPUs write an element directly to its
+place in the stack.
 """
 
 import jax
@@ -16,11 +18,16 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _PASSES, _PASSES_OF_MATMULS = 3, 5
+"""How often a stacked value passes through memory: if only fused kernels read it, and if a matmul
+reads it."""
 
 
 def passes_of_stacks(units: UnitGraph, unit: Unit) -> int:
-    """How often what an iteration yields or starts from passes through memory to be handed to
-    another loop; 0 where it is handed to none."""
+    """Returns how often the result of a unit passes through memory on its way into the stack that
+    another loop reads; 0 if no other loop reads it.
+
+    The unit computes a value in the body of a scan, or is a carry.
+    """
     program, border = units.graph.program, units.border(unit)
     if unit.loop is None or program.loops[unit.loop].kind is not LoopKind.SCAN:
         return 0
@@ -54,7 +61,8 @@ def _final(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _gradient(w: jax.Array, x: jax.Array) -> jax.Array:
-    """The backward pass is a loop that reads the states of the forward one's iterations."""
+    """Returns the gradient of a scan. Its backward pass is a loop that reads the states of the
+    forward pass's iterations."""
     return jax.grad(lambda x: _final(w, x).sum())(x)
 
 

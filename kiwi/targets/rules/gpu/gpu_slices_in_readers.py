@@ -1,7 +1,7 @@
-"""XLA:GPU takes an iteration's element of a stacked tensor in the kernels that read it.
+"""XLA:GPU slices an iteration's element of a stack inside the kernels that read the element.
 
-A matmul or convolution of a library reads no slices: for it a kernel copies the element first. A
-product with a vector is no library call there, but multiplied and summed.
+A matmul or convolution of a library cannot slice: a separate kernel copies the element for it. A
+product with a vector is no library call in XLA:GPU: it is multiplied and reduced.
 """
 
 import jax
@@ -17,7 +17,8 @@ from kiwi.targets.witness import Example, Witness, array
 
 
 def is_in_readers(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit is a slice that no library call and no region reads."""
+    """Returns whether a unit is a slice of a stacked tensor that no library call and no region
+    reads."""
     if units.border(unit) != SLICE:
         return False
     graph, (value,) = units.graph, unit.outputs
@@ -28,7 +29,7 @@ def is_in_readers(units: UnitGraph, unit: Unit) -> bool:
 
 
 def _is_of_library(graph: HloGraph, index: int) -> bool:
-    """Whether an equation is a convolution, or a matmul of matrices."""
+    """Returns whether an equation is a convolution or a matmul of matrices."""
     equation = graph.program.equations[index]
     if equation.name != "dot_general":
         return bool(graph.opcodes[index] & LIBRARY_OPCODES)

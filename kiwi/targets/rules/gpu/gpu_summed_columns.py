@@ -1,7 +1,7 @@
-"""XLA:GPU sums up the columns of a map's result in the kernel that writes it.
+"""XLA:GPU sums the columns of a map's result in the kernel that writes the result.
 
-That kernel writes over nothing that it reads. The gradient of a bias is such a sum. Few rows are
-summed up by a kernel of their own.
+Such a kernel writes over none of its operands. The gradient of a bias is such a sum. The columns of
+a tensor with few rows are summed by a separate kernel.
 """
 
 import jax
@@ -17,7 +17,7 @@ _ROWS, _WIDTH = 65_536, 512
 
 
 def _has_summed_columns(graph: HloGraph, value: int) -> bool:
-    """Whether something reads a value and reduces it, and not along its last dimension."""
+    """Returns whether a reduction reads a value and keeps its last dimension."""
     last = len(graph.program.values[value].shape) - 1
     readers = (graph.program.equations[index] for index in graph.program.readers[value])
     reduced = (
@@ -39,7 +39,8 @@ def _apply(graph: KernelGraph) -> KernelGraph:
 def _gradients(
     h: jax.Array, w: jax.Array, g: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Those of a bias behind a GELU, and of what is in front of the matmul before it."""
+    """Returns the gradient with respect to a bias behind a GELU, and a sum over the gradient that
+    the preceding matmul passes on."""
     before = jax.vjp(jax.nn.gelu, h)[1](g @ v)[0]
     return before.sum(0), (before @ w).sum(0)
 

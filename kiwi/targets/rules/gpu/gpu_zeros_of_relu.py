@@ -1,7 +1,7 @@
-"""XLA:GPU makes the zeros of a max pooling's gradient together with those of a relu.
+"""XLA:GPU writes the zeros of a max pooling's gradient and the zeros of a relu in one kernel.
 
-A relu and its gradient read zeros of the same shape. One kernel writes both, so that there are two
-arrays of zeros for as long as either is needed.
+A relu and its gradient read zeros of the same shape as the result of the pooling's gradient. The
+kernel writes two arrays of zeros, which exist as long as either array is needed.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,8 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
-    """The units with an operator that reads zeros of the shape and dtype of a value."""
+    """Yields the indices of the units with an operator that reads zeros of the shape and dtype of
+    `like`."""
     equations = units.graph.program.equations
     for unit in units.units:
         if any(_reads_zeros(equations[k], like) for k in unit.equations):
@@ -28,7 +29,8 @@ def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
 
 
 def _reads_zeros(equation: Equation, like: Value) -> bool:
-    """Whether a literal zero is an operand, which XLA broadcasts to the shape of the result."""
+    """Returns whether an equation has a literal zero as operand that XLA broadcasts to the shape of
+    `like`."""
     if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
         return False
     literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))

@@ -1,7 +1,7 @@
 """On GPUs each reader computes an addition of interleaved tensors, such as the halves of a scan.
 
-`jax.lax.associative_scan` pads its two halves with zeros between the elements and adds them. The
-kernels that read the sum compute it, whatever their number.
+`jax.lax.associative_scan` inserts zeros between the elements of its two halves, and adds the
+halves. Each kernel that reads the sum computes it, however many kernels read it.
 """
 
 import jax
@@ -16,7 +16,7 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def sums_interleaved(chains: Chains, index: int) -> bool:
-    """Whether an equation adds nothing but tensors with elements put between others."""
+    """Returns whether all tensors that an equation reads are padded between their elements."""
     program = chains.graph.program
     producers = [program.values[value].producer for value in program.equations[index].reads]
     return all(

@@ -1,9 +1,9 @@
-"""XLA:TPU multiplies a batch of matrices whose own dimensions form the tiles.
+"""XLA:TPU multiplies a batch of matrices in tiles of each matrix, however small the matrices are.
 
-Layout assignment would make a large batch the minor dimension of small matrices, which wastes
-nothing. But the matrix unit reads and writes tiles of each matrix: the result and the maps that are
-fused with the matmul have such tiles, and operands in another order are copied. Matrices of 9 x 9
-elements in float32 take 25 times their bytes so.
+Layout assignment would make a large batch the minor dimension, which wastes no memory. But the
+matrix unit reads and writes tiles of each matrix. The result, and the maps that are fused with the
+matmul, have such tiles. Operands in another layout are copied. Small matrices take many times
+their bytes in tiles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,19 +26,25 @@ from kiwi.targets.tiles_through_maps import through_maps
 from kiwi.targets.witness import Example, Witness, array
 
 _MULTIPLIED_BYTES = 2
-"""Of an element of an operand, at most: the matrix unit multiplies bfloat16."""
+"""The most bytes of an operand's element in a copy: the matrix unit multiplies bfloat16."""
 
 
 @dataclass(frozen=True)
 class _Matrices:
-    """The operands and the result of a batched matmul, and the dimensions of their matrices."""
+    """The minor dimensions of a batched matmul's operands and result.
+
+    - `operands`: for each operand, its value (None for a literal), and the last kept and the last
+      summed dimension of its matrices.
+    - `result`: the two dimensions of the result's matrices that are tiled.
+    """
 
     operands: tuple[tuple[int | None, MinorDimensions], ...]
     result: MinorDimensions
 
 
 def _matrices(equation: Equation) -> _Matrices | None:
-    """None for what is no matmul of matrices with a batch."""
+    """Returns the minor dimensions of a batched matmul; None for other equations, and for batched
+    products with vectors."""
     if equation.name != "dot_general":
         return None
     contracted, batch = equation.jaxpr_eqn.params["dimension_numbers"]
@@ -58,13 +64,13 @@ def _matrices(equation: Equation) -> _Matrices | None:
 
 
 def _last(dims: Sequence[int], shape: Sequence[int]) -> int:
-    """The last dimension that XLA keeps: matrices have none of size one."""
+    """Returns the last dimension that XLA keeps in a matrix: XLA removes dimensions of size one."""
     return next((dimension for dimension in reversed(dims) if shape[dimension] > 1), dims[-1])
 
 
 def tiles_of_matmuls(graph: HloGraph) -> dict[int, MinorDimensions]:
-    """By value, the dimensions of its tiles, for results of batched matmuls and the maps behind
-    them."""
+    """Returns, by value, the minor dimensions of the results of batched matmuls and of the maps
+    behind them."""
     equations = graph.program.equations
     tiles = {
         equation.outputs[0]: matrices.result
@@ -76,7 +82,13 @@ def tiles_of_matmuls(graph: HloGraph) -> dict[int, MinorDimensions]:
 
 @dataclass(frozen=True)
 class _Copied:
-    """An operand that is copied if its matrices waste tiles; `dims` are its factors."""
+    """An operand that is copied if tiles of its matrices take more bytes than its stored layout.
+
+    - `shape`: the global shape of the operand.
+    - `itemsize`: the bytes of an element of the copy.
+    - `dims`: the factors of the operand's dimensions.
+    - `minor`: the dimensions of its matrices.
+    """
 
     shape: tuple[int, ...]
     itemsize: int
@@ -84,7 +96,8 @@ class _Copied:
     minor: MinorDimensions
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
-        """Of one device's part; 0 without a copy."""
+        """Returns the bytes of the copy on one device; 0 if none is made. `shards`: the number of
+        pieces into which each factor is cut."""
         cuts = (prod(shards.get(factor, 1) for factor in factors) for factors in self.dims)
         sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
         elements = tiled_elements(sizes, self.minor)
@@ -93,19 +106,21 @@ class _Copied:
 
 @dataclass(frozen=True)
 class CopiedMatrices(Workspace):
-    """The operands of a batched matmul, copied to tiles of their matrices."""
+    """The operands of a unit's batched matmuls that are copied to tiles of their matrices."""
 
     operands: tuple[_Copied, ...]
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """Local bytes of each."""
+        """Returns the local bytes of each copy, see `Workspace.buffers`."""
         sizes = (operand.local_bytes(shards) for operand in self.operands)
         return tuple(size for size in sizes if size)
 
 
 def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]) -> CopiedMatrices:
+    """Returns the operands of a unit's batched matmuls whose tiles (`tiles`) are not those of their
+    matrices."""
     program = graph.units.graph.program
     copied: dict[int, _Copied] = {}
     for position, index in enumerate(unit.equations):
@@ -125,7 +140,8 @@ def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]
 def _dims_of(
     unit: Unit, position: int, operands: Sequence[tuple[int | None, MinorDimensions]]
 ) -> Iterator[tuple[int, Dims | None]]:
-    """For each operand of a unit's matmul its value and factors; None for those without."""
+    """Yields, for each operand of a unit's matmul, its value and the factors of its dimensions. A
+    literal has the value -1; the factors are None if the unit's rule names none."""
     dims_of_results = {
         value: dims for results in unit.rule.operator_results for value, dims in results
     }

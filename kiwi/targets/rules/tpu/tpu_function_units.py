@@ -1,6 +1,6 @@
-"""XLA:TPU multiplies matrices and computes functions at the same time.
+"""A kernel on a TPU multiplies matrices and computes functions at the same time.
 
-A kernel has a unit for each: the MXU and the VPU.
+The MXU multiplies, while the VPU computes functions.
 """
 
 import jax
@@ -34,12 +34,13 @@ def _polynomial(y: jax.Array) -> jax.Array:
 def _apart(
     x: jax.Array, w: jax.Array, y: jax.Array, v: jax.Array, z: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A matmul, the same with functions behind it, and these alone."""
+    """Returns a matmul, an equal matmul with functions behind it, and the functions alone."""
     return x @ w, _polynomial(y @ v), _polynomial(z)
 
 
 def _takes_no_longer(module: InspectedModule) -> bool:
-    """Whether a matmul with functions takes less than three quarters of both one by one."""
+    """Returns whether a matmul with functions takes less than three quarters of the cycles of the
+    matmul and the functions one after the other."""
     product = [k for k in module.with_opcodes("convolution") if not k.computes("multiply")]
     fused = module.with_opcodes("convolution", "multiply")
     functions = [k for k in module.with_opcodes("multiply") if not k.computes("convolution")]

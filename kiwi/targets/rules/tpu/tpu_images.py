@@ -1,9 +1,9 @@
 """XLA:TPU makes batch and features the minor dimensions of images.
 
-That holds from convolutions on, through all maps and pooling. An argument that convolutions read as
-an image is copied to bfloat16 as the step starts, with tiles of batch and features; the copy counts
-as the argument's. An argument that only maps read, and a kernel that is an argument, stay as they
-are.
+The layout propagates from convolutions through all maps and pooling. An argument that a convolution
+reads as an image is copied to bfloat16 at the start of the step, with tiles of batch and features.
+The memory account counts this copy with the argument. An argument that only maps read, and a kernel
+that is an argument, keep their layout.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,8 @@ _BFLOAT16_BYTES = 2
 
 
 def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
-    """By value, the two dimensions that are minor; only for what is connected to a convolution."""
+    """Returns the two minor dimensions of each value that is connected to a convolution by maps and
+    pooling."""
     program = graph.program
     pairs = (pair for equation in program.equations for pair in _of_convolution(equation))
     kernels = {
@@ -36,7 +37,7 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
         for convolution in program.equations
         if convolution.name == CONVOLUTION
     }
-    kernel_arguments = kernels.intersection(program.arguments)  # They stay as they are.
+    kernel_arguments = kernels.intersection(program.arguments)  # These keep their layout.
     minor_of = {value: minor for value, minor in pairs if value not in kernel_arguments}
     pending = list(minor_of)
     for value in pending:
@@ -54,7 +55,8 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
 
 
 def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) -> bool:
-    """Whether an equation keeps the order of dimensions from one value to another."""
+    """Returns whether equation `index` gives `value` and `other` the same minor dimensions: both
+    have the same shape, or a pool connects them and both have rank `rank`."""
     other_shape, value_shape = graph.program.values[other].shape, graph.program.values[value].shape
     return other_shape == value_shape or (
         bool(graph.opcodes[index] & _POOLS) and len(other_shape) == rank
@@ -62,6 +64,8 @@ def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) ->
 
 
 def _of_convolution(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    """Yields the operands and the result of a convolution, with their minor dimensions; nothing for
+    other equations."""
     if equation.name != CONVOLUTION:
         return
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
@@ -73,7 +77,8 @@ def _of_convolution(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]
 
 
 def _copied_itemsizes(graph: HloGraph, minor_of: Mapping[int, MinorDimensions]) -> dict[int, int]:
-    """By argument that a convolution reads as an image, bytes of an element of its copy."""
+    """Returns the bytes of an element of the copy, by argument that a convolution reads as an
+    image."""
     program = graph.program
     return {
         value: min(_BFLOAT16_BYTES, program.values[value].itemsize)
@@ -100,7 +105,8 @@ def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _has_minor_batch(module: InspectedModule) -> bool:
-    """Whether a kernel writes an image whose two minor dimensions are features and batch."""
+    """Returns whether a kernel writes an image whose two minor dimensions are features and
+    batch."""
     results = (array for kernel in module.kernels for array in kernel.results)
     images = (array for array in results if array.shape == (4, 32, 32, 64))
     return any(array.layout.startswith(("3,0,", "0,3,")) for array in images)

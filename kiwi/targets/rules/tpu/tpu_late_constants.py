@@ -1,4 +1,4 @@
-"""XLA:TPU computes large constants where they are read."""
+"""XLA:TPU computes a large constant in each kernel that reads it, and does not store it."""
 
 import jax
 import jax.numpy as jnp

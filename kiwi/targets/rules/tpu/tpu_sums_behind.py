@@ -1,7 +1,7 @@
-"""XLA:TPU moves a gradient's partial sums beside the next kernel of the backward pass alone.
+"""XLA:TPU reduce-scatters a gradient beside only one kernel: the next one of the backward pass.
 
-The reduce-scatter of a gradient stands behind the next operator of the backward pass that does not
-read it, another product as a rule.
+The done of the reduce-scatter stands behind the next operator of the backward pass, as a rule
+another matmul. That operator must not read the gradient.
 """
 
 from kiwi.hlo.graph import Phase
@@ -14,7 +14,12 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def sums_behind(units: UnitGraph, unit: Unit) -> int | None:
-    """The next operator of the backward pass, if it does not read the gradient."""
+    """Returns the index of the next unit outside of the update, beside which the unit's gradient is
+    reduce-scattered.
+
+    The result is None if the unit is no library call of the backward pass, if the next unit reads
+    the gradient or belongs to another loop, or if there is no next unit.
+    """
     if unit.phase is not Phase.BACKWARD or not is_of_library(units.graph, unit):
         return None
     following = (
@@ -32,7 +37,8 @@ def _behind(units: UnitGraph) -> dict[int, int]:
 
 
 def _moves_beside_one(module: InspectedModule) -> bool:
-    """Whether one kernel lies between each start and its end, a matmul that also reduces."""
+    """Returns whether exactly one kernel stands between each start and its done: a matmul that also
+    moves the reduce-scatter."""
     places = {kernel.name: place for place, kernel in enumerate(module.kernels)}
     starts = [places[k.name] for k in module.with_opcodes("AsyncCollectiveStart")]
     ends = [places[k.name] for k in module.with_opcodes("AsyncCollectiveDone")]
