@@ -405,7 +405,7 @@ def _point(mesh: DeviceMesh, kind: str, axes: tuple[int, ...], size_bytes: int) 
 def _body(kind: str, names: tuple[str, ...], devices: int) -> Callable[[Any], Any]:
     """Returns the function that runs a collective along the mesh axes `names` inside of a
     `shard_map`."""
-    ring = [(k, (k + 1) % devices) for k in range(devices)]
+    ring = [(device, (device + 1) % devices) for device in range(devices)]
     bodies: dict[str, Callable[[Any], Any]] = {
         kinds.ALL_GATHER: lambda x: lax.all_gather(x, names, tiled=True),
         kinds.ALL_REDUCE: lambda x: lax.psum(x, names),

@@ -48,7 +48,7 @@ def shared_kernels(units: UnitGraph, *, updates_alone: bool) -> Mapping[int, Sha
     shared: dict[int, SharedKernel] = {}
     kernel_with: dict[int, _Kernel] = {}
     for unit in units.units:
-        multiplies = any(units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
+        multiplies = any(units.graph.opcodes[index] & LIBRARY_OPCODES for index in unit.equations)
         if not (multiplies or _goes_over(units, unit)):
             continue
         if updates_alone and not _updates(units, unit, multiplies=multiplies):
@@ -80,8 +80,12 @@ def _joined(
     over as many elements. All operands that the kernel does not compute must exist before its first
     unit. Only a reduction joins a kernel that multiplies.
     """
-    kernels = {id(k): k for k in map(kernel_with.get, unit.reads) if k is not None}
-    for kernel in sorted(kernels.values(), key=lambda k: -k.first.index):
+    kernels = {
+        id(candidate): candidate
+        for candidate in map(kernel_with.get, unit.reads)
+        if candidate is not None
+    }
+    for kernel in sorted(kernels.values(), key=lambda candidate: -candidate.first.index):
         first = kernel.first
         is_near = (first.phase, first.loop) == (unit.phase, unit.loop)
         is_as_large = kernel.elements == elements
@@ -101,9 +105,9 @@ def _updates(units: UnitGraph, unit: Unit, *, multiplies: bool) -> bool:
 def _goes_over(units: UnitGraph, unit: Unit) -> bool:
     """Returns whether a unit consists of maps, with at most one reduction at its end, and is not
     strided."""
-    *before, root = unit.equations
+    *chain, root = unit.equations
     is_end = is_map(units.graph, root) or reduces(units, unit)
-    is_of_maps = is_end and all(is_map(units.graph, k) for k in before)
+    is_of_maps = is_end and all(is_map(units.graph, index) for index in chain)
     return is_of_maps and not is_strided_unit(units, unit)
 
 

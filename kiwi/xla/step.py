@@ -210,7 +210,7 @@ change from one version to the next. The same jax writes and reads these exports
 
 
 def _shardings(mesh: Any, specs: Sequence[Any], on_host: Collection[int]) -> list[Any]:
-    kinds = (HOST_MEMORY if k in on_host else None for k in range(len(specs)))
+    kinds = (HOST_MEMORY if position in on_host else None for position in range(len(specs)))
     return [
         None if spec is None else NamedSharding(mesh, spec, memory_kind=kind)
         for spec, kind in zip(specs, kinds, strict=True)

@@ -30,9 +30,15 @@ def _is_named(kernel: Kernel, end: str, call: str) -> bool:
 
 def _begins_ahead(module: InspectedModule) -> bool:
     """Returns whether the first matmul stands between the start and the done of the gather."""
-    starts = [k for k in module.kernels if _is_named(k, "start", "AsyncCollectiveStart")]
-    ends = [k for k in module.kernels if _is_named(k, "done", "AsyncCollectiveDone")]
-    matmuls = [k for k in module.kernels if k.computes("tanh") or k.computes("__cublas$lt$matmul")]
+    starts = [
+        kernel for kernel in module.kernels if _is_named(kernel, "start", "AsyncCollectiveStart")
+    ]
+    ends = [kernel for kernel in module.kernels if _is_named(kernel, "done", "AsyncCollectiveDone")]
+    matmuls = [
+        kernel
+        for kernel in module.kernels
+        if kernel.computes("tanh") or kernel.computes("__cublas$lt$matmul")
+    ]
     if not (starts and ends and matmuls):
         return False
     return module.is_before(starts[0], matmuls[0]) and module.is_before(matmuls[0], ends[0])

@@ -18,7 +18,11 @@ def _zeros(units: UnitGraph) -> dict[int, tuple[HeldEarly, ...]]:
 
 
 def _writes_zeros(module: InspectedModule) -> bool:
-    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(IMAGES.size, "f32")]
+    zeros = [
+        kernel
+        for kernel in module.kernels
+        if kernel.reads_nothing and kernel.writes(IMAGES.size, "f32")
+    ]
     return len(zeros) == 1 and bool(module.with_opcodes("scatter"))
 
 

@@ -40,8 +40,10 @@ def _scanned(y: jax.Array, *, stacks: bool) -> jax.Array:
 
 def _makes_stack_of_nothing(module: InspectedModule) -> bool:
     elements = _LENGTH * _WIDTH
-    made = [k for k in module.kernels if k.reads_nothing and k.writes(elements)]
-    updates = [k for k in module.with_opcodes("dynamic-update-slice") if k.writes(elements)]
+    made = [kernel for kernel in module.kernels if kernel.reads_nothing and kernel.writes(elements)]
+    updates = [
+        kernel for kernel in module.with_opcodes("dynamic-update-slice") if kernel.writes(elements)
+    ]
     return len(made) == 1 and bool(updates) and module.is_before(made[0], updates[0])
 
 

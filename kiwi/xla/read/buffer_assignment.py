@@ -121,9 +121,9 @@ def read_memory(
     """
     program = _Program(parse("Module", module))
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
-    temporaries, always = _places(program, buffers)
+    temporaries, held_throughout = _places(program, buffers)
     lives = (Interval(buffer.start, buffer.end, buffer.bytes) for buffer in temporaries)
-    curve = curve_bytes(lives, len(program.order)) + sum(buffer.bytes for buffer in always)
+    curve = curve_bytes(lives, len(program.order)) + sum(buffer.bytes for buffer in held_throughout)
     peak = int(np.argmax(curve)) if len(curve) else 0
     alive = [buffer for buffer in temporaries if buffer.start <= peak < buffer.end]
     allocated = _allocated_bytes(buffers)
@@ -131,7 +131,11 @@ def read_memory(
         tuple(int(held_bytes) for held_bytes in curve),
         tuple(program.unit_at(position) for position in range(len(program.order))),
         peak,
-        tuple(sorted([*alive, *always], key=lambda buffer: (-buffer.bytes, buffer.instruction))),
+        tuple(
+            sorted(
+                [*alive, *held_throughout], key=lambda buffer: (-buffer.bytes, buffer.instruction)
+            )
+        ),
         allocated - sum(buffer.bytes for buffer in alive),
     )
 
@@ -142,8 +146,8 @@ def read_buffers(
     """Returns all buffers of one device, temporaries first; parameters as of `read_memory`."""
     program = _Program(parse("Module", module))
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
-    temporaries, always = _places(program, buffers)
-    return (*temporaries, *always)
+    temporaries, held_throughout = _places(program, buffers)
+    return (*temporaries, *held_throughout)
 
 
 def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
@@ -193,7 +197,11 @@ def _carried(module: Any) -> Iterator[tuple[int, int]]:
         for loop in computation.instructions:
             if loop.opcode == "while":
                 body = computations[loop.called_computation_ids[0]]
-                starts = (i.id for i in body.instructions if i.opcode == "parameter")
+                starts = (
+                    parameter.id
+                    for parameter in body.instructions
+                    if parameter.opcode == "parameter"
+                )
                 yield from ((start, body.root_id) for start in (loop.id, *starts))
 
 
@@ -285,14 +293,14 @@ def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[
         buffer.id: (buffer.defined_at.instruction_id, tuple(buffer.defined_at.shape_index))
         for buffer in assignment.logical_buffers
     }
-    temporaries, always = [], []
+    temporaries, held_throughout = [], []
     for allocation in assignment.buffer_allocations:
         kind = _kind(allocation)
         if kind == "temporary":
             temporaries += _temporaries(program, allocation, defined, lives)
         elif kind is not None:
-            always.append(_held_throughout(program, allocation, kind, defined))
-    return temporaries, always
+            held_throughout.append(_held_throughout(program, allocation, kind, defined))
+    return temporaries, held_throughout
 
 
 def _kind(allocation: Any) -> str | None:

@@ -94,7 +94,7 @@ def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorShardin
     parts = _named_parts(named, mesh) if named else _tiled_parts(_TILES.match(sharding), mesh)
     if parts is None or parts.shape[-1] < rank:
         return None
-    dims = [_axes_of(parts[..., k], mesh) for k in range(rank)]
+    dims = [_axes_of(parts[..., dimension], mesh) for dimension in range(rank)]
     whole_axes = tuple(axes for axes in dims if axes is not None)
     return TensorSharding(whole_axes) if len(whole_axes) == rank else None
 
@@ -142,6 +142,6 @@ def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
     axes = tuple(sorted(steps, key=lambda axis: -abs(steps[axis])))
     expected = np.zeros_like(part)
     for axis in axes:
-        shape = [-1 if k == axis else 1 for k in range(part.ndim)]
+        shape = [-1 if dimension == axis else 1 for dimension in range(part.ndim)]
         expected = expected * mesh.shape[axis] + np.arange(mesh.shape[axis]).reshape(shape)
     return axes if np.array_equal(expected, part) else None

@@ -154,7 +154,7 @@ class ModuleWork:
             return Work(kernels=1)
         if instruction.opcode in _FREE or instruction.opcode == "custom-call":
             return NO_WORK
-        largest = max(_all_arrays(instruction, computation), key=lambda a: a.elements)
+        largest = max(_all_arrays(instruction, computation), key=lambda array: array.elements)
         return Work(operations={numpy_name(largest.dtype): float(largest.elements)})
 
     def _inside(self, name: str) -> Work:
@@ -266,7 +266,11 @@ def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _strided(instruction: Instruction, inner: Computation) -> Mapping[str, float]:
     """Returns the extra operations, by dtype, of a fusion whose tiles span several matrices, see
     `_STRIDED`; empty for other fusions."""
-    operands = [inner.by_name[i.operands[0]] for i in inner.instructions if i.opcode == "reduce"]
+    operands = [
+        inner.by_name[reduction.operands[0]]
+        for reduction in inner.instructions
+        if reduction.opcode == "reduce"
+    ]
     tile = _TILE.search(instruction.attributes)
     if not operands or tile is None:
         return {}
@@ -406,7 +410,7 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> fl
     labels = _LABELS.search(instruction.attributes)
     if labels is None:
         return 0.0
-    lhs, rhs = (_shape(instruction, computation, k) for k in (0, 1))
+    lhs, rhs = (_shape(instruction, computation, operand) for operand in (0, 1))
     out = instruction.arrays[0].shape
     if "__cudnn$convBackwardInput" in instruction.attributes:
         lhs, out = out, lhs

@@ -92,8 +92,10 @@ def _is_transposed(matrix: Matrix, shards: Mapping[int, int]) -> bool:
 def _is_written_so(units: UnitGraph, unit: Unit, source: int) -> bool:
     """Returns whether a map in the previous unit computes a value, so that it can write the order
     that is needed."""
-    before = unit.index - 1
-    return units.producer.get(source) == before and is_map(units.graph, units.units[before].root)
+    previous = unit.index - 1
+    return units.producer.get(source) == previous and is_map(
+        units.graph, units.units[previous].root
+    )
 
 
 def _is_freed(units: UnitGraph, unit: Unit, value: int) -> bool:
@@ -136,7 +138,7 @@ def _joined(rows: jax.Array, columns: jax.Array) -> jax.Array:
 
 
 def _copies(module: InspectedModule) -> bool:
-    copies = [k for k in module.with_opcodes("copy") if k.writes(8 * 16 * 64)]
+    copies = [kernel for kernel in module.with_opcodes("copy") if kernel.writes(8 * 16 * 64)]
     return len(copies) == 1 and not copies[0].computes("dot")
 
 

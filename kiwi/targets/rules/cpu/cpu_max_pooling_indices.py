@@ -23,9 +23,11 @@ def _indices(units: UnitGraph) -> dict[int, tuple[HeldEarly, ...]]:
 
 
 def _makes_indices_first(module: InspectedModule) -> bool:
-    indices = [k for k in module.with_opcodes("iota") if k.writes(IMAGES.size, "s32")]
+    indices = [
+        kernel for kernel in module.with_opcodes("iota") if kernel.writes(IMAGES.size, "s32")
+    ]
     first_matmul = module.with_opcodes("dot")[0]
-    return len(indices) == 4 and all(module.is_before(k, first_matmul) for k in indices)
+    return len(indices) == 4 and all(module.is_before(kernel, first_matmul) for kernel in indices)
 
 
 WITNESS = Witness(

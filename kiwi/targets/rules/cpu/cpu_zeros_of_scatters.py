@@ -50,7 +50,9 @@ def _gradient(table: jax.Array, weights: jax.Array, ids: jax.Array) -> jax.Array
 
 
 def _adds_to_early_zeros(module: InspectedModule) -> bool:
-    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(1024 * 256)]
+    zeros = [
+        kernel for kernel in module.kernels if kernel.reads_nothing and kernel.writes(1024 * 256)
+    ]
     products = module.with_opcodes("dot")
     is_added = bool(module.with_opcodes("scatter"))
     return is_added and bool(zeros) and module.is_before(zeros[0], products[0])

@@ -27,7 +27,7 @@ def adds_one_tensor(graph: HloGraph, absorbed: Sequence[int], reads: Sequence[in
     - `reads`: the values that the chain reads, including the matmul's result.
     """
     sizes = [prod(graph.program.values[value].shape) for value in reads]
-    is_sum = all(graph.opcodes[k] <= ADDS | LAYOUT for k in absorbed)
+    is_sum = all(graph.opcodes[index] <= ADDS | LAYOUT for index in absorbed)
     return is_sum and sizes.count(max(sizes)) <= 2
 
 

@@ -52,7 +52,9 @@ def _scattered_to(result: P) -> Example:
 
 
 def _transposes_sums(module: InspectedModule) -> bool:
-    transposes = [k for k in module.with_opcodes("transpose") if k.writes(_RESULT_ELEMENTS)]
+    transposes = [
+        kernel for kernel in module.with_opcodes("transpose") if kernel.writes(_RESULT_ELEMENTS)
+    ]
     return len(transposes) == 1 and "reduce-scatter" in module.collectives
 
 

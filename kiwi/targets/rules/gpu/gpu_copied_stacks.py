@@ -67,9 +67,13 @@ def _gradient(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _copies_into_stack(module: InspectedModule) -> bool:
-    stacks = [k for k in module.kernels if k.reads_nothing and k.writes(_LENGTH * _ROWS * _WIDTH)]
+    stacks = [
+        kernel
+        for kernel in module.kernels
+        if kernel.reads_nothing and kernel.writes(_LENGTH * _ROWS * _WIDTH)
+    ]
     updates = module.with_opcodes("dynamic-update-slice")
-    is_copied = bool(updates) and not any(k.computes("tanh") for k in updates)
+    is_copied = bool(updates) and not any(kernel.computes("tanh") for kernel in updates)
     return bool(stacks) and is_copied
 
 

@@ -46,8 +46,10 @@ def _gradients(
 
 
 def _sums_while_it_writes(module: InspectedModule) -> bool:
-    writing = [k for k in module.with_opcodes("tanh") if k.writes(_ROWS * _WIDTH)]
-    return [k.computes("reduce") and not module.is_in_place(k) for k in writing] == [True]
+    writing = [kernel for kernel in module.with_opcodes("tanh") if kernel.writes(_ROWS * _WIDTH)]
+    return [kernel.computes("reduce") and not module.is_in_place(kernel) for kernel in writing] == [
+        True
+    ]
 
 
 _TENSOR, _SQUARE = array(_ROWS, _WIDTH), array(_WIDTH, _WIDTH)

@@ -153,7 +153,7 @@ _ATTENTION = array(4, 128, 256), array(256, 8, 32), array(256, 8, 32)
 
 def _transposes_alone(module: InspectedModule) -> bool:
     transposes = module.with_opcodes("transpose")
-    return len(transposes) == 2 and not any(k.computes("sine") for k in transposes)
+    return len(transposes) == 2 and not any(kernel.computes("sine") for kernel in transposes)
 
 
 WITNESS = Witness(

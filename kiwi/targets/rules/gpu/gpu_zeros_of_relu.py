@@ -24,7 +24,7 @@ def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
     `like`."""
     equations = units.graph.program.equations
     for unit in units.units:
-        if any(_reads_zeros(equations[k], like) for k in unit.equations):
+        if any(_reads_zeros(equations[index], like) for index in unit.equations):
             yield unit.index
 
 
@@ -33,17 +33,19 @@ def _reads_zeros(equation: Equation, like: Value) -> bool:
     `like`."""
     if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
         return False
-    literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))
+    literals = (
+        np.asarray(operand.value) for operand in equation.inputs if isinstance(operand, Literal)
+    )
     return any(literal.dtype == like.dtype and not literal.any() for literal in literals)
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:
-    units, second = graph.units, {}
+    units, second_zeros = graph.units, {}
     for unit in gradients(units):
         readers = list(_readers_of_zeros(units, units.graph.program.values[unit.outputs[0]]))
         if readers:
-            second[unit.index] = (HeldEarly(max((*readers, unit.index)) + 1),)
-    return graph.adding("held_early_without_barriers", second)
+            second_zeros[unit.index] = (HeldEarly(max((*readers, unit.index)) + 1),)
+    return graph.adding("held_early_without_barriers", second_zeros)
 
 
 def _relu_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -51,8 +53,12 @@ def _relu_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _writes_zeros_twice(module: InspectedModule) -> bool:
-    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(IMAGES.size, "f32")]
-    return sum(len(kernel.results) for kernel in zeros) == 2
+    zeros = [
+        kernel
+        for kernel in module.kernels
+        if kernel.reads_nothing and kernel.writes(IMAGES.size, "f32")
+    ]
+    return sum(len(writer.results) for writer in zeros) == 2
 
 
 WITNESS = Witness(

@@ -38,8 +38,10 @@ def _read_twice(y: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _adds_in_each_reader(module: InspectedModule) -> bool:
-    adding = [k for k in module.with_opcodes("pad", "add") if k.computes("reduce")]
-    return len(adding) == 2 and not any(k.writes(2 * _ROWS * _WIDTH) for k in module.kernels)
+    adding = [kernel for kernel in module.with_opcodes("pad", "add") if kernel.computes("reduce")]
+    return len(adding) == 2 and not any(
+        kernel.writes(2 * _ROWS * _WIDTH) for kernel in module.kernels
+    )
 
 
 WITNESS = Witness(

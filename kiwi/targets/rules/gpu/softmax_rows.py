@@ -56,10 +56,10 @@ def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
         read, last = _rows_read_again(units, near[0], unit, rows)[0], near[0].index
         if last in reductions and not reductions[last].is_summed_once:
             last = reductions[last].reader
-        costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
+        costly = [index for index in unit.equations if units.graph.opcodes[index] & WORTH_KEEPING]
         is_summed_once = bool(costly) and len(near) < len(readers)
         reduction = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
-        if any(_is_shared(units, k, rows) for k in unit.equations):
+        if any(_is_shared(units, index, rows) for index in unit.equations):
             reduction = _masked(reduction, units.graph.program.values[read], _size(rows))
         reductions[unit.index] = reduction
     return reductions
@@ -111,7 +111,7 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
     rows = program.values[operand]
     axes = root.jaxpr_eqn.params["axes"]
     is_short = tuple(axes) == (len(rows.shape) - 1,) and rows.shape[-1] <= LONGEST_ROW
-    return rows if is_short and all(is_map(graph, k) for k in unit.equations[:-1]) else None
+    return rows if is_short and all(is_map(graph, index) for index in unit.equations[:-1]) else None
 
 
 def _is_shared(units: UnitGraph, index: int, rows: Value) -> bool:
@@ -136,7 +136,7 @@ def _reads_again(
         return False
     if _rows(units, reader) is not None:
         return reader.index in found
-    is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
+    is_of_maps = all(is_map(units.graph, index) for index in reader.equations)
     return is_of_maps and any(_size(values[output]) == _size(rows) for output in reader.outputs)
 
 

@@ -29,7 +29,7 @@ def _read_twice(y: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _adds_in_each_reader(module: InspectedModule) -> bool:
     adding = module.with_opcodes("add", "reduce")
-    return len(adding) == 2 and not any(k.writes(_WIDTH**2) for k in module.kernels)
+    return len(adding) == 2 and not any(kernel.writes(_WIDTH**2) for kernel in module.kernels)
 
 
 _MATRIX = array(_WIDTH, _WIDTH)

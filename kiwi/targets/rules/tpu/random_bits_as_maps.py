@@ -30,7 +30,7 @@ def _dropped(x: jax.Array, w: jax.Array, key: jax.Array, generator: str) -> jax.
 
 def _holds_no_mask(module: InspectedModule) -> bool:
     masks = ("pred", "u32")
-    is_held = any(k.writes(_WIDTH**2, dtype) for k in module.kernels for dtype in masks)
+    is_held = any(kernel.writes(_WIDTH**2, dtype) for kernel in module.kernels for dtype in masks)
     return bool(module.with_opcodes("xor")) and not is_held
 
 

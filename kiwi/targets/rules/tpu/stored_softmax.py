@@ -30,8 +30,8 @@ def is_stored_softmax(chains: Chains, index: int) -> bool:
         return False
     if not any("reduce" in graph.opcodes[reader] for reader in graph.program.readers[value.index]):
         return False
-    members = (k for k in chains.members(index) if _is_as_wide(chains, k, value))
-    wide_names = {graph.program.equations[k].name for k in members}
+    members = (member for member in chains.members(index) if _is_as_wide(chains, member, value))
+    wide_names = {graph.program.equations[member].name for member in members}
     return wide_names - _OF_SOFTMAX != set() and is_of_matrices(graph, scores[0].producer)
 
 

@@ -41,9 +41,13 @@ def _apart(
 def _takes_no_longer(module: InspectedModule) -> bool:
     """Returns whether a matmul with functions takes less than three quarters of the cycles of the
     matmul and the functions one after the other."""
-    product = [k for k in module.with_opcodes("convolution") if not k.computes("multiply")]
+    product = [
+        kernel for kernel in module.with_opcodes("convolution") if not kernel.computes("multiply")
+    ]
     fused = module.with_opcodes("convolution", "multiply")
-    functions = [k for k in module.with_opcodes("multiply") if not k.computes("convolution")]
+    functions = [
+        kernel for kernel in module.with_opcodes("multiply") if not kernel.computes("convolution")
+    ]
     if not (len(product) == len(fused) == len(functions) == 1):
         return False
     cycles = [kernels[0].cycles for kernels in (product, fused, functions)]

@@ -96,7 +96,10 @@ def _gathered(units: UnitGraph, unit: Unit) -> Iterator[int]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     workspaces = {unit.index: gathered_maps(graph, unit) for unit in graph.units.units}
-    return graph.stating("workspace", {k: w for k, w in workspaces.items() if w.tensors})
+    return graph.stating(
+        "workspace",
+        {index: workspace for index, workspace in workspaces.items() if workspace.tensors},
+    )
 
 
 _ROWS, _CLASSES = 512, 4096

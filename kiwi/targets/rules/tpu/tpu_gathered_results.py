@@ -34,7 +34,7 @@ def _data_parallel(parameter: P) -> Example:
 
 
 def _copies_argument(module: InspectedModule) -> bool:
-    copies = [k for k in module.with_opcodes("copy") if k.writes(_WIDTH**2)]
+    copies = [kernel for kernel in module.with_opcodes("copy") if kernel.writes(_WIDTH**2)]
     return len(copies) == 2 and "all-gather" in module.collectives
 
 

@@ -40,8 +40,8 @@ def _moves_beside_one(module: InspectedModule) -> bool:
     """Returns whether exactly one kernel stands between each start and its done: a matmul that also
     moves the reduce-scatter."""
     places = {kernel.name: place for place, kernel in enumerate(module.kernels)}
-    starts = [places[k.name] for k in module.with_opcodes("AsyncCollectiveStart")]
-    ends = [places[k.name] for k in module.with_opcodes("AsyncCollectiveDone")]
+    starts = [places[collective.name] for collective in module.with_opcodes("AsyncCollectiveStart")]
+    ends = [places[collective.name] for collective in module.with_opcodes("AsyncCollectiveDone")]
     pairs = list(zip(starts, ends, strict=False))
     return bool(pairs) and all(
         end == start + 2 and module.kernels[start + 1].computes("convolution", "reduce-scatter")
