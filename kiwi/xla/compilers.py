@@ -153,8 +153,9 @@ def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[Non
     """Returns a context manager inside which the processes that `compile_for` needs start in the
     background.
 
-    **Raises:** `CompilerUnavailableError` if there is no compiler for the target. The error comes
-    at once, before any time is spent on planning.
+    **Raises:** `CompilerUnavailableError` if there is no compiler for the target;
+    `InvalidArgumentError` for an unknown target. The error comes at once, before any time is spent
+    on planning.
     """
     if target in (None, ATTACHED):
         return nullcontext()

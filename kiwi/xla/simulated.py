@@ -262,6 +262,8 @@ class _Clock:
             self._await(transfer.key, times)
 
     def _end_along_axes(self, transfer: Transfer, seconds: float) -> float:
+        """Occupies the links of a transfer's axes, and returns the time at which it ends. A
+        transfer with a direction occupies the links of this direction only."""
         axes = self.mesh.axis_names if transfer.axes is None else transfer.axes
         directions = (transfer.direction,) if transfer.direction else (1, -1)
         links = [(axis, direction) for axis in axes for direction in directions]
@@ -270,6 +272,7 @@ class _Clock:
         return end
 
     def _await(self, key: str, times: float) -> None:
+        """Waits for all transfers under way with this key, and charges their interference."""
         for flying in self._flying.pop(key, ()):
             end, transfer = flying.end, flying.transfer
             if transfer.kind == HOST:
@@ -281,6 +284,7 @@ class _Clock:
             self.exposed[transfer.axes] += times * waited
 
     def _interference(self, transfer: Transfer) -> float:
+        """Returns the share of a transfer's hidden time that it costs the device."""
         hardware = self.mesh.hardware
         is_copy = transfer.kind == HOST
         return hardware.host_interference if is_copy else hardware.interference or 0.0

@@ -30,6 +30,7 @@ from kiwi.xla.step import ExportedStep, Step
 T = TypeVar("T")
 
 EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
+"""The names of the files in the folder of a process."""
 
 _WORKER = "kiwi.xla.compile.worker_process"
 

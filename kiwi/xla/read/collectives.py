@@ -39,13 +39,17 @@ COLLECTIVE_KINDS = (
     "all-to-all",
     "collective-permute",
 )
+"""The opcodes of collectives, in the order of tables."""
 
 _SCATTERS = "all-reduce-scatter"
 """The prefix of the names of computations in which XLA:TPU fuses an all-reduce with a slice. Such a
 fusion is XLA:TPU's reduce-scatter."""
 
 Groups = frozenset[frozenset[int]]
+"""The groups of devices of a collective."""
+
 Axes = tuple[str, ...] | None
+"""The names of the mesh axes of a collective; None if its groups follow no axes."""
 
 _LIST = re.compile(r"replica_groups=\{(?P<groups>(?:\{[\d,]*\},?)*)\}")
 
@@ -278,6 +282,7 @@ def _mesh_devices(text: str | None, count: int) -> np.ndarray:
 
 
 def _buffer_bytes(kind: str, instruction: Instruction, device_count: int) -> int:
+    """Returns the bytes of the larger buffer of a collective on one device, see `CollectiveUse`."""
     arrays = [array.bytes for array in instruction.arrays]
     if instruction.opcode.endswith("-start") and kind != "all-reduce":
         return _start_bytes(kind, arrays)

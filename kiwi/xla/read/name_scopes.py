@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 RESHARD_SCOPE = "reshard"
+"""The name of the inner scope that reshards operands."""
 
 _PATTERN = re.compile(rf"kiwi_(?P<unit>\d+)(?P<again>_again)?(?P<reshard>/{RESHARD_SCOPE})?")
 
