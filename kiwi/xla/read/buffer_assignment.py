@@ -155,12 +155,12 @@ def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict
 
     - `assignment`: a serialised `BufferAssignmentProto`.
     """
-    bytes_of: dict[str, int] = {}
+    bytes_by_name: dict[str, int] = {}
     for allocation in parse("BufferAssignment", assignment).buffer_allocations:
         if allocation.color in other_memories and not allocation.is_thread_local:
             name = other_memories[allocation.color]
-            bytes_of[name] = bytes_of.get(name, 0) + allocation.size
-    return bytes_of
+            bytes_by_name[name] = bytes_by_name.get(name, 0) + allocation.size
+    return bytes_by_name
 
 
 def read_sizes(assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY) -> BufferSizes:
