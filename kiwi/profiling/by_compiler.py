@@ -1,13 +1,17 @@
 """Times of functions that a compiler states, without any device.
 
-Many functions are compiled together, one after the other in one program, and are told apart by
-their scopes. All their operands and results are in device memory.
+Many functions are compiled together in one program, one after the other, each in its own scope. All
+their operands and results are in device memory.
 
-A compiler's times are scaled to known figures of the device. `matmul_efficiency` of the catalogue
-is the part of the peak that the matmuls of published training steps reach: the stated times of the
-matmuls of a layer of Llama 2 7B (Touvron et al., 2023; 4,096 wide, 11,008 in the middle) are scaled
-to that in the sum. In the same way `bandwidth_efficiency` scales memory traffic. No time falls
-below that of the peak rates.
+The stated times are scaled to known figures of the device:
+
+- Matmuls: the catalogue's `matmul_efficiency` is the part of the peak rate that the matmuls of
+  published training steps reach. One factor scales the matmuls of a layer of Llama 2 7B (Touvron et
+  al., 2023; width 4,096, hidden width 11,008), so that together they take the time at this rate.
+- Memory traffic: the catalogue's `bandwidth_efficiency` defines a second factor in the same way.
+
+A scaled time of a matmul, another operator or memory traffic is never shorter than the time at the
+peak rates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,19 +34,25 @@ from kiwi.xla.read.stated_times import timed_scope
 from kiwi.xla.step import Step
 
 MATMUL_SCALE, MEMORY_SCALE = "matmul", "memory"
+"""The names of the two factors in `CompilerBench.scales`."""
 
 _MOST_FUNCTIONS = 64
+"""The most functions in one program. Further functions go to the next program."""
+
 _PART_OF_MEMORY = 0.4
-"""The part of the device's memory that the functions of one program may hold: the compiler may copy
-some of it."""
+"""The part of the device's memory that the functions of one program may hold. Further functions go
+to the next program. The rest is left for copies that the compiler makes."""
 
 _LEAST_COLLECTIVE_BYTES = 2**18
-"""Smaller buffers are left out: in XLA:GPU's tables they take longer than larger ones."""
+"""The smallest buffer of a collective whose stated time is used. In XLA:GPU's tables smaller
+buffers take longer than larger ones."""
 
 _TOKENS = 8192
+"""The number of tokens for which the matmuls of a layer are stated."""
+
 _LAYER = tuple((_TOKENS, *sizes) for sizes in [(4096, 4096)] * 4 + [(11008, 4096)] * 2)
 _LAYER_MATMULS = (*_LAYER, (_TOKENS, 4096, 11008))
-"""(m, n, k) of a layer's matmuls in the forward pass."""
+"""The sizes (m, n, k) of the matmuls in the forward pass of a layer."""
 
 _MATMUL_DTYPE = "bfloat16"
 _LARGE_STREAM = stream_point(STREAM_BYTES[-1])
@@ -52,11 +62,12 @@ _LARGE_STREAM = stream_point(STREAM_BYTES[-1])
 class CompilerBench:
     """A compiler that states times for its hardware.
 
-    - `hardware`: of the catalogue. `mesh`: over which collectives run.
-    - `known_scales`: `scales`, where they are known.
+    - `hardware`: a device of the catalogue.
+    - `mesh`: the mesh that collectives run over.
+    - `known_scales`: the value of `scales` if it is known already; None to compute it.
 
-    **Raises:** `CompilerUnavailableError` if the hardware has no compiler that states times, or it
-    is not installed.
+    **Raises:** `CompilerUnavailableError` if the hardware's compiler states no times or is not
+    installed.
     """
 
     hardware: Hardware
@@ -74,15 +85,19 @@ class CompilerBench:
 
     @cached_property
     def scales(self) -> Mapping[str, float]:
-        """The factors of the compiler's times, for matmuls (`MATMUL_SCALE`) and for other kernels
-        (`MEMORY_SCALE`)."""
+        """The factors that scale the compiler's times: for matmuls (`MATMUL_SCALE`) and for other
+        kernels (`MEMORY_SCALE`).
+
+        **Raises:** `CompilerUnavailableError` if the compiler does not state the times that the
+        factors follow from; `CompileCheckError` if the compilation fails.
+        """
         if self.known_scales is not None:
             return self.known_scales
         products = [matmul(sizes, _MATMUL_DTYPE) for sizes in _LAYER_MATMULS]
         (traffic,) = _LARGE_STREAM.functions
         *stated, moved_seconds = self._stated([*products, traffic], self._alone)
-        known = [seconds for seconds in stated if seconds is not None]
-        if len(known) < len(stated) or moved_seconds is None:
+        matmul_seconds = [seconds for seconds in stated if seconds is not None]
+        if len(matmul_seconds) < len(stated) or moved_seconds is None:
             raise CompilerUnavailableError(
                 f"{self.version} states no times of matmuls on {self.hardware.name!r}.",
                 topic=topics.NO_STATED_TIMES,
@@ -92,13 +107,16 @@ class CompilerBench:
         flops = sum(2.0 * m * n * k for m, n, k in _LAYER_MATMULS)
         moving_seconds = STREAM_BYTES[-1] / self.hardware.sustained_memory_bytes_per_second
         return {
-            MATMUL_SCALE: flops / self.hardware.matmul_flops_per_second(_MATMUL_DTYPE) / sum(known),
+            MATMUL_SCALE: flops
+            / self.hardware.matmul_flops_per_second(_MATMUL_DTYPE)
+            / sum(matmul_seconds),
             MEMORY_SCALE: moving_seconds / moved_seconds,
         }
 
     @property
     def stated_hardware(self) -> Hardware:
-        """The device, for a table of what its compiler states."""
+        """The hardware of a table of stated times: the device, under a name and a description that
+        say that its compiler states the times."""
         return replace(
             self.hardware,
             name=f"{self.hardware.name}-by-compiler",
@@ -110,7 +128,7 @@ class CompilerBench:
 
     @property
     def version(self) -> str:
-        """The distribution that the compiler is of, and its version."""
+        """The name and version of the distribution that contains the compiler."""
         return self._compiler.version
 
     @cached_property
@@ -119,14 +137,14 @@ class CompilerBench:
 
     @cached_property
     def _alone(self) -> DeviceMesh:
-        """The smallest mesh for one device's functions."""
+        """The smallest mesh for functions of one device: the devices of one chip."""
         wiring = self.hardware.interconnect
         return DeviceMesh.create((wiring.devices_per_chip if wiring else 1,), self.hardware)
 
     def states(self, point: Point) -> bool:
-        """Whether the compiler says of such functions what can be relied on."""
+        """Returns whether the compiler states a reliable time for a point."""
         if point.kind is Kind.COLLECTIVE and (
-            # Its tables are of the links inside a node.
+            # The compiler's tables cover only the links inside a node.
             self.mesh.size > (self.hardware.devices_per_node or 1)
             or point.entry.bytes < _LEAST_COLLECTIVE_BYTES
         ):
@@ -134,7 +152,8 @@ class CompilerBench:
         return point.kind.value in self._compiler.stated_kinds
 
     def batches(self, points: Sequence[Point]) -> Iterator[list[Point]]:
-        """Groups that are compiled together: on the same mesh, and within the device's memory."""
+        """Yields groups of points to compile together. The points of a group run on the same mesh,
+        and fit into the device's memory and into `_MOST_FUNCTIONS`."""
         for is_collective in (False, True):
             batch: list[Point] = []
             functions = held_bytes = 0
@@ -153,23 +172,30 @@ class CompilerBench:
                 yield batch
 
     def times(self, batch: Sequence[Point]) -> list[Timing | Exception]:
-        """The time of each point, or why there is none."""
+        """Returns, for each point of a batch, its time or the error that prevents one.
+
+        If the batch does not compile, its halves are compiled separately.
+        """
         mesh = self.mesh if batch[0].kind is Kind.COLLECTIVE else self._alone
         try:
-            stated = self._stated([f for point in batch for f in point.functions], mesh)
+            stated = self._stated(
+                [function for point in batch for function in point.functions], mesh
+            )
         except CompileCheckError as error:
             if len(batch) == 1:
                 return [error]
             half = len(batch) // 2
             return [*self.times(batch[:half]), *self.times(batch[half:])]
-        left = iter(stated)
-        return [self._time(point, [next(left) for _ in point.functions]) for point in batch]
+        remaining = iter(stated)
+        return [self._time(point, [next(remaining) for _ in point.functions]) for point in batch]
 
     def _time(self, point: Point, stated: Sequence[float | None]) -> Timing | Exception:
-        known = [Timing(self._scale(point) * s, 0.0) for s in stated if s is not None]
-        if len(known) < len(stated):
+        timings = [
+            Timing(self._scale(point) * seconds, 0.0) for seconds in stated if seconds is not None
+        ]
+        if len(timings) < len(stated):
             return ValueError("the compiler does not state what it takes")
-        timing = point.combined(*known)
+        timing = point.combined(*timings)
         if point.kind in (Kind.ELEMENTWISE, Kind.COLLECTIVE):
             return timing
         entry = point.entry
@@ -180,29 +206,30 @@ class CompilerBench:
 
     def _scale(self, point: Point) -> float:
         if point.kind is Kind.COLLECTIVE:
-            return 1.0  # It was measured, where the compiler states it.
+            return 1.0  # The compiler's tables of collectives are measured.
         return self.scales[MATMUL_SCALE if point.kind is Kind.MATMUL else MEMORY_SCALE]
 
     def _stated(self, functions: Sequence[TimedFunction], mesh: DeviceMesh) -> list[float | None]:
-        """Seconds as the compiler states them."""
+        """Returns the seconds of each function as the compiler states them, unscaled; None for a
+        function without a stated time."""
         seconds = self._compiler.stated_seconds(_program(functions, mesh))
         return [seconds.get(number) for number in range(len(functions))]
 
 
 def _program(functions: Sequence[TimedFunction], mesh: DeviceMesh) -> Step:
-    """All functions one after the other, each on all devices at once."""
+    """Returns a step that runs all functions one after the other, each on all devices at once."""
     abstract = mesh.abstract_mesh()
     locals_ = [operand for function in functions for operand in function.operands]
     specs = [spec_of(abstract, local) for local in locals_]
 
     def run(*buffers: Any) -> list[Any]:
-        left, results, last = iter(buffers), [], ()
+        remaining_buffers, results, last = iter(buffers), [], ()
         for number, function in enumerate(functions):
-            own = [next(left) for _ in function.operands]
-            # Else the compiler might make one kernel of two functions.
-            own, _ = jax.lax.optimization_barrier((own, last))
+            operands = [next(remaining_buffers) for _ in function.operands]
+            # Without the barrier the compiler may fuse two functions into one kernel.
+            operands, _ = jax.lax.optimization_barrier((operands, last))
             with jax.named_scope(timed_scope(number)):
-                last = on_each_device(abstract, function)(*own)
+                last = on_each_device(abstract, function)(*operands)
             results.append(last)
         return results
 
@@ -217,6 +244,7 @@ def _program(functions: Sequence[TimedFunction], mesh: DeviceMesh) -> Step:
 
 
 def _whole(local: Any, devices: int) -> Any:
-    """The whole array of which each device has a part."""
+    """Returns the global array whose parts of the first dimension have the shape of `local`.
+    Scalars are replicated."""
     shape = (local.shape[0] * devices, *local.shape[1:]) if local.shape else ()
     return jax.ShapeDtypeStruct(shape, local.dtype)

@@ -1,9 +1,9 @@
 """Measures how fast attached devices send to each other.
 
-Every two devices swap a small and a large buffer while the others are silent; both directions run
-at once, as in a ring. The latency is the median time of the small buffer, the bandwidth the
-difference of the bytes over that of the times: one short program per pair, a minute for 64
-devices. A process must see all devices. Connections of virtual CPU devices are copies in memory.
+Each pair of devices swaps a small buffer, and then a large one, while all other devices are idle.
+Both directions run at once, as in a ring. The latency is the median time of the small buffer. The
+bandwidth is the difference of the two sizes, divided by the difference of the two times. One
+process must see all devices. A swap between virtual CPU devices is a copy in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +20,7 @@ from kiwi.messages import topics
 from kiwi.profiling.measure import measure
 
 _SMALL_BYTES = 2**10
+"""The size of the small buffer, from which the latency is measured."""
 
 
 def measure_cluster(
@@ -29,14 +30,17 @@ def measure_cluster(
     repetitions: int = 9,
     on_pair: Callable[[], None] = lambda: None,
 ) -> Cluster:
-    """Measures latency and bandwidth between every two of `devices` (default: all of
-    `jax.devices()`).
+    """Measures the latency and the bandwidth between each pair of devices.
 
-    - `large_bytes`: the message of each device for the bandwidth.
-    - `repetitions`: the number of timings of each.
+    - `devices`: the devices; None for all of `jax.devices()`.
+    - `large_bytes`: the size of the large buffer.
+    - `repetitions`: the number of timings of each buffer.
     - `on_pair`: called after each pair.
 
-    **Raises:** `ClusterError` for fewer than two devices, no more than a KiB, or no repetitions.
+    Returns the symmetric matrices of latencies (seconds) and bandwidths (bytes per second).
+
+    **Raises:** `ClusterError` for fewer than two devices, for `large_bytes` of at most a KiB, or
+    for fewer than one repetition.
     """
     devices = jax.devices() if devices is None else list(devices)
     if len(devices) < 2 or large_bytes <= _SMALL_BYTES or repetitions < 1:
@@ -50,7 +54,7 @@ def measure_cluster(
         pair = [devices[i], devices[j]]
         small = _swap_seconds(pair, _SMALL_BYTES, repetitions)
         large = _swap_seconds(pair, large_bytes, repetitions)
-        # On a noisy machine the large buffer may seem to take no longer.
+        # On a noisy machine the large buffer may seem to take no longer than the small one.
         growth = large - small if large > small else large
         latency_seconds[i, j] = latency_seconds[j, i] = small
         bandwidth[i, j] = bandwidth[j, i] = (large_bytes - _SMALL_BYTES) / growth
@@ -59,7 +63,7 @@ def measure_cluster(
 
 
 def _swap_seconds(pair: Sequence[Any], size_bytes: int, repetitions: int) -> float:
-    """Seconds in which two devices swap buffers of `size_bytes`."""
+    """Returns the median seconds in which two devices swap buffers of `size_bytes`."""
     mesh = Mesh(np.array(pair, dtype=object), ("pair",))
     spec = PartitionSpec("pair")
 

@@ -1,12 +1,13 @@
-"""Times programs on all devices of a mesh at once, as a step runs.
+"""Times programs on all devices of a mesh at once, as a step runs them.
 
-Devices that share cores, memory or links slow each other down. Every device has buffers of its own.
-A figure is the median of repetitions after a warm-up, and its spread is half the interquartile
-range over the median.
+Running on all devices includes the time that devices cost each other if they share cores, memory or
+links. Each device has its own buffers. A time is the median of repetitions after a warm-up. Its
+spread is half the interquartile range, divided by the median.
 
-The cost of calling a program is subtracted. On CPUs that is the time of a program that does next to
-nothing. On other devices a call may take longer than a kernel, while the next call need not wait
-for its end. So the program is compared with one that computes the same half as often.
+The cost of calling a program is subtracted. On CPUs this cost is the time of a program that
+computes next to nothing. On other devices a call may take longer than a kernel, and overlaps with
+the previous program. There the time of a function is the difference between two programs, one of
+which computes the function twice as often as the other.
 """
 
 import enum
@@ -25,28 +26,45 @@ from jax.sharding import NamedSharding, PartitionSpec
 from kiwi.mesh.profile_entries import CollectiveEntry, OperatorEntry
 
 _WARM_UP = 2
+"""The number of untimed calls before the timings."""
+
 _CHAIN, _CHAIN_SIZE = 256, 1024
+"""The kernels of the shorter chain from which the launch cost is measured, and their elements."""
+
 _LEAST_PART = 0.05
-"""At least this part of a call's time is left when the cost of calling is subtracted."""
+"""The least part of a measured time that remains after the cost of calling is subtracted. If less
+remains, noise has hidden the time, and this part is used."""
+
 _CALLS = 4
-"""A program has to be longer than so many calls, so that its time is not that of calling it."""
+"""The least duration of a program, as a multiple of the cost of calling. The function of a shorter
+program is repeated in it."""
+
 _MOST_COPIES = 64
+"""The number of repetitions of a function at which `_CALLS` is given up."""
+
 _VALUES = np.random.default_rng(0).random(2**16)
+"""The values that fill the floating-point buffers of CPU devices."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds, and half the interquartile range over them."""
+    """A measured time.
+
+    - `seconds`: the median of the repetitions.
+    - `spread`: half the interquartile range, divided by the median.
+    """
 
     seconds: float
     spread: float
 
 
 def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -> Timing:
-    """Times a call whose result jax can wait for; short ones are repeated more often.
+    """Returns the median time of a call.
 
-    At most `repetitions` timings of about a millisecond or more are taken, each of as many calls
-    as it takes; `in_turn` waits for each of these before the next.
+    - `run`: the call. It returns a result that jax can wait for.
+    - `repetitions`: the number of timings. Each timing covers as many calls as fit into a
+      millisecond, at least 1 and at most 100.
+    - `in_turn`: whether each call starts only after the result of the previous call is ready.
     """
     once = 0.0
     for _ in range(_WARM_UP):
@@ -72,8 +90,10 @@ def measure(run: Callable[[], Any], repetitions: int, *, in_turn: bool = True) -
 class TimedFunction:
     """A function that runs on each device, as one kernel of a step.
 
-    `operands` are `jax.ShapeDtypeStruct`s of one device's operands. `body` takes such arrays and
-    returns one or a list; `result` gives their types if finding them out takes the other devices.
+    - `body`: takes the operands, and returns one array or a list of arrays.
+    - `operands`: the `jax.ShapeDtypeStruct`s of one device's operands.
+    - `result`: the types of the results, for a `body` that can be traced on a mesh only, such as a
+      collective; None to trace `body`.
     """
 
     body: Callable[..., Any]
@@ -86,25 +106,27 @@ class TimedFunction:
         return self.result or jax.eval_shape(self.body, *self.operands)
 
     def times(self, count: int) -> "TimedFunction":
-        """The function computed so many times in a row. It returns all results."""
+        """Returns a function that computes this one `count` times in sequence, and returns all
+        results."""
 
         def body(*operands: Any) -> list[Any]:
-            found = [self.body(*operands)]
+            results = [self.body(*operands)]
             for _ in range(count - 1):
-                # All alike, they would be one kernel, and so they would if one result were read.
-                found[-1], operands = jax.lax.optimization_barrier((found[-1], operands))
-                found.append(self.body(*operands))
-            return found
+                # XLA would merge equal computations, and drop those whose results are unused.
+                results[-1], operands = jax.lax.optimization_barrier((results[-1], operands))
+                results.append(self.body(*operands))
+            return results
 
         return replace(self, body=body, result=[self.found] * count)
 
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """The devices on which programs are timed, and how.
+    """The devices on which programs are timed, and the way to time them.
 
-    - `mesh`: a jax mesh. `repetitions`: timings of each program, of which the median is kept.
-    - `compiler_options`: those of compiled steps.
+    - `mesh`: the jax mesh of the devices.
+    - `repetitions`: the number of timings of each program. The median is kept.
+    - `compiler_options`: the compiler options that plans run with.
     """
 
     mesh: Any
@@ -113,16 +135,16 @@ class Bench:
 
     @property
     def platform(self) -> str:
-        """jax's name of the platform, for example "cpu"."""
+        """jax's name of the devices' platform, e.g. "cpu"."""
         return self.mesh.devices.flat[0].platform
 
     def time(self, function: TimedFunction) -> Timing:
-        """The time on each device, all at once.
+        """Returns the time of a function that runs on all devices at once.
 
-        The result overwrites an existing buffer: fresh memory is slow to touch, and a step
-        allocates once.
+        The result overwrites an existing buffer. First access to fresh memory is slow, and a step
+        allocates its memory once.
 
-        **Raises:** jax's errors if it does not compile or does not fit.
+        **Raises:** jax's errors if the function does not compile or does not fit into memory.
         """
         if not self._in_turn:
             return self._without_calling(function)
@@ -132,7 +154,8 @@ class Bench:
         return Timing(seconds, raw.spread * raw.seconds / seconds)
 
     def _without_calling(self, function: TimedFunction) -> Timing:
-        """The extra time of a program in which the function is computed twice as often."""
+        """Returns the time of a function as the difference of two programs, one of which computes
+        the function twice as often as the other."""
         copies, once = 1, self._call(function)
         while once.seconds < _CALLS * self._calling_seconds and copies < _MOST_COPIES:
             copies *= 4
@@ -144,12 +167,12 @@ class Bench:
 
     @cached_property
     def launch_seconds(self) -> float:
-        """The cost of one more kernel in a program: the extra time of a chain of trivial ones."""
+        """The cost of one more kernel in a program, from two chains of trivial kernels."""
 
         def chain(count: int) -> Callable[[Any], Any]:
             def body(x: Any) -> Any:
                 for _ in range(count):
-                    # Fused they would be one kernel.
+                    # Without barriers XLA would fuse the chain into one kernel.
                     x = jax.lax.optimization_barrier(x + 1)
                 return x
 
@@ -168,19 +191,19 @@ class Bench:
 
     @property
     def _in_turn(self) -> bool:
-        # The next program of a CPU device may start while the last one runs, beside it.
+        # On a CPU device the next program may start while the previous one still runs.
         return self.platform == "cpu"
 
     def _call(self, function: TimedFunction) -> Timing:
         result = function.found
         run = self._jitted(function)
-        over = jax.tree.map(self._buffer, result)
-        buffers = [self._buffer(s) for s in function.operands]
+        overwritten = jax.tree.map(self._buffer, result)
+        buffers = [self._buffer(operand) for operand in function.operands]
 
         def call() -> Any:
-            nonlocal over
-            over = run(over, *buffers)
-            return over
+            nonlocal overwritten
+            overwritten = run(overwritten, *buffers)
+            return overwritten
 
         return measure(call, self.repetitions, in_turn=self._in_turn)
 
@@ -194,7 +217,8 @@ class Bench:
         if shape:
             shape = (shape[0] * self.mesh.devices.size, *shape[1:])
         sharding = NamedSharding(self.mesh, spec_of(self.mesh, local))
-        # Nothing is compiled for it alone. A core foresees what comparing equal values leads to.
+        # `device_put` compiles no program. Random values keep a core from predicting the branches
+        # that comparisons of equal values would take.
         if self._in_turn and jnp.issubdtype(local.dtype, jnp.floating):
             return jax.device_put(np.resize(_VALUES, shape).astype(local.dtype), sharding)
         return jnp.ones(shape, local.dtype, device=sharding)
@@ -203,21 +227,25 @@ class Bench:
 def on_each_device(
     mesh: Any, function: TimedFunction, *, is_first_unused: bool = False
 ) -> Callable[..., Any]:
-    """The function over whole arrays, of which each device of a jax mesh has a part. With
-    `is_first_unused` it has one more argument in front, with the shape of the result."""
-    found, unused = function.found, int(is_first_unused)
-    read = [found] * unused + list(function.operands)
+    """Returns the function over global arrays, a part of which lies on each device of a jax mesh.
+
+    - `is_first_unused`: whether the function takes one more argument in front, with the type of the
+      result, and ignores it. The result may then overwrite this argument.
+    """
+    result, unused = function.found, int(is_first_unused)
+    read = [result] * unused + list(function.operands)
     return jax.shard_map(
         lambda *local: function.body(*local[unused:]),
         mesh=mesh,
-        in_specs=tuple(jax.tree.map(lambda s: spec_of(mesh, s), each) for each in read),
-        out_specs=jax.tree.map(lambda s: spec_of(mesh, s), found),
+        in_specs=tuple(jax.tree.map(lambda leaf: spec_of(mesh, leaf), tree) for tree in read),
+        out_specs=jax.tree.map(lambda leaf: spec_of(mesh, leaf), result),
         check_vma=False,
     )
 
 
 def spec_of(mesh: Any, local: Any) -> Any:
-    """Every device has its own part of the first dimension; scalars are alike on all."""
+    """Returns the `PartitionSpec` that cuts the first dimension over all axes of a mesh. Scalars
+    are replicated."""
     return PartitionSpec(tuple(mesh.axis_names)) if local.shape else PartitionSpec()
 
 
@@ -232,16 +260,19 @@ class Kind(enum.Enum):
 
 
 UNMEASURED = (1.0, 0.0)
-"""Stands for the seconds and the spread of an entry until it is measured."""
+"""The seconds and the spread of an entry that is not measured yet."""
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
     """One measurement.
 
-    - `entry`: the table's entry for it, without its time. `kind`: the kind of the entry.
-    - `name`: for people. `held_bytes`: roughly the memory of one device for it.
-    - `functions`: the functions that are timed for it. `combined`: its time, given theirs.
+    - `entry`: the entry of the profile table, with `UNMEASURED` in place of its time.
+    - `kind`: the kind of the measurement.
+    - `name`: a text for people.
+    - `held_bytes`: the approximate bytes that the measurement needs on one device.
+    - `functions`: the functions that are timed.
+    - `combined`: returns the time of the entry from the times of `functions`.
     """
 
     entry: OperatorEntry | CollectiveEntry
@@ -252,5 +283,5 @@ class Point:
     combined: Callable[..., Timing] = field(default=lambda timing: timing)
 
     def time(self, bench: Bench) -> Timing:
-        """Measures it; raises as `Bench.time`."""
-        return self.combined(*(bench.time(each) for each in self.functions))
+        """Measures the point, and returns the time of its entry; raises as `Bench.time`."""
+        return self.combined(*(bench.time(function) for function in self.functions))

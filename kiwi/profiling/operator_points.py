@@ -1,13 +1,14 @@
-"""The measurements on one device with which a function can be planned.
+"""The measurements on one device that planning a function needs.
 
-- *Operators*: library calls and reductions (`kiwi.problem.library_calls`) in the local shapes of
-  all sharding strategies, each once, run as in a step.
-- *Elementwise* functions that are more than arithmetic, and arithmetic itself, for each dtype: the
-  extra time of a kernel with the function. Reading and writing are not part of it.
-- *Streams* read one buffer and write another: memory traffic, by bytes, since small buffers stay in
-  caches.
+- *Operators* are library calls and reductions (`kiwi.problem.library_calls`) in the local shapes of
+  all sharding strategies. Each shape is measured once.
+- *Elementwise* points measure the time that a function adds to a kernel, for each dtype. The
+  functions are arithmetic, and those that cost more. The time to read and write the tensor is not
+  part of it.
+- *Streams* read one buffer and write another. They measure memory traffic by size, because small
+  buffers stay in caches.
 
-All are `OperatorEntry`s of a table, see `kiwi.mesh.profile_table`.
+All are `OperatorEntry`s of a profile table, see `kiwi.mesh.profile_table`.
 """
 
 import functools
@@ -31,17 +32,23 @@ from kiwi.problem.strategies import shards_of_strategies
 from kiwi.profiling.measure import UNMEASURED, Bench, Kind, Point, TimedFunction, Timing
 
 STREAM_BYTES = tuple(2**k for k in range(14, 29, 2))
-"""Bytes read plus written, from 16 KiB to 256 MiB."""
+"""The sizes of streams: bytes read plus bytes written, from 16 KiB to 256 MiB."""
 
 ELEMENTWISE_SIZES = (2**14, 2**17, 2**20)
-"""Elements of one device. XLA:CPU computes few of them by one thread, and many by several."""
+"""The numbers of elements on one device at which elementwise functions are measured. XLA:CPU
+computes small tensors with one thread and large ones with several."""
 
 _STEPS = 8
+"""The extra steps of arithmetic in the longer of the two kernels that measure arithmetic."""
+
 _LEAST_PART = 1e-4
+"""The least time of an elementwise function, as a part of the longer kernel's time. It replaces a
+difference that noise has hidden."""
 
 
 def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
-    """Every library call in every local shape of its strategies, each once."""
+    """Returns a point for each library call and reduction of the units, in each local shape that a
+    sharding strategy on the mesh leads to. Equal shapes of equal operators have one point."""
     points: dict[tuple[object, ...], Point | None] = {}
     for unit in units.units:
         for position, call in enumerate(library_calls(units, unit, mesh.hardware)):
@@ -56,15 +63,20 @@ def operator_points(units: UnitGraph, mesh: DeviceMesh) -> list[Point]:
 
 
 def elementwise_points(units: UnitGraph) -> Iterator[Point]:
-    """The functions of all units, for each floating dtype that they are applied to."""
+    """Yields the points of all elementwise functions of the units, for each floating dtype that
+    they are applied to, at all `ELEMENTWISE_SIZES`."""
     runs: dict[tuple[str, str], Callable[[Any], Any] | None] = {}
     program = units.graph.program
     for unit in units.units:
         for index in unit.equations:
             equation = program.equations[index]
-            values = [program.values[o] for o in equation.outputs]
-            plain = (value.dtype for value in values if not value.is_extended)
-            dtypes = {str(d) for d in plain if jax.numpy.issubdtype(d, jax.numpy.floating)}
+            values = [program.values[output] for output in equation.outputs]
+            plain_dtypes = (value.dtype for value in values if not value.is_extended)
+            dtypes = {
+                str(plain_dtype)
+                for plain_dtype in plain_dtypes
+                if jax.numpy.issubdtype(plain_dtype, jax.numpy.floating)
+            }
             for dtype in dtypes:
                 runs.setdefault((ARITHMETIC, dtype), None)
                 if equation.name in FUNCTIONS:
@@ -75,16 +87,21 @@ def elementwise_points(units: UnitGraph) -> Iterator[Point]:
 
 
 def _repeatable(equation: Any) -> Callable[[Any], Any]:
-    """The function of an equation, given one array for all its operands."""
+    """Returns the function of an equation, with the same array for all its operands."""
     primitive, params, count = equation.primitive, equation.params, len(equation.invars)
     return lambda x: primitive.bind(*(x for _ in range(count)), **params)
 
 
 def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Point | None:
-    """The operator of an equation; None if its parameters name sizes that differ from device to
-    device."""
+    """Returns the point of an operator in one local shape; None if the operator cannot be run in
+    it.
+
+    An operator whose parameters contain global sizes cannot be run in a local shape.
+
+    - `shards`: the number of pieces into which each factor is cut.
+    """
     shapes, result_shape = call.local_shapes(shards), call.result.local_shape(shards)
-    dtypes = tuple(v.aval.dtype for v in equation.invars)
+    dtypes = tuple(variable.aval.dtype for variable in equation.invars)
 
     def run(*operands: Any) -> Any:
         if call.subscripts:
@@ -99,7 +116,8 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
     entry = OperatorEntry(*call.known, *figures, *UNMEASURED)
     operands, body = _operands(shapes, dtypes), run
     if call.hlo == {"transpose"}:
-        # Alone it is a copy, which is tiled; a kernel that computes reads with strides.
+        # A transpose alone would be a tiled copy. In a step a kernel that computes reads the
+        # operand with strides.
         operands.append(jax.ShapeDtypeStruct(result_shape, dtypes[0]))
         body = lambda x, y: run(x) * run(x) + y * y  # noqa: E731
     text = " ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -111,6 +129,8 @@ def _operator(call: LibraryCall, equation: Any, shards: Mapping[int, int]) -> Po
 def _yields(
     run: Callable[..., Any], shapes: Shapes, dtypes: tuple[Any, ...], wanted: tuple[int, ...]
 ) -> bool:
+    """Returns whether `run` accepts operands of these types, and its result has the shape
+    `wanted`."""
     try:
         return jax.eval_shape(run, *_operands(shapes, dtypes)).shape == wanted
     except (TypeError, ValueError):
@@ -118,19 +138,22 @@ def _yields(
 
 
 def _elementwise(opcode: str, dtype: str, size: int, run: Callable[[Any], Any] | None) -> Point:
-    """A function that maps the elements of one array, on `size` of them; None for arithmetic."""
+    """Returns the point of an elementwise function on `size` elements.
+
+    - `run`: the function of one array; None for arithmetic.
+    """
     entry = OperatorEntry(opcode, ELEMENTWISE, dtype, ((size,),), float(size), 0, *UNMEASURED)
-    # A buffer read and one written, at most 16 bytes an element.
+    # One buffer is read and one is written, at most 16 bytes per element together.
     held_bytes = 16 * size
-    less = _kernel(dtype, size, 1)
-    more = _kernel(dtype, size, 1 + _STEPS) if run is None else _kernel(dtype, size, 1, run)
+    shorter = _kernel(dtype, size, 1)
+    longer = _kernel(dtype, size, 1 + _STEPS) if run is None else _kernel(dtype, size, 1, run)
     combined = functools.partial(_added_time, 2 * _STEPS if run is None else 1)
     name = f"{opcode} of {size} {dtype}"
-    return Point(entry, Kind.ELEMENTWISE, name, held_bytes, (less, more), combined)
+    return Point(entry, Kind.ELEMENTWISE, name, held_bytes, (shorter, longer), combined)
 
 
 def stream_point(size_bytes: int) -> Point:
-    """Memory traffic of so many bytes, half of them read and half of them written."""
+    """Returns the point of memory traffic of `size_bytes`: half of them are read, half written."""
     entry = OperatorEntry(STREAM, "", STREAM_DTYPE, ((size_bytes,),), 0.0, size_bytes, *UNMEASURED)
     operands = _operands(((size_bytes // 8,),), ("float32",))
     name = f"memory traffic of {size_bytes} bytes"
@@ -139,29 +162,33 @@ def stream_point(size_bytes: int) -> Point:
 
 
 def matmul_flops_per_second(bench: Bench, dtype: str, size: int) -> float:
-    """The rate of a square matmul of `size` on each device."""
+    """Returns the FLOPs per second of a matmul of two square matrices with `size` rows, on each
+    device."""
     return 2.0 * size**3 / bench.time(matmul((size, size, size), dtype)).seconds
 
 
 def matmul(sizes: tuple[int, int, int], dtype: str) -> TimedFunction:
-    """A product of matrices of (m, k) and (k, n), for `sizes` of (m, n, k)."""
+    """Returns the matmul of matrices of the shapes (m, k) and (k, n). `sizes` are (m, n, k)."""
     m, n, k = sizes
     return TimedFunction(lambda x, y: x @ y, _operands(((m, k), (k, n)), (dtype, dtype)))
 
 
 def _added_time(per: int, less: Timing, more: Timing) -> Timing:
-    """The time that a function adds to a kernel, if the longer one has `per` more of them."""
-    # A difference lost in noise still is no time that anything takes.
+    """Returns the time that one function adds to a kernel. The kernel of `more` computes `per`
+    functions more than the kernel of `less`."""
+    # Noise may hide the difference. No function takes no time.
     return Timing(max((more.seconds - less.seconds) / per, _LEAST_PART * more.seconds), more.spread)
 
 
 def _kernel(
     dtype: str, size: int, steps: int, function: Callable[[Any], Any] = lambda x: x
 ) -> TimedFunction:
-    """Reads and writes a buffer, with so many steps of arithmetic (a multiplication and an addition
-    each) after `function`.
+    """Returns a kernel that reads a buffer, applies `function` and arithmetic, and writes a buffer.
 
-    The function is applied once: XLA:CPU's code for a chain of functions is many times slower.
+    The function is applied once, because XLA:CPU generates much slower code for a chain of
+    functions.
+
+    - `steps`: the number of steps of arithmetic: a multiplication and an addition each.
     """
 
     def body(x: Any) -> Any:
@@ -174,4 +201,4 @@ def _kernel(
 
 
 def _operands(shapes: Shapes, dtypes: Sequence[Any]) -> list[Any]:
-    return [jax.ShapeDtypeStruct(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+    return [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]

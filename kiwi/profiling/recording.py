@@ -1,9 +1,9 @@
-"""`kiwi.record_profile`: measures on the attached devices what planning a function needs to know,
-or asks the compiler of others.
+"""`kiwi.record_profile`: records a profile table for planning a function.
 
-Which operators, in which local shapes, follows from tracing the function and from the sharding
-strategies of its operators (`kiwi.profiling.operator_points`).
-The file is saved every few seconds and when the recording ends, however it ends.
+The times are measured on the attached devices, or stated by the compiler of a device that need not
+be attached. The function is traced. Its operators and their sharding strategies determine which
+operators are recorded, in which local shapes (`kiwi.profiling.operator_points`). The file is saved
+every few seconds, and when the recording ends, even by an error.
 """
 
 import datetime
@@ -41,18 +41,29 @@ from kiwi.xla.compilers import of_platform
 from kiwi.xla.gpu.target_config import attached_target_config, target_config
 
 _SAVE_SECONDS = 5.0
+"""The interval after which a growing table is saved again."""
+
 _MATMUL_SIZE, _MATMUL_SIZE_ON_CPUS = 8192, 1024
+"""The rows of the square matrices from which the rate of matmuls is measured."""
+
 _TPUS = {"TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e"}
-"""TPUs whose names in jax differ from the catalogue's."""
+"""The catalogue's names of TPUs that jax names differently."""
 
 COLLECTIVE_BYTES = tuple(2**k for k in range(10, 27, 4))
-"""The ladder of sizes, from 1 KiB to 64 MiB."""
-_ITEM_BYTES = 4  # of `RECORDED_DTYPE`
+"""The sizes at which collectives are recorded, from 1 KiB to 64 MiB."""
+
+_ITEM_BYTES = 4
+"""The bytes of an element of `RECORDED_DTYPE`."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a recording. `seconds_left` is extrapolated from the measurements so far."""
+    """The progress of a recording.
+
+    - `done`, `total`: the number of points that are recorded, and the number of all points.
+    - `seconds_left`: extrapolated from the points so far; NaN before the first one.
+    - `what`: the next point, as a text for people.
+    """
 
     done: int
     total: int
@@ -70,21 +81,23 @@ def record_profile(
     on_progress: Callable[[Progress], None] = lambda _: None,
     **kwargs: Any,
 ) -> ProfileTable:
-    """Measures on the attached devices what planning `fun(*args, **kwargs)` needs.
+    """Records a profile table for planning `fun(*args, **kwargs)`.
 
-    These are its matmuls, convolutions and reductions in the local shapes of all sharding
-    strategies, its elementwise functions, memory traffic, launches, and collectives along each set
-    of mesh axes. All devices of the mesh run each program at once. `kiwi.plan(..., profile=table)`
-    can use the table without these devices.
+    The table has the times of the function's matmuls, convolutions and reductions in the local
+    shapes of all sharding strategies, of its elementwise functions, of memory traffic and launches,
+    and of collectives along each set of mesh axes. They are measured on the attached devices. All
+    devices of the mesh run each program at once. `kiwi.plan(..., profile=table)` can use the table
+    without these devices.
 
-    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s. `fun` is traced and not run.
-    - `mesh_shape`: no more devices than are attached. (1,) measures no collectives.
-    - `compiler`: the name of a TPU or GPU of the catalogue. Then nothing is measured, and no device
-      is needed: the table has the times that the device's compiler states for its kernels, as far
-      as they are reliable (`kiwi.profiling.by_compiler`).
-    - `path`: saves the table while it grows. Entries of an existing file are not measured again, so
-      an interrupted recording can be resumed.
-    - `repetitions`: timings of each program, of which the median is kept.
+    - `args`, `kwargs`: arrays or `jax.ShapeDtypeStruct`s. `fun` is traced but not run.
+    - `mesh_shape`: the shape of the mesh, with at most as many devices as are attached. (1,)
+      records no collectives.
+    - `compiler`: the name of a TPU or GPU of the catalogue. If it is given, nothing is measured and
+      no device is needed: the table has the times that the device's compiler states for its
+      kernels, if they are reliable (`kiwi.profiling.by_compiler`).
+    - `path`: the file to which the table is saved while it grows. Entries of an existing file are
+      not recorded again, so that an interrupted recording can be resumed.
+    - `repetitions`: the number of timings of each program. The median is kept.
     - `on_progress`: called before each measurement.
 
     **Raises:** `NotEnoughDevicesError`, `InvalidMeshError`, `InvalidArgumentError`;
@@ -113,8 +126,13 @@ def record(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> ProfileTable:
-    """Measures `points`, memory traffic and collectives; options and errors are those of
-    `record_profile`. `collective_bytes`: the ladder of sizes."""
+    """Measures `points`, memory traffic and collectives on the attached devices, and returns the
+    table.
+
+    - `collective_bytes`: the sizes at which collectives are measured.
+
+    The other parameters and the errors are those of `record_profile`.
+    """
     if repetitions < 1:
         raise InvalidArgumentError(
             f"{repetitions} repetitions measure nothing.",
@@ -151,8 +169,14 @@ def state(
     collective_bytes: Sequence[int] = COLLECTIVE_BYTES,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> ProfileTable:
-    """The times that the compiler of `device`, a device of the catalogue, states for `points`,
-    memory traffic and collectives. Options and errors are those of `record_profile`."""
+    """Returns a table of the times that a device's compiler states for `points`, memory traffic and
+    collectives.
+
+    - `device`: a device of the catalogue.
+    - `collective_bytes`: the sizes at which collectives are stated.
+
+    The other parameters and the errors are those of `record_profile`.
+    """
     mesh = DeviceMesh.create(mesh_shape, device)
     bench = CompilerBench(device, mesh)
     everything = _with_traffic_and_collectives(points, mesh, collective_bytes)
@@ -176,8 +200,8 @@ def state(
     with draft:
         for batch in bench.batches(missing):
             clock.tell(done, f"{batch[0].name} and {len(batch) - 1} more")
-            for point, found in zip(batch, bench.times(batch), strict=True):
-                draft.add(point, found)
+            for point, timing in zip(batch, bench.times(batch), strict=True):
+                draft.add(point, timing)
             done += len(batch)
     return draft.table
 
@@ -189,21 +213,22 @@ def _with_traffic_and_collectives(
 
 
 class _Clock:
-    """Tells how far a recording is."""
+    """Reports the progress of a recording to `on_progress`."""
 
     def __init__(self, total: int, on_progress: Callable[[Progress], None]) -> None:
         self._total, self._on_progress = total, on_progress
         self._started = time.monotonic()
 
     def tell(self, done: int, what: str) -> None:
-        """Reports that so many points are done, and which one is next."""
+        """Reports that `done` points are recorded, and that `what` is next."""
         spent = time.monotonic() - self._started
-        left = spent / done * (self._total - done) if done else float("nan")
-        self._on_progress(Progress(done, self._total, left, what))
+        seconds_left = spent / done * (self._total - done) if done else float("nan")
+        self._on_progress(Progress(done, self._total, seconds_left, what))
 
 
 class _Draft:
-    """A table that grows, and its file, which is saved when a `with` block ends."""
+    """A growing table and its file. The file is saved at intervals, and when a `with` block
+    ends."""
 
     def __init__(self, table: ProfileTable, path: str | Path | None) -> None:
         self.table = table
@@ -217,14 +242,15 @@ class _Draft:
         self.save()
 
     def missing(self, points: Sequence[Point]) -> list[Point]:
-        """The points that the table does not have."""
-        known = {entry.key for entry in (*self.table.operators, *self.table.collectives)}
-        return [point for point in points if point.entry.key not in known]
+        """Returns the points that have no entry in the table."""
+        recorded_keys = {entry.key for entry in (*self.table.operators, *self.table.collectives)}
+        return [point for point in points if point.entry.key not in recorded_keys]
 
     def measure(self, point: Point, bench: Bench) -> None:
-        """Measures one point; what does not fit or does not compile is noted."""
+        """Measures one point. If the point does not fit into memory or does not compile, the table
+        lists the reason instead (`ProfileTable.skipped`)."""
         try:
-            # What a device cannot hold is refused before trying it stalls the machine.
+            # A program that exceeds the memory could stall the machine: it is refused beforehand.
             needed, available = 2 * point.held_bytes, self.table.hardware.memory_bytes
             if needed > available:
                 raise MemoryError(f"{needed} bytes do not fit into {available}")
@@ -233,7 +259,7 @@ class _Draft:
             self.add(point, error)
 
     def add(self, point: Point, timing: Timing | Exception) -> None:
-        """A point's time, or why there is none."""
+        """Adds the time of a point to the table, or the reason why there is none."""
         if isinstance(timing, Exception):
             first_line = (str(timing).splitlines() or [type(timing).__name__])[0]
             note = f"{point.name}: {first_line[:160]}"
@@ -246,7 +272,7 @@ class _Draft:
             self.save()
 
     def save(self) -> None:
-        """Writes what there is so far."""
+        """Saves the table as it is."""
         if self._path is not None:
             self.table.save(self._path)
         self._saved = time.monotonic()
@@ -258,54 +284,59 @@ def _begin(
     mesh_shape: tuple[int, ...],
     begun: Callable[[], ProfileTable],
 ) -> ProfileTable:
-    """The file's table where there is one, or one without entries."""
+    """Returns the table of the file at `path` if there is one, else the empty table of `begun`.
+
+    **Raises:** `ProfileFileError` if the file cannot be written, or was recorded on other devices,
+    by other versions or for another mesh.
+    """
     if path is None or not Path(path).exists():
         table = begun()
         if path is not None:
-            # What cannot be written is found out now, and not after all is measured.
+            # Fails at once if the file cannot be written, and not after all measurements.
             table.save(path)
         return table
-    found = ProfileTable.load(path)
-    before = found.environment
-    if before is None or replace(before, date="") != replace(environment, date=""):
+    saved_table = ProfileTable.load(path)
+    recorded = saved_table.environment
+    if recorded is None or replace(recorded, date="") != replace(environment, date=""):
         raise ProfileFileError(
-            f"{path} was recorded elsewhere: {before}, and this is {environment}.",
+            f"{path} was recorded elsewhere: {recorded}, and this is {environment}.",
             topic=topics.OTHER_MACHINE,
             cause="Measurements of two machines or versions do not belong in one table.",
             suggestion="Another file.",
         )
-    if found.mesh_shape != mesh_shape:
+    if saved_table.mesh_shape != mesh_shape:
         raise ProfileFileError(
-            f"{path} was recorded on a mesh of shape {found.mesh_shape}, not {mesh_shape}.",
+            f"{path} was recorded on a mesh of shape {saved_table.mesh_shape}, not {mesh_shape}.",
             topic=topics.OTHER_MACHINE,
             cause="Devices that share a machine slow each other down: how many there are matters.",
             suggestion="Another file, or the same mesh.",
         )
-    return found
+    return saved_table
 
 
 def _environment(device: Any) -> Environment:
-    # XLA's name of its platform carries the versions of CUDA and of the driver's interface.
+    # XLA's version of the platform contains the versions of CUDA and of the driver's interface.
     driver = " ".join(str(device.client.platform_version).split())
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Environment(str(device.device_kind), jax.__version__, driver, date)
 
 
 def _hardware(bench: Bench) -> Hardware:
-    """The device by measurement; links and nodes as of the nearest known one."""
+    """Returns the hardware of a measured table: measured rates, memory and launch cost, with the
+    links and nodes of the most similar device of the catalogue."""
     device = bench.mesh.devices.flat[0]
     base = known_hardware(device)
     size = _MATMUL_SIZE_ON_CPUS if bench.platform == "cpu" else _MATMUL_SIZE
-    # Rates of other dtypes are related to that of float32 matmuls as the data sheet does.
+    # The measured rate of float32 matmuls scales the data sheet's rates of all dtypes.
     rate = matmul_flops_per_second(bench, "float32", size)
     scale = rate / base.peak_flops_per_second("float32")
     moved_bytes = STREAM_BYTES[-1]
-    # Efficiencies are contained in what is measured.
+    # Measured rates contain the efficiencies already.
     return replace(
         base,
         name=f"recorded-{str(device.device_kind).lower().replace(' ', '-')}",
         description=f"measured {device.device_kind}; links by data sheet where not measured",
-        flops_per_second={d: r * scale for d, r in base.flops_per_second.items()},
+        flops_per_second={dtype: peak * scale for dtype, peak in base.flops_per_second.items()},
         memory_bandwidth_bytes_per_second=moved_bytes
         / stream_point(moved_bytes).time(bench).seconds,
         memory_bytes=_memory_bytes(bench, base),
@@ -314,7 +345,7 @@ def _hardware(bench: Bench) -> Hardware:
         bandwidth_efficiency=1.0,
         source=f"measured; else as {base.name}: {base.source}",
         analytic=False,
-        # How the device describes itself to XLA:GPU, or else how the nearest known one does.
+        # The device's own description for XLA:GPU, or else that in the catalogue.
         target_config=None
         if base.backend != "gpu"
         else attached_target_config(device) or target_config(base),
@@ -322,8 +353,8 @@ def _hardware(bench: Bench) -> Hardware:
 
 
 def _memory_bytes(bench: Bench, base: Hardware) -> int:
-    """The memory of the device that jax may use. Virtual devices share the memory of
-    their machine."""
+    """Returns the bytes of a device's memory that jax may use. Virtual devices share the memory of
+    their machine equally."""
     device = bench.mesh.devices.flat[0]
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats:
@@ -334,22 +365,22 @@ def _memory_bytes(bench: Bench, base: Hardware) -> int:
 
 
 def known_hardware(device: Any) -> Hardware:
-    """The catalogue's entry of a `jax.Device`'s model, or of another of the platform, whose links
-    are of use."""
+    """Returns the catalogue's hardware for a `jax.Device`. For an unknown model it is another
+    device of the same platform, whose links stand in."""
     kind = str(device.device_kind)
-    model = next((n for n in CATALOGUE if n.split("-")[0].upper() in kind.upper()), None)
-    others = {"cpu": "cpu", "tpu": "v5e"}
-    return CATALOGUE[_TPUS.get(kind) or model or others.get(device.platform, "a100-sxm")]
+    model = next((name for name in CATALOGUE if name.split("-")[0].upper() in kind.upper()), None)
+    fallbacks = {"cpu": "cpu", "tpu": "v5e"}
+    return CATALOGUE[_TPUS.get(kind) or model or fallbacks.get(device.platform, "a100-sxm")]
 
 
 def collective_points(
     mesh: DeviceMesh, sizes_bytes: Sequence[int] = COLLECTIVE_BYTES
 ) -> Iterator[Point]:
-    """The points of all collectives, along every set of mesh axes."""
+    """Yields the points of all kinds of collectives, along each set of mesh axes, at all sizes."""
     for count in range(1, len(mesh.nontrivial_axes) + 1):
         for axes in combinations(mesh.nontrivial_axes, count):
-            devices = prod(mesh.shape[a] for a in axes)
-            # Buffers are cut into equal parts of whole items.
+            devices = prod(mesh.shape[axis] for axis in axes)
+            # Each device's part of a buffer must be a whole number of elements.
             part = devices * _ITEM_BYTES
             for kind in kinds.KINDS:
                 for size in sizes_bytes:
@@ -357,22 +388,24 @@ def collective_points(
 
 
 def _point(mesh: DeviceMesh, kind: str, axes: tuple[int, ...], size_bytes: int) -> Point:
-    """A collective in all groups of devices at once."""
-    devices = prod(mesh.shape[a] for a in axes)
+    """Returns the point of a collective that runs in all groups of devices along `axes` at once."""
+    devices = prod(mesh.shape[axis] for axis in axes)
     entry = CollectiveEntry(kind, devices, RECORDED_DTYPE, size_bytes, *UNMEASURED, axes)
     large = size_bytes // _ITEM_BYTES
-    read, found = (
+    operand, result = (
         jax.ShapeDtypeStruct((large // devices if kind == smaller else large,), RECORDED_DTYPE)
         for smaller in (kinds.ALL_GATHER, kinds.REDUCE_SCATTER)
     )
-    body = _body(kind, tuple(mesh.axis_names[a] for a in axes), devices)
+    body = _body(kind, tuple(mesh.axis_names[axis] for axis in axes), devices)
     name = f"{kind} of {size_bytes} bytes along mesh axes {', '.join(map(str, axes))}"
-    function = TimedFunction(body, [read], found)
+    function = TimedFunction(body, [operand], result)
     return Point(entry, Kind.COLLECTIVE, name, size_bytes, (function,))
 
 
 def _body(kind: str, names: tuple[str, ...], devices: int) -> Callable[[Any], Any]:
-    ring = [(k, (k + 1) % devices) for k in range(devices)]
+    """Returns the function that runs a collective along the mesh axes `names` inside of a
+    `shard_map`."""
+    ring = [(device, (device + 1) % devices) for device in range(devices)]
     bodies: dict[str, Callable[[Any], Any]] = {
         kinds.ALL_GATHER: lambda x: lax.all_gather(x, names, tiled=True),
         kinds.ALL_REDUCE: lambda x: lax.psum(x, names),

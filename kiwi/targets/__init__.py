@@ -1,1 +1,1 @@
-"""XLA's compilers: a target is a list of rules, a compiler and options."""
+"""Targets: for each of XLA's compilers its rules (`Rule`), and its `Compiler` with the options."""

@@ -1,4 +1,4 @@
-"""XLA:CPU, for virtual devices."""
+"""The target XLA:CPU, which plans for virtual devices."""
 
 from kiwi.targets.rules import (
     max_pooling_selected,

@@ -1,4 +1,4 @@
-"""XLA:GPU, for NVIDIA's GPUs."""
+"""The target XLA:GPU, for NVIDIA's GPUs."""
 
 from kiwi.targets.rules import (
     bound_by_bytes,
@@ -38,7 +38,7 @@ from kiwi.xla.gpu.compiler import GPU as COMPILER
 
 GPU = Target(
     (
-        # What is fused.
+        # Fusion.
         outer_products.RULE,
         matmuls_with_vectors.RULE,
         maps_in_readers.RULE,
@@ -49,7 +49,7 @@ GPU = Target(
         softmax_rows.RULE,
         gpu_small_maps.RULE,
         gpu_slices_in_readers.RULE,
-        # What lies where.
+        # Buffers and layouts.
         narrow_moves.RULE,
         overwritten_operands.RULE,
         gpu_summed_columns.RULE,
@@ -67,7 +67,7 @@ GPU = Target(
         gpu_combined_collectives.RULE,
         gpu_sums_added_first.RULE,
         bound_by_bytes.RULE,
-        # Programs.
+        # Form of the emitted program.
         gpu_transposed_products.RULE,
         gpu_offloading.RULE,
         copies_ahead.RULE,

@@ -1,9 +1,9 @@
-"""The common part of the rules of the gradient of max pooling.
+"""Shared code of the rules on the gradient of max pooling.
 
-XLA expands `select_and_scatter` into a window reduction that finds the selected elements (value,
-and index along each dimension), and a scatter of the gradient to these, onto zeros. One rule each
-says which of these arrays are held, and when: `max_pooling_selected`, `max_pooling_zeros`,
-`gpu_zeros_of_relu`, `cpu_max_pooling_indices`.
+XLA expands `select_and_scatter` into two operators. A window reduction finds the selected elements:
+the value of each, and its index along each dimension. A scatter adds the gradient at these indices
+to zeros. Four rules say which of the arrays are held, and when: `max_pooling_selected`,
+`max_pooling_zeros`, `gpu_zeros_of_relu` and `cpu_max_pooling_indices`.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.targets.witness import Example, array
 
 INDEX_BYTES = 4
-"""Bytes of an index along one dimension."""
+"""The bytes of one index along one dimension."""
 
 
 def gradients(units: UnitGraph) -> Iterator[Unit]:
@@ -29,32 +29,41 @@ def gradients(units: UnitGraph) -> Iterator[Unit]:
 
 @dataclass(frozen=True)
 class Indices:
-    """The indices of the selected elements: one for each dimension and element of the result."""
+    """The index arrays of the selected elements, in the shape of a result of `select_and_scatter`.
+
+    - `dimensions`: the rank of the result. There is one index array per dimension.
+    - `itemsize`: the bytes of one element of the result.
+    """
 
     dimensions: int
     itemsize: int
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit) -> "Indices":
-        """The indices of a unit's result."""
+        """Returns the index arrays for the first result of `unit`."""
         value = units.graph.program.values[unit.outputs[0]]
         return cls(len(value.shape), value.itemsize)
 
     def local_bytes(self, result_bytes: int) -> int:
-        """Local bytes, for a local result of `result_bytes`."""
+        """Returns the bytes of all index arrays on one device that holds `result_bytes` of the
+        result."""
         return self.dimensions * INDEX_BYTES * result_bytes // self.itemsize
 
 
 @dataclass(frozen=True)
 class SelectedElements:
-    """Values and indices of the selected elements. Their number is `ratio` times that of the
-    result."""
+    """The values and the indices of the selected elements.
+
+    - `ratio`: the number of selected elements per element of the result.
+    - `indices`: the index arrays that as many elements as the result has would need.
+    """
 
     ratio: float
     indices: Indices
 
     def local_bytes(self, result_bytes: int) -> int:
-        """Local bytes, for a local result of `result_bytes`."""
+        """Returns the bytes of values and indices on one device that holds `result_bytes` of the
+        result."""
         return int(self.ratio * (result_bytes + self.indices.local_bytes(result_bytes)))
 
 
@@ -65,7 +74,8 @@ IMAGES = array(4, 32, 32, 64)
 def pooled(
     w: jax.Array, x: jax.Array, mapped: Callable[[jax.Array], jax.Array] = jnp.sin
 ) -> jax.Array:
-    """A loss of images that are multiplied, mapped, and pooled in windows of 2 x 2."""
+    """Returns a scalar loss: images are mapped, multiplied, mapped again by `mapped`, and pooled in
+    windows of 2 x 2."""
     window = (1, 2, 2, 1)
     images = mapped(jnp.sin(x) @ w)
     most = lax.reduce_window(images, -jnp.inf, lax.max, window, window, "VALID")
@@ -75,7 +85,7 @@ def pooled(
 def pooled_gradient(
     w: jax.Array, x: jax.Array, mapped: Callable[[jax.Array], jax.Array] = jnp.sin
 ) -> jax.Array:
-    """The gradient of `pooled` by the images."""
+    """Returns the gradient of `pooled` with respect to the images `x`."""
     return jax.grad(pooled, 1)(w, x, mapped)
 
 

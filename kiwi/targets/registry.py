@@ -1,4 +1,4 @@
-"""The targets that Kiwi knows, by name and by the backend of their devices."""
+"""The registry of targets, by name and by the backend of their devices."""
 
 from kiwi.errors import CompilerUnavailableError
 from kiwi.hlo.units import UnitGraph
@@ -11,26 +11,33 @@ from kiwi.targets.tpu import TPU
 from kiwi.xla.compilers import named, of_platform
 
 TARGETS = {target.name: target for target in (CPU, GPU, TPU)}
-"""The targets by name."""
+"""All targets, by the name that `verify` takes."""
 
 
 def target_named(name: str) -> Target:
-    """The target of the compiler that `verify` names; raises `InvalidArgumentError` for another
-    name."""
+    """Returns the target of the compiler that `verify` calls `name`.
+
+    **Raises:** `InvalidArgumentError` for an unknown name.
+    """
     return TARGETS[named(name).name]
 
 
 def target_of(hardware: Hardware) -> Target:
-    """The target of such devices; raises `CompilerUnavailableError` if Kiwi has no rules for
-    them."""
+    """Returns the target of devices of this kind.
+
+    **Raises:** `CompilerUnavailableError` if Kiwi has no rules for their backend.
+    """
     return TARGETS[of_platform(hardware.backend).name]
 
 
 def planned_target(verify: str | None, hardware: Hardware) -> Target:
-    """The target whose kernels a plan predicts: that of the hardware, whoever checks the plan. For
-    hardware without rules it is the target of the compiler that checks.
+    """Returns the target whose kernels a plan predicts.
 
-    **Raises:** as `target_named` and `target_of`.
+    The hardware decides the target, whichever compiler checks the plan. If Kiwi has no rules for
+    the hardware, the target is the one that `verify` names.
+
+    **Raises:** `CompilerUnavailableError` if Kiwi has no rules for the hardware and `verify` is
+    None; `InvalidArgumentError` if it has none and `verify` is an unknown name.
     """
     try:
         return target_of(hardware)
@@ -41,10 +48,14 @@ def planned_target(verify: str | None, hardware: Hardware) -> Target:
 
 
 def is_own_compiler(verify: str | None, hardware: Hardware) -> bool:
-    """Whether `verify` names the compiler that the plan is made for; raises as `planned_target`."""
+    """Returns whether `verify` names the compiler of the planned target.
+
+    **Raises:** as `target_named` and `planned_target`.
+    """
     return verify is not None and target_named(verify) is planned_target(verify, hardware)
 
 
 def regrouped(kernels: KernelGraph, units: UnitGraph) -> KernelGraph:
-    """The kernels of the same target and devices for other units."""
+    """Returns the kernels that the target of `kernels` runs for other `units` on the same
+    hardware."""
     return TARGETS[kernels.facts.target].kernels(units, kernels.hardware)

@@ -1,8 +1,8 @@
-"""`Rule`: one thing that a compiler does with a program, with its reason and its evidence.
+"""`Rule`: one thing that a compiler does with a program, with the evidence for it.
 
-A rule is one file of `kiwi.targets.rules`. It states facts of the target (`states`), of a program's
-kernels (`apply`), or both. Nothing else in Kiwi asks for the compiler: the problem, the memory
-account and the emission read the facts.
+Each rule is one file of `kiwi.targets.rules`. A rule states facts about the target (`states`),
+about the kernels of a program (`apply`), or both. The problem, the memory account and the emission
+read these facts. They never ask which compiler runs.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from kiwi.mesh import Hardware
 from kiwi.targets.witness import NotShown, Witness
 
 StatesFacts = Callable[[TargetFacts, Hardware], TargetFacts]
-"""Adds facts that hold for any program on such devices."""
+"""Returns the facts of a target, extended by facts that hold for any program on the hardware."""
 
 StatesKernels = Callable[[KernelGraph], KernelGraph]
-"""Adds facts about the kernels of a program."""
+"""Returns the kernels of a program, extended by facts about them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,14 @@ class Rule:
     """One thing that a compiler does.
 
     - `name`: unique among the rules of all targets.
-    - `does`: what it does, in a sentence or two.
-    - `component`: the pass or library that does it, by XLA's name.
-    - `observed`: the versions in which it was observed, e.g. "jax 0.10.2, H100".
-    - `evidence`: where it is shown: tests and benchmarks of this repository.
-    - `witness`: a small program whose compiled module shows it.
-    - `states`, `apply`: see the types; None for nothing.
-    - `limits`: what the rule is known not to cover; empty for nothing known.
+    - `does`: the behaviour, in a sentence or two.
+    - `component`: the responsible pass or library, by XLA's name.
+    - `observed`: the versions that show the behaviour, e.g. "jax 0.10.2, H100".
+    - `evidence`: paths of tests, benchmarks and pages of this repository that show it.
+    - `witness`: a small program whose compiled module shows it, or why there is none.
+    - `states`: the facts about the target; None if the rule states none.
+    - `apply`: the facts about the kernels of a program; None if the rule states none.
+    - `limits`: known cases that the rule does not cover; empty if none is known.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Rule:
 
 
 def stating(**facts: Any) -> StatesFacts:
-    """States these facts of `TargetFacts`, whatever the hardware is."""
+    """Returns a function that sets these fields of `TargetFacts` on any hardware."""
 
     def states(known: TargetFacts, hardware: Hardware) -> TargetFacts:
         return replace(known, **facts)
@@ -57,7 +58,10 @@ def stating(**facts: Any) -> StatesFacts:
 
 
 def fusing(**entries: Any) -> StatesFacts:
-    """Adds entries to `TargetFacts.fusion`. Tuples are appended, flags are set."""
+    """Returns a function that changes fields of `TargetFacts.fusion` on any hardware.
+
+    A tuple is appended to the field's tuple. Any other entry replaces the field's value.
+    """
 
     def states(known: TargetFacts, hardware: Hardware) -> TargetFacts:
         fusion = known.fusion
@@ -71,10 +75,12 @@ def fusing(**entries: Any) -> StatesFacts:
 
 
 ByUnit = Callable[[UnitGraph], Mapping[int, Any]]
+"""Returns a fact of kernels, by index of the unit."""
 
 
 def of_units(fact: str, by_unit: ByUnit) -> StatesKernels:
-    """States one fact of kernels: `by_unit` gives it by index of the unit."""
+    """Returns a function that sets the field `fact` of `Kernel` to the value that `by_unit` returns
+    for the kernel's unit."""
 
     def apply(graph: KernelGraph) -> KernelGraph:
         return graph.stating(fact, by_unit(graph.units))
@@ -83,8 +89,8 @@ def of_units(fact: str, by_unit: ByUnit) -> StatesKernels:
 
 
 def more_of_units(fact: str, by_unit: ByUnit) -> StatesKernels:
-    """Adds entries to a fact of kernels that is a tuple: `by_unit` gives them by index of the
-    unit."""
+    """Returns a function that appends the entries that `by_unit` returns for a unit to the tuple
+    `fact` of its `Kernel`."""
 
     def apply(graph: KernelGraph) -> KernelGraph:
         return graph.adding(fact, by_unit(graph.units))

@@ -1,5 +1,5 @@
-"""The common part of the witnesses for rules of summed gradients: a stack whose gradients are
-summed.
+"""Shared examples of the witnesses for rules on sums over devices: a stack of layers, whose
+gradients are summed over eight devices.
 """
 
 from typing import Any
@@ -22,17 +22,22 @@ def _gradients(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _stack(batch: int, layers: int, width: int, out_specs: Any, way: int | None) -> Example:
-    """The stack on eight devices. Each device has a part of the batch and all weights."""
+    """Returns the gradients of the stack as an example on eight devices.
+
+    Each device holds a part of the batch and all weights. `width` is the side of each square
+    weight. `way` is the number of the overlapping options, as in `Example`.
+    """
     weights = (array(width, width),) * layers
     in_specs = (P("x"), *[P()] * layers)
     return Example(_gradients, (array(batch, width), *weights), (8,), in_specs, out_specs, way=way)
 
 
 def data_parallel(batch: int, layers: int, width: int, *, way: int | None = None) -> Example:
-    """Each device ends with the whole gradients: they are all-reduced."""
+    """Returns a stack whose gradients end up whole on each device, so that they are all-reduced."""
     return _stack(batch, layers, width, P(), way)
 
 
 def fully_sharded(batch: int, layers: int, width: int, *, way: int | None = None) -> Example:
-    """Each device ends with a part of the gradients: they are reduce-scattered."""
+    """Returns a stack whose gradients end up cut over the devices, so that they are
+    reduce-scattered."""
     return _stack(batch, layers, width, P("x"), way)

@@ -16,10 +16,11 @@ from kiwi.xla.compiler import Compiler
 class Target:
     """A backend that programs are planned for.
 
-    - `rules`: in the order in which they state facts. A later one may read the facts of an earlier
-      one.
-    - `compiler`: the compiler for such devices, with its options.
-    - `observed_on`: the profile of the catalogue for which witnesses of rules are compiled.
+    - `rules`: the rules in the order in which they are applied. A later rule may read the facts
+      that an earlier rule states.
+    - `compiler`: the compiler for devices of this backend, with its options.
+    - `observed_on`: the profile of the hardware catalogue for which the witnesses of the rules are
+      compiled.
     """
 
     rules: tuple[Rule, ...]
@@ -28,23 +29,26 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The name, as in `verify`, e.g. "cuda"."""
+        """The name of the compiler, as in `verify`, e.g. "cuda"."""
         return self.compiler.name
 
     def without(self, *names: str) -> "Target":
-        """The target without some rules, to see their effect; raises `InvalidArgumentError` for a
-        name that is none of its rules'."""
-        known = [rule.name for rule in self.rules]
+        """Returns the target without the rules of these names, to see their effect.
+
+        **Raises:** `InvalidArgumentError` if no rule of the target has one of the names.
+        """
+        known_names = [rule.name for rule in self.rules]
         for name in names:
-            check_known(name, known, "rule")
+            check_known(name, known_names, "rule")
         return replace(self, rules=tuple(rule for rule in self.rules if rule.name not in names))
 
     def facts(self, hardware: Hardware) -> TargetFacts:
-        """The facts that hold for any program on such devices."""
+        """Returns the facts that hold for any program on the hardware."""
         return _facts(self, hardware)
 
     def kernels(self, units: UnitGraph, hardware: Hardware) -> KernelGraph:
-        """The kernels of a step's units. They are kept while the step is planned."""
+        """Returns the kernels of a step's units, with the facts of all rules. The last eight
+        results are cached."""
         return _kernels(self, units, hardware)
 
 

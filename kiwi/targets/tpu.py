@@ -1,4 +1,4 @@
-"""XLA:TPU, for Google's TPUs."""
+"""The target XLA:TPU, for Google's TPUs."""
 
 from kiwi.targets.rules import (
     bound_by_bytes,
@@ -42,7 +42,7 @@ from kiwi.xla.tpu.compiler import TPU as COMPILER
 
 TPU = Target(
     (
-        # What is fused.
+        # Fusion.
         outer_products.RULE,
         matmuls_with_vectors.RULE,
         maps_in_readers.RULE,
@@ -55,7 +55,7 @@ TPU = Target(
         random_bits_as_maps.RULE,
         unfused_strides.RULE,
         shared_kernels.RULE,
-        # What lies where.
+        # Buffers and layouts.
         tpu_tiles.RULE,
         tpu_images.RULE,
         tpu_rows_of_gathers.RULE,
@@ -73,7 +73,7 @@ TPU = Target(
         tpu_combined_small_sums.RULE,
         tpu_copies_around_all_to_alls.RULE,
         bound_by_bytes.RULE,
-        # Programs.
+        # Form of the emitted program.
         tpu_windowed_einsums.RULE,
         tpu_function_units.RULE,
         tpu_late_constants.RULE,

@@ -1,8 +1,8 @@
 """`Witness`: a small program whose compiled module shows that a rule holds.
 
-After an upgrade of jax `pytest -m witness` compiles the witnesses of all rules, and names the rules
-whose modules no longer show the claim. Each witness has a control: a program whose module must not
-show it. So a check that accepts any module is detected.
+After an upgrade of jax, `pytest -m witness` compiles the witnesses of all rules and names the rules
+whose modules no longer show the claim. Each witness has a control: a similar program whose module
+must not show the claim. The control reveals a check that accepts any module.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from jax.sharding import PartitionSpec
 from kiwi.xla.read.inspected import InspectedModule
 
 Shows = Callable[[InspectedModule], bool]
-"""Whether a compiled module shows what a rule claims."""
+"""Returns whether a compiled module shows the claim of a rule."""
 
 
 def array(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
-    """An argument of an example."""
+    """Returns the shape and dtype of an argument of an example."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
@@ -27,15 +27,15 @@ def array(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
 class Example:
     """A small function of arrays, and how it is compiled.
 
-    - `function`: returns an array, or a tuple of them.
-    - `arguments`: large enough for the rule, and no larger.
-    - `mesh_shape`: the shape of the devices, with axes "x", "y", "z".
-    - `in_specs`: for each argument; empty if all are whole.
-    - `out_specs`: for the result, or for each result; None lets XLA choose.
-    - `donated`: positions of arguments.
-    - `way`: the number of the overlapping options (`Compiler.overlapping_options`); None for the
-      options of a check.
-    - `generates_code`: whether the text is read after code generation, which states cycles.
+    - `function`: the function. It returns an array or a tuple of arrays.
+    - `arguments`: the shapes of the arguments, just large enough for the rule to apply.
+    - `mesh_shape`: the shape of the device mesh, with axes "x", "y", "z".
+    - `in_specs`: the `PartitionSpec` of each argument; empty if all are replicated.
+    - `out_specs`: the `PartitionSpec` of the result, or of each result; None lets XLA choose.
+    - `donated`: the positions of donated arguments.
+    - `way`: the index into `Compiler.overlapping_options`; None for the options of a check.
+    - `generates_code`: whether the module's text is read after code generation. Only then does it
+      state cycles.
     """
 
     function: Callable[..., Any]
@@ -52,9 +52,10 @@ class Example:
 class Witness:
     """A small program whose compiled module shows a rule.
 
-    - `says`: what the module must show, in a sentence.
-    - `example`, `shows`: the program, and whether its module shows it.
-    - `control`: a similar program whose module must not show it.
+    - `says`: the claim about the module, in a sentence.
+    - `example`: the program.
+    - `shows`: tells whether a module shows the claim.
+    - `control`: a similar program whose module must not show the claim.
     """
 
     says: str
@@ -65,9 +66,9 @@ class Witness:
 
 @dataclass(frozen=True)
 class NotShown:
-    """Why a rule has no witness: what it claims is in no compiled module.
+    """Stands for the witness of a rule whose claim no compiled module can show.
 
-    - `reason`: in a sentence or two.
+    - `reason`: why there is no witness, in a sentence or two.
     """
 
     reason: str

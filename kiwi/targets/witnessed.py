@@ -1,7 +1,7 @@
-"""Compiles the witnesses of a target's rules, all in one process of their own.
+"""Compiles the witnesses of a target's rules, all in one separate process.
 
-The process finds the examples in the rules by name: functions need not travel. It stops waiting for
-each program once XLA has written it, before code is generated.
+The process looks the examples up by the names of their rules, so that no functions are sent to it.
+It waits for each program only until XLA has written the program's dump, before code is generated.
 """
 
 import base64
@@ -31,11 +31,11 @@ from kiwi.xla.read.inspected import InspectedModule
 
 _AXES = ("x", "y", "z")
 _CPU_DEVICES = 8
-"""Virtual devices of the process, as many as the largest mesh of an example has."""
+"""The number of virtual CPU devices of the process: the size of the largest mesh of an example."""
 
 _MOST_CPU_SECONDS = 60
-"""A compiler that spends more processor time on one example is ended. An example takes a second or
-two."""
+"""The processor time for compiling one example. The operating system ends a compiler that exceeds
+this limit, and the example counts as failed."""
 
 _EXAMPLE, _CONTROL = "example", "control"
 
@@ -44,10 +44,10 @@ _EXAMPLE, _CONTROL = "example", "control"
 class Outcome:
     """The outcome of a witness with the installed compiler.
 
-    - `rule`: its name.
+    - `rule`: the name of the rule.
     - `holds`: whether the module of the example shows the claim.
-    - `is_refused`: whether the module of the control does not.
-    - `found`: the module of the example in a few lines, or why there is none.
+    - `is_refused`: whether the control compiles to a module that does not show the claim.
+    - `found`: a summary of the example's module, or the reason why there is none.
     - `found_of_control`: the same for the control.
     """
 
@@ -59,16 +59,18 @@ class Outcome:
 
 
 def witnessed_rules(target: Target) -> tuple[Rule, ...]:
-    """The rules of a target that a compiled module shows."""
+    """Returns the rules of a target that have a witness."""
     return tuple(rule for rule in target.rules if isinstance(rule.witness, Witness))
 
 
 def outcomes(target: Target, names: Sequence[str]) -> Mapping[str, Outcome]:
-    """The outcomes of the witnesses of some rules of a target, by name.
+    """Compiles the witnesses of the rules of these names, and returns their outcomes by name.
+
+    A program that does not compile is an outcome, not an error.
 
     **Raises:** `CompilerUnavailableError` if the target's compiler is not installed;
-    `CompileCheckError` if its process ends before it has answered. A program that does not compile
-    is an outcome.
+    `CompileCheckError` if its process ends without an answer, for example because a rule has no
+    witness.
     """
     mesh = DeviceMesh.create((1,), target.observed_on)
     target.compiler.check_available(mesh.hardware)
@@ -81,25 +83,26 @@ def outcomes(target: Target, names: Sequence[str]) -> Mapping[str, Outcome]:
 def _outcome(target: Target, rule: Rule, answer: Mapping[str, Any]) -> Outcome:
     witness = _witness(rule)
     examples = {_EXAMPLE: witness.example, _CONTROL: witness.control}
-    shown, found = {}, {}
+    shown, summaries = {}, {}
     for kind, example in examples.items():
         written = answer[kind]
         if "error" in written:
-            shown[kind], found[kind] = None, f"no module: {written['error']}"
+            shown[kind], summaries[kind] = None, f"no module: {written['error']}"
             continue
         module = _inspected(target, example, written)
-        shown[kind], found[kind] = _is_shown(witness, module), module.summary()
+        shown[kind], summaries[kind] = _is_shown(witness, module), module.summary()
     return Outcome(
         rule.name,
         shown[_EXAMPLE] is True,
         shown[_CONTROL] is False,
-        found[_EXAMPLE],
-        found[_CONTROL],
+        summaries[_EXAMPLE],
+        summaries[_CONTROL],
     )
 
 
 def _is_shown(witness: Witness, module: InspectedModule) -> bool:
-    """Whether a module shows the claim. A module without the subject of the claim shows nothing."""
+    """Returns whether a module shows the claim. A module that lacks the instruction or buffer that
+    the claim is about does not show it."""
     try:
         return witness.shows(module)
     except (KeyError, IndexError, ValueError):
@@ -124,7 +127,8 @@ def _inspected(target: Target, example: Example, written: Mapping[str, str]) -> 
 
 
 def compiled_there(step: None, options: Mapping[str, Any], folder: str) -> Any:
-    """The answer of the process: by rule, XLA's output for its example and its control."""
+    """Runs in the separate process. Returns, by rule, XLA's output for the example and the
+    control."""
     jax.config.update("jax_num_cpu_devices", _CPU_DEVICES)
     target = TARGETS[options["target"]]
     rules = {rule.name: rule for rule in target.rules if rule.name in options["rules"]}
@@ -138,15 +142,16 @@ def compiled_there(step: None, options: Mapping[str, Any], folder: str) -> Any:
 
 
 def _written_apart(target: Target, example: Example, folder: str) -> dict[str, str]:
-    """XLA's output for an example, from a fork of this process, which has not used its devices yet.
+    """Returns XLA's output for an example, compiled in a fork of this process.
 
-    The fork ends when XLA has written the program, and skips the generation of code, which takes
-    XLA:TPU seconds. If XLA aborts, the other examples are still compiled.
+    The fork must happen before this process uses its devices. The fork exits as soon as XLA has
+    written the program, and so skips code generation. If XLA aborts, only the fork ends, and the
+    other examples are still compiled.
     """
     answer = Path(folder, "answer.json")
     answer.unlink(missing_ok=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # jax warns of forks that go on to use its devices.
+        warnings.simplefilter("ignore")  # jax warns of a fork: its threads may deadlock.
         child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU_SECONDS, _MOST_CPU_SECONDS))
@@ -159,10 +164,11 @@ def _written_apart(target: Target, example: Example, folder: str) -> dict[str, s
 
 
 def _written(target: Target, example: Example) -> dict[str, str]:
-    """XLA's output for an example as text; under "error" the reason why there is none."""
+    """Returns XLA's output for an example as JSON-compatible strings, or under "error" the reason
+    why there is none."""
     try:
         dump, text = _compiled(target, example)
-    except Exception as error:  # XLA's and jax's, of a program that the next jax may refuse
+    except Exception as error:  # Any error of jax or XLA: a new version may refuse the program.
         return {"error": f"{type(error).__name__}: {error}"}
     module, assignment = (
         base64.b64encode(part).decode() for part in (dump.module, dump.assignment)

@@ -1,5 +1,6 @@
-"""XLA's compilers: one `Compiler` for each, found in `kiwi.xla.compilers`.
+"""XLA's compilers: one `Compiler` for each backend, listed in `kiwi.xla.compilers`.
 
-A backend's folder (`cpu`, `gpu`, `tpu`) has its options and its way to compile. `compile` and
-`read` are common to all. The behaviour of the compilers is described in `kiwi.targets`.
+The packages `cpu`, `gpu` and `tpu` hold the options of a backend and its way to compile. The
+packages `compile` and `read` are common to all backends. `kiwi.targets` describes what the
+compilers do with a program.
 """

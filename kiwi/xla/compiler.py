@@ -23,25 +23,29 @@ from kiwi.xla.step import Arrangement, ExportedStep, Step
 class Compiler(ABC):
     """One of XLA's compilers: its options, and how it compiles for a check.
 
-    - `name`: its name in `verify`, e.g. "cuda".
-    - `platforms`: jax's names of the devices that it compiles for. The first one is also
+    - `name`: the compiler's name in `verify`, e.g. "cuda".
+    - `platforms`: jax's names of the devices that the compiler serves. The first name is also
       `Hardware.backend`.
-    - `run_options`: compiler options that a plan runs with. `check_options`: those that a check
-      compiles with.
+    - `run_options`: the compiler options that a plan runs with.
+    - `check_options`: the compiler options of a compile check.
+    - `dump`: the common end of the names of the files that XLA writes before it generates code.
+    - `has_host_memory`: whether the compiler distinguishes host memory from device memory.
+    - `other_memories`: the names of memories that are not device memory, by XLA's number (color).
+    - `reads_heap_trace`: whether a check reads from the dump when XLA's heap frees each buffer.
     - `overlapping_options`: replacements for `run_options` with which collectives overlap with
-      computation, possibly for more memory; the best first. Empty if collectives always or never
-      overlap. `ways_without_sums`: the positions of those under which the device waits for
-      reductions.
-    - `schedulers`: schedulers beside its own, the best first, for `scheduler_option`. `heaps`:
-      options for other placements of buffers.
-    - `has_host_memory`: whether it distinguishes host memory from device memory.
-    - `other_memories`: memories whose bytes are not device memory, by XLA's number (color).
+      computation, the best first. They may need more memory. Empty if collectives always or never
+      overlap.
+    - `ways_without_sums`: the indices of the `overlapping_options` under which the device still
+      waits for reductions.
+    - `schedulers`: alternatives to the default scheduler, the best first, as values of
+      `scheduler_option`.
+    - `scheduler_option`: the name of the option that selects a scheduler; None if there is none.
+    - `heaps`: options for alternative placements of buffers.
     - `stated_kinds`: the kinds of functions whose stated times are good enough to plan with (values
       of `kiwi.profiling.measure.Kind`).
-    - `distributions`: the distributions that contain it, of which any may be installed.
-    - `dump`: the end of the names of the files that it writes before it generates code.
-    - `reads_heap_trace`: whether a check reads when XLA's heap frees each buffer, which only a dump
-      tells.
+    - `distributions`: the Python distributions that contain the compiler. Any one of them suffices.
+    - `way`: the index into `overlapping_options` of the compiler from which `overlapping` made this
+      one; None for all others.
     """
 
     name: str
@@ -63,28 +67,38 @@ class Compiler(ABC):
 
     @property
     def version(self) -> str:
-        """The installed distribution with it, and its version; the first distribution's name if
-        none is installed."""
+        """The name and version of the installed distribution that contains the compiler; only the
+        name of the first distribution if none is installed."""
         for name in self.distributions:
             with suppress(metadata.PackageNotFoundError):
                 return f"{name} {metadata.version(name)}"
         return self.distributions[0]
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
-        """By number of a `timed_scope`, the seconds that it states for the scope's content. Scopes
-        for which it states nothing, or only a part, are left out. Raises as `compile`."""
+        """Returns the seconds that the compiler states for the content of each `timed_scope`, by
+        the scope's number.
+
+        A scope is left out if the compiler states no time for it or for a part of it. The default
+        states nothing.
+
+        **Raises:** as `compile`.
+        """
         return {}
 
     @property
     def overlapping(self) -> "tuple[Compiler, ...]":
-        """The compiler with overlapping collectives, in each of its ways. `way` is the number of
-        each."""
-        of_check = {k: v for k, v in self.check_options.items() if k not in self.run_options}
+        """Copies of the compiler whose collectives overlap with computation: one for each of the
+        `overlapping_options`, with its index as `way`."""
+        check_only = {
+            name: value
+            for name, value in self.check_options.items()
+            if name not in self.run_options
+        }
         return tuple(
             replace(
                 self,
                 run_options=options,
-                check_options={**of_check, **options},
+                check_options={**check_only, **options},
                 overlapping_options=(),
                 way=way,
             )
@@ -92,100 +106,130 @@ class Compiler(ABC):
         )
 
     def arranged(self, how: Arrangement) -> "Compiler":
-        """The compiler with another arrangement of programs, as far as it can be told to."""
-        more = dict(self.heaps[how.heap - 1] if how.heap <= len(self.heaps) and how.heap else {})
+        """Returns the compiler with the scheduler and the heap of `how`. A part of `how` that the
+        compiler does not offer is ignored."""
+        added = dict(self.heaps[how.heap - 1] if how.heap <= len(self.heaps) and how.heap else {})
         if how.scheduler in self.schedulers and self.scheduler_option is not None:
-            more[self.scheduler_option] = how.scheduler
+            added[self.scheduler_option] = how.scheduler
         return replace(
             self,
-            run_options={**self.run_options, **more},
-            check_options={**self.check_options, **more},
-            overlapping_options=tuple({**each, **more} for each in self.overlapping_options),
+            run_options={**self.run_options, **added},
+            check_options={**self.check_options, **added},
+            overlapping_options=tuple({**options, **added} for options in self.overlapping_options),
         )
 
     def request(self, step: Step) -> dict[str, Any]:
-        """The information for its process."""
+        """Returns the request from which the compiler's own process restores its options with
+        `asked`."""
         return {"way": self.way, "arrangement": asdict(step.arrangement)}
 
     def asked(self, options: Mapping[str, Any]) -> "Compiler":
-        """In its process: this compiler or an `overlapping` one, according to a `request`."""
-        own = self.arranged(Arrangement(**options["arrangement"]))
-        return own if options["way"] is None else own.overlapping[options["way"]]
+        """Runs in the compiler's own process. Returns the compiler that a `request` describes: this
+        one or an `overlapping` one, with the requested arrangement."""
+        arranged = self.arranged(Arrangement(**options["arrangement"]))
+        return arranged if options["way"] is None else arranged.overlapping[options["way"]]
 
     def compiled_to_buffers(self, step: ExportedStep, devices: Sequence[Any], folder: str) -> float:
-        """In its process: compiles the program of a check until its files are in `folder`, before
-        code is generated; returns the seconds. The caller reads them there (`read`). The process
-        ends at once, and with it XLA's further work."""
-        told = {**self.check_options, **dump_options(folder)}
+        """Runs in the compiler's own process. Compiles the step for a check until XLA has written
+        its dump to `folder`, and returns the seconds that this took.
+
+        Code is not generated yet at that point. The caller reads the dump with `read`. The process
+        then ends at once, which also ends XLA's remaining work.
+        """
+        compiler_options = {**self.check_options, **dump_options(folder)}
         started = time.monotonic()
-        dumped(lambda: step.compile(devices, told), folder, self.dump)
+        dumped(lambda: step.compile(devices, compiler_options), folder, self.dump)
         return time.monotonic() - started
 
     def read(self, mesh: DeviceMesh, folder: str, seconds: float) -> CompiledProgram:
-        """The program in a folder, compiled in so many seconds for a mesh."""
-        found = dump_in(folder, self.dump)
-        found = found if self.reads_heap_trace else found.without_heap_trace
-        return read_dump(found, mesh, self.name, seconds, self.other_memories)
+        """Returns the program whose dump is in `folder`.
+
+        - `mesh`: the mesh that the program was compiled for.
+        - `seconds`: the wall time of the compilation.
+
+        **Raises:** `CompileCheckError` if the folder holds no dump.
+        """
+        dump = dump_in(folder, self.dump)
+        dump = dump if self.reads_heap_trace else dump.without_heap_trace
+        return read_dump(dump, mesh, self.name, seconds, self.other_memories)
 
     @abstractmethod
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for `step.mesh.size` devices, none of which needs to be attached; raises
-        `CompileCheckError` if the compilation fails, `CompilerUnavailableError` as
-        `check_available`."""
+        """Compiles the step for `step.mesh.size` devices, none of which needs to be attached.
+
+        **Raises:** `CompileCheckError` if the compilation fails; `CompilerUnavailableError` as
+        `check_available`.
+        """
 
     @abstractmethod
     def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
-        """In a process of its own: the devices of a mesh to compile for; raises as
-        `check_available`."""
+        """Returns the devices of a mesh to compile for. Call this in the compiler's own process.
+
+        **Raises:** as `check_available`.
+        """
 
     def begin(self, step: Step) -> Callable[[], CompiledProgram]:
-        """Begins to compile. Calling the result waits for the program. Both raise as `compile`."""
+        """Begins to compile the step. Calling the result waits for the program.
+
+        **Raises:** as `compile`, here and when the result is called.
+        """
         return functools.partial(self.compile, step)
 
     def check_available(self, hardware: Hardware) -> None:
-        """Raises `CompilerUnavailableError` unless `compile` works here for the hardware."""
+        """Raises `CompilerUnavailableError` unless `compile` works on this machine for the
+        hardware."""
         return
 
     def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
-        """Inside this context manager, whatever `compile` has to start for the mesh starts in the
-        background."""
+        """Returns a context manager inside which the processes that `compile` needs for the mesh
+        start in the background."""
         return process_ahead()
 
     def compile_attached(self, step: Step) -> CompiledProgram:
-        """Compiles for the first `step.mesh.size` attached devices, with the options of a run;
-        raises `NotEnoughDevicesError` if there are fewer."""
+        """Compiles the step for the first `step.mesh.size` attached devices, with `run_options`.
+
+        **Raises:** `NotEnoughDevicesError` if fewer devices are attached; `CompileCheckError` if
+        the step cannot be lowered for them.
+        """
         started = time.monotonic()
         compiled = step.compile(jax.devices(), self.arranged(step.arrangement).run_options)
         return read_compiled(compiled, step.mesh, "device", time.monotonic() - started)
 
 
 class CompilerElsewhere(Compiler):
-    """A compiler that works in a process of its own."""
+    """A compiler that always compiles in a separate process."""
 
     @property
     @abstractmethod
     def compiled_there(self) -> Answer:
-        """The answer of its process: the seconds in which it compiles to its folder."""
+        """The function that the process runs: it compiles to the process's folder, and returns the
+        seconds that this took."""
 
     @abstractmethod
     def begun(self, step: Step, answer: Answer) -> Begun:
-        """The process in which a function answers. It raises as `compile`, and so does
-        its result."""
+        """Starts a process that runs `answer` on the step. Calling the result waits for the answer.
+
+        **Raises:** as `compile`, here and when the result is called.
+        """
 
     def answer(self, step: Step, answer: Answer) -> Any:
-        """The answer of a function in a process of its own, see `begun_elsewhere`; raises as
-        `compile`."""
+        """Runs `answer` on the step in a separate process, and returns its result. See
+        `begun_elsewhere`.
+
+        **Raises:** as `compile`.
+        """
         return self.begun(step, answer)()
 
     def begin(self, step: Step) -> Callable[[], CompiledProgram]:
-        """As `compile`; several processes may work at the same time."""
+        """Begins to compile the step; see `Compiler.begin`. Several processes may compile at the
+        same time."""
         begun = self.begun(step, self.compiled_there)
         return lambda: begun.read(functools.partial(self.read, step.mesh))
 
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for the devices of the mesh's profile.
+        """Compiles the step for the devices that the mesh's profile describes.
 
-        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails, or would
-        fail when it generates code.
+        **Raises:** as `check_available`; `CompileCheckError` if the compilation fails, or is known
+        to fail when it generates code.
         """
         return self.begin(step)()

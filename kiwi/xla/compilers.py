@@ -1,4 +1,4 @@
-"""The registry of compilers, by name in `verify` and by platform of devices."""
+"""The registry of compilers, by their names in `verify` and by the platforms of devices."""
 
 import functools
 from collections.abc import Callable
@@ -20,53 +20,67 @@ from kiwi.xla.step import Step
 from kiwi.xla.tpu.compiler import TPU
 
 COMPILERS = {compiler.name: compiler for compiler in (CPU, GPU, TPU)}
+"""All compilers, by name."""
 
 ATTACHED = "device"
-"""The name for the compiler of jax's default devices, which compiles for these devices."""
+"""The name in `verify` that compiles for jax's default devices, with their own compiler."""
 
 AUTO = "auto"
-"""The name for the profile's own compiler, or XLA:CPU if that is not installed; see `resolved`."""
+"""The name in `verify` for the compiler of the profile's hardware. XLA:CPU stands in for a compiler
+that is not installed; see `resolved`."""
 
 TARGETS = (*COMPILERS, ATTACHED)
-"""The names that `verify` takes beside `AUTO`."""
+"""The names that `verify` accepts beside `AUTO`."""
 
 
 def named(target: str) -> Compiler:
-    """The compiler with one of the names `TARGETS`; raises `InvalidArgumentError` for
-    another name."""
+    """Returns the compiler that one of the names `TARGETS` stands for.
+
+    **Raises:** `InvalidArgumentError` for another name; `CompilerUnavailableError` as
+    `of_platform`, for `ATTACHED`.
+    """
     if target == ATTACHED:
         return of_platform(jax.devices()[0].platform)
     if target not in COMPILERS:
         raise InvalidArgumentError(
             f"verify={target!r} is not a target of the compile check.",
             topic=topics.TARGET,
-            suggestion="One of " + ", ".join(repr(t) for t in (AUTO, *TARGETS)) + ", or None.",
+            suggestion="One of "
+            + ", ".join(repr(name) for name in (AUTO, *TARGETS))
+            + ", or None.",
         )
     return COMPILERS[target]
 
 
 def of_platform(platform: str) -> Compiler:
-    """The compiler for devices of a platform, as jax or a profile names it; raises
-    `CompilerUnavailableError` if Kiwi has no rules for the platform's compiler."""
+    """Returns the compiler for devices of a platform, named as jax or a profile names it.
+
+    **Raises:** `CompilerUnavailableError` if no compiler of `COMPILERS` serves the platform.
+    """
     for compiler in COMPILERS.values():
         if platform in compiler.platforms:
             return compiler
-    known = ", ".join(repr(p) for compiler in COMPILERS.values() for p in compiler.platforms)
+    known_platforms = ", ".join(
+        repr(name) for compiler in COMPILERS.values() for name in compiler.platforms
+    )
     raise CompilerUnavailableError(
         f"Kiwi does not know the compiler of the platform {platform!r}.",
         topic=topics.PLATFORM,
-        cause=f"It knows those of {known}.",
+        cause=f"It knows those of {known_platforms}.",
     )
 
 
 def of_devices(mesh: jax.sharding.Mesh) -> Compiler:
-    """The compiler for the devices of a mesh; raises as `of_platform`."""
+    """Returns the compiler for the devices of a mesh; raises as `of_platform`."""
     return of_platform(mesh.devices.flat[0].platform)
 
 
 def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[Note, ...]]:
-    """The target that "auto" means for the hardware; any other target as it is. Notes for the
-    reader say what to install if another compiler has to stand in."""
+    """Returns the name that `verify="auto"` means for the hardware, and notes for the user.
+
+    Any other value of `verify` is returned unchanged, without notes. If XLA:CPU stands in for the
+    hardware's compiler, a note says what to install.
+    """
     if verify != AUTO:
         return verify, ()
     try:
@@ -84,10 +98,11 @@ def resolved(verify: str | None, hardware: Hardware) -> tuple[str | None, tuple[
 
 @timed("compile")
 def compile_for(target: str, step: Step) -> CompiledProgram:
-    """Compiles `step` for one of `TARGETS`, with the time of the compilation.
+    """Compiles `step` for one of `TARGETS`, and prices the schedule of the compiled program.
 
     **Raises:** `CompileCheckError` if the compilation fails; `CompilerUnavailableError` if there is
-    no compiler for the target; `NotEnoughDevicesError` if "device" has too few.
+    no compiler for the target; `InvalidArgumentError` for an unknown target;
+    `NotEnoughDevicesError` if the target is "device" and too few devices are attached.
     """
     compiler = named(target)
     compile = compiler.compile_attached if target == ATTACHED else compiler.compile
@@ -95,28 +110,32 @@ def compile_for(target: str, step: Step) -> CompiledProgram:
 
 
 Begin = Callable[[Step], Callable[[], CompiledProgram]]
-"""Begins to compile a step. Calling the result waits for the program; others may begin
-meanwhile."""
+"""Begins to compile a step. Calling the result waits for the program. Several compilations may be
+under way at the same time."""
 
 
 def begin_for(target: str, step: Step) -> Callable[[], CompiledProgram]:
-    """Begins `compile_for`, whose errors both raise."""
+    """Begins `compile_for` in the background where the compiler can. Calling the result waits for
+    the program.
+
+    **Raises:** as `compile_for`, here and when the result is called.
+    """
     if target == ATTACHED:
         return functools.partial(compile_for, target, step)
     return _begun(named(target), step)
 
 
 def overlapping_compiles(target: str) -> tuple[Begin, ...]:
-    """`compile_for` with overlapping collectives, in each of the ways of the target's compiler.
-    There are none if it overlaps them without being told to."""
+    """Returns, for each of the compiler's `overlapping_options`, a function that begins to compile
+    with it. The tuple is empty for "device", and for a compiler without such options."""
     compilers = () if target == ATTACHED else named(target).overlapping
-    return tuple(functools.partial(_begun, by) for by in compilers)
+    return tuple(functools.partial(_begun, compiler) for compiler in compilers)
 
 
 def _begun(compiler: Compiler, step: Step) -> Callable[[], CompiledProgram]:
     with stage("compile"):
-        found = compiler.begin(step)
-    return lambda: _finished(step, found)
+        wait_for_program = compiler.begin(step)
+    return lambda: _finished(step, wait_for_program)
 
 
 @timed("compile")
@@ -131,9 +150,13 @@ def _priced(step: Step, found: CompiledProgram) -> CompiledProgram:
 
 
 def prepared(target: str | None, mesh: DeviceMesh) -> AbstractContextManager[None]:
-    """Inside this context manager, whatever `compile_for` has to start starts in the background.
-    Raises `CompilerUnavailableError` at once, not after seconds of planning, if there is no
-    compiler for the target."""
+    """Returns a context manager inside which the processes that `compile_for` needs start in the
+    background.
+
+    **Raises:** `CompilerUnavailableError` if there is no compiler for the target;
+    `InvalidArgumentError` for an unknown target. The error comes at once, before any time is spent
+    on planning.
+    """
     if target in (None, ATTACHED):
         return nullcontext()
     compiler = named(target)

@@ -1,12 +1,16 @@
-"""The time of a compiled program: its schedule, run with the prices of a mesh.
+"""The time of a compiled program, simulated from its schedule and the prices of a mesh.
 
 The device runs the schedule in order. A kernel is priced like a unit of a plan
-(`kiwi.problem.costs`): its launch, and the larger of computing and moving bytes. Communication
-begins where it is started, as soon as the links of its axes are free, and goes on while the device
-computes. Where it is awaited, the device waits for the rest. Hidden communication costs a share of
-its time, `Hardware.interference`. On devices that cannot do both at once, starts wait. Copies to
-the host and back each have a link of their own, shared equally by the copies under way: a small
-copy need not wait for large ones.
+(`kiwi.problem.costs`): the launch, plus the larger of the time to compute and the time to move its
+bytes.
+
+A transfer begins at its start instruction, as soon as the links of its axes are free, and continues
+while the device computes. At its done instruction the device waits for the rest of the transfer.
+Hidden communication still costs a share of its time, `Hardware.interference`. If that is None, the
+device cannot compute and communicate at once, and waits for each transfer at its start.
+
+Copies to the host and copies from the host each have a separate link. The copies under way share
+their link equally, so that a small copy does not wait for large ones.
 """
 
 from collections import defaultdict
@@ -20,8 +24,13 @@ from kiwi.xla.read.work import Work
 
 @dataclass(frozen=True)
 class AxisSeconds:
-    """Communication along the same mesh axes (names; None if it follows no axes, empty for copies
-    between host and device): its time, and the part that the device waits for."""
+    """The time of all communication along the same mesh axes in one step.
+
+    - `axes`: the names of the axes; None for groups of devices that follow no axes, empty for
+      copies between host and device.
+    - `seconds`: the time of the transfers.
+    - `exposed_seconds`: the time that they delay the device, by waiting or by interference.
+    """
 
     axes: tuple[str, ...] | None
     seconds: float
@@ -30,7 +39,11 @@ class AxisSeconds:
 
 @dataclass(frozen=True)
 class UnitSeconds:
-    """The time of one unit's kernels in a step, and of its transfers if nothing hides them."""
+    """The seconds that one unit takes in a step.
+
+    - `compute`: the time of its kernels.
+    - `communication`: the time of its transfers if none of it is hidden.
+    """
 
     compute: float = 0.0
     communication: float = 0.0
@@ -38,13 +51,14 @@ class UnitSeconds:
 
 @dataclass(frozen=True)
 class SimulatedTime:
-    """One step of a compiled program.
+    """The simulated time of one step of a compiled program.
 
-    - `compute_seconds`: of all kernels.
-    - `communication`: by axes, largest first.
-    - `step_seconds`: kernels, waiting, and the cost of hidden communication.
-    - `unpriced_kernels`: calls of library kernels of unknown work, which count by their bytes.
-    - `by_unit`: see `seconds_by_unit`; empty in files.
+    - `step_seconds`: the whole step: kernels, waiting, and the cost of hidden communication.
+    - `compute_seconds`: the time of all kernels.
+    - `communication`: the communication by axes, largest first.
+    - `unpriced_kernels`: the number of library kernels of unknown work. They are priced by their
+      bytes alone.
+    - `by_unit`: the result of `seconds_by_unit`. It is not written to files.
     """
 
     step_seconds: float
@@ -55,8 +69,8 @@ class SimulatedTime:
 
     @property
     def exposed_seconds(self) -> float:
-        """The time that the device waits for communication."""
-        return sum(each.exposed_seconds for each in self.communication)
+        """The time that communication delays the device."""
+        return sum(row.exposed_seconds for row in self.communication)
 
 
 def simulated(
@@ -65,11 +79,11 @@ def simulated(
     kernel_seconds: Mapping[int, float] | None = None,
     unit_runs: Mapping[int, float] | None = None,
 ) -> SimulatedTime:
-    """Runs a schedule.
+    """Returns the simulated time of a schedule on a mesh.
 
     - `kernel_seconds`: by unit, the time of one run of each of its library kernels.
-    - `unit_runs`: by unit, how often it is planned to run in a step. A loop of unknown trips runs
-      as often as the units in its body.
+    - `unit_runs`: by unit, the planned number of runs in a step. A loop with an unknown trip count
+      runs as often as the units in its body.
     """
     clock = _Clock(schedule, mesh, kernel_seconds or {}, unit_runs or {})
     clock.run(len(schedule.computations) - 1, 1.0)
@@ -92,20 +106,22 @@ def seconds_by_unit(
     kernel_seconds: Mapping[int, float] | None = None,
     unit_runs: Mapping[int, float] | None = None,
 ) -> Mapping[int, UnitSeconds]:
-    """The time that a schedule spends on each unit, -1 for unknown units; arguments as of
-    `simulated`. A fused kernel counts for the unit in its metadata."""
-    known = kernel_seconds or {}
-    found: dict[int, UnitSeconds] = {}
+    """Returns the time that a schedule spends on each unit; parameters as of `simulated`.
+
+    A fused kernel counts for the unit in its metadata. Kernels without a known unit count for -1.
+    """
+    known_seconds = kernel_seconds or {}
+    by_unit: dict[int, UnitSeconds] = {}
 
     def run(computation: int, times: float) -> None:
         for step in schedule.computations[computation]:
             computing = 0.0 if step.work.is_scalar else work_seconds(step.work, mesh.hardware)
             if step.work.kernels:
-                computing = max(computing, known.get(step.unit, 0.0))
+                computing = max(computing, known_seconds.get(step.unit, 0.0))
             moved = (*step.starts, *step.carries)
             moving = sum(_transfer_seconds(transfer, mesh) for transfer in moved)
-            before = found.get(step.unit, UnitSeconds())
-            found[step.unit] = UnitSeconds(
+            before = by_unit.get(step.unit, UnitSeconds())
+            by_unit[step.unit] = UnitSeconds(
                 before.compute + times * computing, before.communication + times * moving
             )
             trips = _trips(schedule, step, times, unit_runs or {})
@@ -113,22 +129,27 @@ def seconds_by_unit(
                 run(body, times * trips)
 
     run(len(schedule.computations) - 1, 1.0)
-    return found
+    return by_unit
 
 
 def _trips(
     schedule: Schedule, step: ScheduledWork, times: float, unit_runs: Mapping[int, float]
 ) -> float:
-    """How often the bodies of a step run each time, if the step itself runs `times` times."""
+    """Returns how often the bodies of `step` run in each run of `step`, which itself runs `times`
+    times."""
     if step.is_counted:
         return step.trips
-    inside = (each.unit for body in step.bodies for each in schedule.computations[body])
-    return max(1.0, max((unit_runs.get(unit, 0.0) for unit in inside), default=0.0) / times)
+    units = (inner.unit for body in step.bodies for inner in schedule.computations[body])
+    return max(1.0, max((unit_runs.get(unit, 0.0) for unit in units), default=0.0) / times)
 
 
 @dataclass(frozen=True)
 class _Flying:
-    """A transfer under way: when it ends, and its whole time."""
+    """A transfer under way.
+
+    - `end`: the time at which it ends. For a copy to or from the host, the end if it were alone.
+    - `seconds`: its duration without other traffic.
+    """
 
     transfer: Transfer
     end: float
@@ -136,7 +157,8 @@ class _Flying:
 
 
 class _SharedLink:
-    """A link shared equally by all copies under way. Seconds are those of a copy that is alone."""
+    """A link that all copies under way share equally. The seconds of a copy are its duration if it
+    had the link for itself."""
 
     def __init__(self) -> None:
         self._left: dict[str, float] = {}
@@ -147,23 +169,36 @@ class _SharedLink:
         self._left[key] = seconds
 
     def end(self, key: str, now: float) -> float:
-        """When a copy ends if no other one starts meanwhile."""
+        """Returns the time at which a copy ends if no other copy starts before."""
         self._advance(now)
-        mine = self._left.get(key, 0.0)
-        return now + sum(min(left, mine) for left in self._left.values())
+        own_seconds = self._left.get(key, 0.0)
+        return now + sum(min(left_seconds, own_seconds) for left_seconds in self._left.values())
 
     def _advance(self, now: float) -> None:
         passed, self._now = now - self._now, now
         while self._left and passed > 0:
             share = min(*self._left.values(), passed / len(self._left))
             passed -= share * len(self._left)
-            self._left = {key: left - share for key, left in self._left.items() if left > share}
+            self._left = {
+                key: left_seconds - share
+                for key, left_seconds in self._left.items()
+                if left_seconds > share
+            }
 
 
 @dataclass
 class _Clock:
-    """The device's time while it runs a schedule, and until when each axis is in use, by
-    direction."""
+    """The state of the simulation.
+
+    - `now`: the time since the start of the step.
+    - `computed`: the seconds of all kernels so far.
+    - `unpriced`: the number of library kernels of unknown work so far.
+    - `communicated`, `exposed`: by axes, the seconds of transfers, and of the delay that they
+      cause.
+
+    Private fields: when each axis becomes free, by direction (`_taken`); the transfers under way,
+    by key (`_flying`); the links to the host, by direction (`_host`).
+    """
 
     schedule: Schedule
     mesh: DeviceMesh
@@ -183,7 +218,7 @@ class _Clock:
         self._host: dict[int, _SharedLink] = defaultdict(_SharedLink)
 
     def run(self, computation: int, times: float) -> None:
-        """Runs a computation once, for so many runs in the step."""
+        """Simulates one run of a computation. Totals of seconds count this run `times` times."""
         for step in self.schedule.computations[computation]:
             for transfer in step.starts:
                 self._start(transfer, times)
@@ -227,14 +262,17 @@ class _Clock:
             self._await(transfer.key, times)
 
     def _end_along_axes(self, transfer: Transfer, seconds: float) -> float:
+        """Occupies the links of a transfer's axes, and returns the time at which it ends. A
+        transfer with a direction occupies the links of this direction only."""
         axes = self.mesh.axis_names if transfer.axes is None else transfer.axes
-        ways = (transfer.direction,) if transfer.direction else (1, -1)
-        links = [(axis, way) for axis in axes for way in ways]
+        directions = (transfer.direction,) if transfer.direction else (1, -1)
+        links = [(axis, direction) for axis in axes for direction in directions]
         end = max([self.now, *(self._taken[link] for link in links)]) + seconds
         self._taken.update(dict.fromkeys(links, end))
         return end
 
     def _await(self, key: str, times: float) -> None:
+        """Waits for all transfers under way with this key, and charges their interference."""
         for flying in self._flying.pop(key, ()):
             end, transfer = flying.end, flying.transfer
             if transfer.kind == HOST:
@@ -246,13 +284,14 @@ class _Clock:
             self.exposed[transfer.axes] += times * waited
 
     def _interference(self, transfer: Transfer) -> float:
+        """Returns the share of a transfer's hidden time that it costs the device."""
         hardware = self.mesh.hardware
         is_copy = transfer.kind == HOST
         return hardware.host_interference if is_copy else hardware.interference or 0.0
 
 
 def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
-    """The time of a transfer that has its links for itself."""
+    """Returns the duration of a transfer without other traffic on its links."""
     if transfer.kind == HOST:
         return transfer.bytes / mesh.hardware.host_bandwidth_bytes_per_second
     names = mesh.axis_names
@@ -261,16 +300,23 @@ def _transfer_seconds(transfer: Transfer, mesh: DeviceMesh) -> float:
 
 
 def _taken_share(transfer: Transfer) -> float:
-    """The share of the links in use. A permutation goes one way, and so does a copy, on a link of
-    its own."""
+    """Returns the share of the links that a transfer uses: half for a permutation in one direction
+    along mesh axes, else 1. A copy to or from the host has a link for each direction."""
     return 0.5 if transfer.direction and transfer.axes else 1.0
 
 
 def work_seconds(work: Work, hardware: Hardware) -> float:
-    """One run of a kernel on a device: its launch, and a roofline of its work."""
+    """Returns the seconds of one run of a kernel on a device: its launch, plus the roofline of its
+    work.
+
+    Matmuls and functions overlap on hardware with separate function units; elsewhere their times
+    add up.
+    """
     computing = _rated(work.matmul_flops, hardware.matmul_flops_per_second)
     computing += _rated(work.convolution_flops, hardware.convolution_flops_per_second)
-    mapping = _rated(work.operations, lambda d: hardware.peak_flops_per_second(d, matmul=False))
+    mapping = _rated(
+        work.operations, lambda dtype: hardware.peak_flops_per_second(dtype, matmul=False)
+    )
     computing = (
         max(computing, mapping) if hardware.traits.has_function_units else computing + mapping
     )

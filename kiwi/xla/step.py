@@ -1,4 +1,4 @@
-"""A function that is ready to be compiled, here or in a process of its own."""
+"""A function that is ready to be compiled, in this process or in a separate one."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -20,11 +20,12 @@ from kiwi.xla.read.hlo_text import HOST_SPACE
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How a compiler arranges a program, if it can be told to (`Compiler.arranged`).
+    """How a compiler arranges a program in time and memory (`Compiler.arranged`).
 
-    - `scheduler`: the member of `Compiler.schedulers` that orders it; None for the compiler's own.
-    - `heap`: the number in `Compiler.heaps`, from 1 on, of the placement of its buffers; 0 for the
-      compiler's own.
+    - `scheduler`: the member of `Compiler.schedulers` that orders the program; None for the default
+      scheduler.
+    - `heap`: the position in `Compiler.heaps`, counted from 1, of the options that place its
+      buffers; 0 for the default placement.
     """
 
     scheduler: str | None = None
@@ -32,17 +33,22 @@ class Arrangement:
 
 
 XLAS_OWN = Arrangement()
+"""The default scheduler and the default placement of buffers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A flat function ready to be compiled, with everything that `jax.jit` needs to know.
+    """A function over flat arguments, with all that `jax.jit` needs to compile it.
 
-    - `in_specs`, `out_specs`: `PartitionSpec`s; None lets XLA choose.
-    - `donated`: argument positions.
-    - `host_arguments`, `host_results`: positions of those in host memory.
+    - `function`: takes the arguments by position and returns the results in order.
+    - `arguments`: the global shapes and dtypes of the arguments.
+    - `mesh`: the mesh that the function runs on.
+    - `in_specs`, `out_specs`: the `PartitionSpec` of each argument and result; None lets XLA
+      choose.
+    - `donated`: the positions of donated arguments.
+    - `host_arguments`, `host_results`: the positions of arguments and results in host memory.
     - `kernel_seconds`: by unit of a plan, the time of one run of each of its library kernels.
-      `unit_runs`: how often the unit runs in a step.
+    - `unit_runs`: by unit of a plan, how often it runs in a step.
     - `arrangement`: how the compiler arranges the function in time and memory.
     """
 
@@ -59,7 +65,7 @@ class Step:
     arrangement: Arrangement = XLAS_OWN
 
     def jit(self, mesh: Any, compiler_options: Mapping[str, Any] | None = None) -> Any:
-        """The jitted function over a concrete or abstract jax mesh."""
+        """Returns the jitted function over a concrete or abstract jax mesh."""
         return jax.jit(
             self.function,
             in_shardings=tuple(self.argument_shardings(mesh)),
@@ -70,9 +76,12 @@ class Step:
         )
 
     def compile(self, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-        """The `jax.stages.Compiled` for the first `mesh.size` of the devices; raises
-        `NotEnoughDevicesError` if there are fewer; `CompileCheckError` if it calls a kernel for
-        other devices."""
+        """Returns the `jax.stages.Compiled` for the first `mesh.size` of the devices.
+
+        **Raises:** `NotEnoughDevicesError` if there are fewer devices; `CompileCheckError` if the
+        function cannot be lowered for them, for example because it calls a kernel for another
+        platform.
+        """
         jitted = self.jit(self.mesh.jax_mesh(devices), compiler_options)
         try:
             lowered = jitted.lower(*self.arguments)
@@ -84,18 +93,21 @@ class Step:
         return lowered.compile()
 
     def argument_shardings(self, mesh: Any) -> list[Any]:
-        """The sharding of each argument over a concrete or abstract jax mesh."""
+        """Returns the sharding of each argument over a concrete or abstract jax mesh."""
         return _shardings(mesh, self.in_specs, self.host_arguments)
 
     def result_shardings(self, mesh: Any) -> list[Any]:
-        """The sharding of each result over a concrete or abstract jax mesh."""
+        """Returns the sharding of each result over a concrete or abstract jax mesh."""
         return _shardings(mesh, self.out_specs, self.host_results)
 
     @timed("emit")
     def exported(self, platform: str) -> bytes:
-        """The step as a serialised `jax.export.Exported` for a platform of jax, without callbacks
-        that yield nothing; raises `CompileCheckError` if it calls something that cannot be
-        serialised."""
+        """Returns the step as a serialised `jax.export.Exported` for one of jax's platforms.
+
+        Callbacks without results, such as `jax.debug.print`, are left out.
+
+        **Raises:** `CompileCheckError` if the step cannot be serialised.
+        """
         jitted = self.jit(self.mesh.abstract_mesh())
         lowering = (
             jax_internals.custom_partitioning_without_devices,
@@ -108,7 +120,8 @@ class Step:
                 for entered in lowering:
                     stack.enter_context(entered())
                 exported = exporting(*self.arguments)
-            # The effects of callbacks that are left out; jax cannot serialise all of them.
+            # Drops the effects of the callbacks that are left out: jax cannot serialise all of
+            # them.
             return bytes(replace(exported, unordered_effects=()).serialize())
         except (ValueError, NotImplementedError, TypeError) as error:
             raise CompileCheckError(
@@ -121,7 +134,12 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class ExportedStep:
-    """A step as a process of its own gets it: an `Exported`, its mesh, and donated positions."""
+    """A step as a separate process receives it.
+
+    - `exported`: the serialised function.
+    - `mesh`: the mesh that the function runs on. Its hardware figures are placeholders.
+    - `donated`: the positions of donated arguments.
+    """
 
     exported: export.Exported
     mesh: DeviceMesh
@@ -129,13 +147,22 @@ class ExportedStep:
 
     @property
     def memories_stated(self) -> AbstractContextManager[None]:
-        """Inside this context manager, `compile` tells XLA which values lie in host memory."""
-        found, mesh = self.exported, self.mesh.abstract_mesh()
-        ends = (found.in_avals, found.in_shardings_jax), (found.out_avals, found.out_shardings_jax)
+        """A context manager inside which `compile` tells XLA which arguments and results lie in
+        host memory."""
+        exported, mesh = self.exported, self.mesh.abstract_mesh()
+        ends = (
+            (exported.in_avals, exported.in_shardings_jax),
+            (exported.out_avals, exported.out_shardings_jax),
+        )
         colors: dict[str | None, int] = {HOST_MEMORY: HOST_SPACE}
         stated = [
-            [(a, colors.get(getattr(s, "memory_kind", None), 0)) for a, s in pairs]
-            for pairs in (zip(avals, of(mesh), strict=True) for avals, of in ends)
+            [
+                (aval, colors.get(getattr(sharding, "memory_kind", None), 0))
+                for aval, sharding in pairs
+            ]
+            for pairs in (
+                zip(avals, shardings_over(mesh), strict=True) for avals, shardings_over in ends
+            )
         ]
         is_any = any(color for end in stated for _, color in end)
         return jax_internals.memories_stated(*stated) if is_any else nullcontext()
@@ -146,17 +173,24 @@ class ExportedStep:
         compiler_options: Mapping[str, Any],
         beside: Callable[[], Any] | None = None,
     ) -> Any:
-        """As `Step.compile`. The result of `beside` is one more result of the program."""
-        jax_mesh, more = self.mesh.jax_mesh(devices), [] if beside is None else [beside]
+        """Compiles as `Step.compile`. If `beside` is given, its result becomes one more result of
+        the program."""
+        jax_mesh, extra_results = self.mesh.jax_mesh(devices), [] if beside is None else [beside]
         jitted = jax.jit(
-            lambda *arguments: [*self.exported.call(*arguments), *(make() for make in more)],
+            lambda *arguments: [
+                *self.exported.call(*arguments),
+                *(make() for make in extra_results),
+            ],
             in_shardings=tuple(self.exported.in_shardings_jax(jax_mesh)),
-            out_shardings=[*self.exported.out_shardings_jax(jax_mesh), *(None for _ in more)],
+            out_shardings=[
+                *self.exported.out_shardings_jax(jax_mesh),
+                *(None for _ in extra_results),
+            ],
             donate_argnums=self.donated,
             keep_unused=True,
             compiler_options=dict(compiler_options),
         )
-        shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in self.exported.in_avals]
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in self.exported.in_avals]
         return jitted.lower(*shapes).compile()
 
 
@@ -171,12 +205,12 @@ _KERNEL_CALLS = [
         "tpu_custom_call",
     )
 ]
-"""Custom calls of kernels, which jax may change from one version to the next. An export is read by
-the jax that wrote it."""
+"""Custom calls of kernels that an export may contain. jax refuses them by default, since they may
+change from one version to the next. The same jax writes and reads these exports."""
 
 
 def _shardings(mesh: Any, specs: Sequence[Any], on_host: Collection[int]) -> list[Any]:
-    kinds = (HOST_MEMORY if k in on_host else None for k in range(len(specs)))
+    kinds = (HOST_MEMORY if position in on_host else None for position in range(len(specs)))
     return [
         None if spec is None else NamedSharding(mesh, spec, memory_kind=kind)
         for spec, kind in zip(specs, kinds, strict=True)

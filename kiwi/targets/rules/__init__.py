@@ -1,1 +1,2 @@
-"""Rules of XLA, one file each: here those of several compilers, in folders those of one."""
+"""Rules of XLA's compilers, one file each. The folders `cpu`, `gpu` and `tpu` hold the rules of one
+compiler, this folder the rules that several compilers share."""

@@ -1,8 +1,8 @@
 """Accelerators compute functions while they move bytes.
 
-On CPUs the time of a map depends on its function, and that of a reduction on its dimensions. The
-fact is data (`kiwi/mesh/backends.toml`), since the prices of moves are computed in packages that
-know no programs.
+On CPUs the time of a map depends on its function, and the time of a reduction on its dimensions.
+The rule states no fact in Python: the fact is data in `kiwi/mesh/backends.toml`, because
+`kiwi.mesh` prices moves and knows no programs.
 """
 
 from kiwi.targets.rule import Rule

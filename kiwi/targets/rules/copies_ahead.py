@@ -1,4 +1,4 @@
-"""A resharded copy may begin beside the matmul in front of its reader, to overlap with it."""
+"""A resharding may begin before the matmul that precedes its reader, so that the two overlap."""
 
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -11,7 +11,7 @@ _ROWS, _WIDTH = 16_384, 2048
 
 
 def _layers(way: int | None) -> Example:
-    """The second weight is gathered."""
+    """Returns two layers whose second weight is gathered; `way` as in `Example`."""
     return Example(
         lambda x, w, v: jnp.tanh(x @ w) @ v,
         (array(_ROWS, _WIDTH), array(_WIDTH, _WIDTH), array(_WIDTH, _WIDTH)),
@@ -23,15 +23,22 @@ def _layers(way: int | None) -> Example:
 
 
 def _is_named(kernel: Kernel, end: str, call: str) -> bool:
-    """Whether a kernel starts a gather or awaits it, on GPUs by its name, on TPUs by its call."""
+    """Returns whether a kernel is one end of a gather: on GPUs by its name, which contains `end`,
+    on TPUs by its custom call `call`."""
     return kernel.name.startswith(f"all-gather-{end}") or kernel.computes(call)
 
 
 def _begins_ahead(module: InspectedModule) -> bool:
-    """Whether the first matmul lies between the start of the gather and its end."""
-    starts = [k for k in module.kernels if _is_named(k, "start", "AsyncCollectiveStart")]
-    ends = [k for k in module.kernels if _is_named(k, "done", "AsyncCollectiveDone")]
-    matmuls = [k for k in module.kernels if k.computes("tanh") or k.computes("__cublas$lt$matmul")]
+    """Returns whether the first matmul stands between the start and the done of the gather."""
+    starts = [
+        kernel for kernel in module.kernels if _is_named(kernel, "start", "AsyncCollectiveStart")
+    ]
+    ends = [kernel for kernel in module.kernels if _is_named(kernel, "done", "AsyncCollectiveDone")]
+    matmuls = [
+        kernel
+        for kernel in module.kernels
+        if kernel.computes("tanh") or kernel.computes("__cublas$lt$matmul")
+    ]
     if not (starts and ends and matmuls):
         return False
     return module.is_before(starts[0], matmuls[0]) and module.is_before(matmuls[0], ends[0])

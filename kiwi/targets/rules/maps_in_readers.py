@@ -1,7 +1,8 @@
 """XLA:GPU and XLA:TPU compute a costly map again in each map and reduction that reads it.
 
-They do so if the map's operands take no more bytes than its result, so that reading them again
-costs no more than reading the result. XLA:CPU stores a costly map that several kernels read.
+The condition is that the map's operands take no more bytes than its result, so that reading the
+operands costs no more than reading the result. XLA:CPU stores the result of a costly map that
+several kernels read.
 """
 
 import jax
@@ -13,7 +14,8 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def reads_no_more(chains: Chains, index: int) -> bool:
-    """Whether the operands of a chain take no more bytes than its result, vectors apart."""
+    """Returns whether the operands of a chain, other than vectors, take no more bytes than its
+    result."""
     return chains.is_as_small(index)
 
 
@@ -21,7 +23,8 @@ _ROWS, _COLUMNS = 64, 16_385
 
 
 def _softmax(x: jax.Array) -> jax.Array:
-    """A softmax of rows that no compiler reduces in the kernel that writes the result."""
+    """Returns a softmax. The rows of the witness are too long for any compiler to reduce them in
+    the kernel that writes the result."""
     return jax.nn.softmax(2.0 * x) + 1.0
 
 

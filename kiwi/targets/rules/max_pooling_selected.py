@@ -1,8 +1,8 @@
-"""The gradient of max pooling holds values and indices of the selected elements.
+"""The gradient of max pooling holds the values and the indices of the selected elements.
 
-A window reduction finds the selected elements: a value, and an index per dimension. Each of these
-arrays is as large as the gradient that comes in. They are held until the gradient is scattered.
-XLA:TPU has a kernel that needs none of them.
+A window reduction finds the value of each selected element, and an index per dimension. Each of
+these arrays has as many elements as the incoming gradient. They are held until the gradient is
+scattered. XLA:TPU has a kernel that needs none of them.
 """
 
 from kiwi.hlo.units import UnitGraph

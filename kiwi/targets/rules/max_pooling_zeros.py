@@ -1,7 +1,8 @@
 """The gradient of max pooling is added to zeros that depend on nothing.
 
-The scheduler may make them at the start of the step. They are the result's memory in a plan, which
-ties them to the step (`kiwi.emit.interpreter`). XLA:TPU has a kernel that needs no zeros.
+The scheduler may write the zeros at the start of the step. A plan ties the zeros to their step with
+a barrier (`kiwi.emit.interpreter`), so that they take only the memory of the result. XLA:TPU has a
+kernel that needs no zeros.
 """
 
 from kiwi.hlo.units import UnitGraph
@@ -17,7 +18,11 @@ def _zeros(units: UnitGraph) -> dict[int, tuple[HeldEarly, ...]]:
 
 
 def _writes_zeros(module: InspectedModule) -> bool:
-    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(IMAGES.size, "f32")]
+    zeros = [
+        kernel
+        for kernel in module.kernels
+        if kernel.reads_nothing and kernel.writes(IMAGES.size, "f32")
+    ]
     return len(zeros) == 1 and bool(module.with_opcodes("scatter"))
 
 

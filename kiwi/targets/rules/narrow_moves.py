@@ -1,4 +1,5 @@
-"""Collectives move an operand in the narrower dtype that its reader converts it to first."""
+"""A collective moves an operand in the narrower dtype to which the operand's reader first converts
+it."""
 
 from jax.sharding import PartitionSpec as P
 
@@ -26,7 +27,8 @@ def _moved(graph: KernelGraph, unit: int, value: Value) -> Value:
 
 
 def _gathered(dtype: str) -> Example:
-    """A product with rows on each device: the parameter is gathered."""
+    """Returns a matmul of rows that are cut over four devices. Its weight is gathered in
+    `dtype`."""
     return Example(
         lambda x, w: x @ w.astype(dtype),
         (array(64, _WIDTH, dtype=dtype), array(_WIDTH, _WIDTH)),

@@ -1,7 +1,7 @@
-"""XLA writes the result of a map over an operand of the same size that nothing reads any more.
+"""XLA writes the result of a map over an operand of the same size that nothing reads afterwards.
 
-The operator must read the operand directly, behind no barrier: `HeapSimulator` looks for a user of
-the instruction that defines the buffer (`kiwi.hlo.in_place`).
+The map must read the operand directly, and not through a barrier: `HeapSimulator` shares a buffer
+only with a user of the instruction that defines it (`kiwi.hlo.in_place`).
 """
 
 import jax
@@ -25,7 +25,7 @@ def _apply(graph: KernelGraph) -> KernelGraph:
 
 
 def _sorted(x: jax.Array) -> jax.Array:
-    """A kernel of its own with every compiler, which no map is fused with."""
+    """Returns a sort, which is a separate kernel under every compiler: no map is fused with it."""
     return lax.sort(x, dimension=0, is_stable=False)
 
 

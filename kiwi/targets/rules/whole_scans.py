@@ -1,7 +1,7 @@
-"""A scan that a plan leaves whole may hold its stacked results from the start of the step.
+"""A scan that a plan does not open may hold its stacked results from the start of the step.
 
-The scan writes the results behind its carry slice by slice over zeros, whose place they take. The
-zeros depend on nothing: XLA's scheduler may make them first, and no barrier reaches them.
+The scan writes its stacked results slice by slice into a buffer of zeros. The zeros depend on
+nothing, so that XLA's scheduler may write them first. The barriers of a plan do not reach them.
 """
 
 from itertools import compress
@@ -40,8 +40,10 @@ def _scanned(y: jax.Array, *, stacks: bool) -> jax.Array:
 
 def _makes_stack_of_nothing(module: InspectedModule) -> bool:
     elements = _LENGTH * _WIDTH
-    made = [k for k in module.kernels if k.reads_nothing and k.writes(elements)]
-    updates = [k for k in module.with_opcodes("dynamic-update-slice") if k.writes(elements)]
+    made = [kernel for kernel in module.kernels if kernel.reads_nothing and kernel.writes(elements)]
+    updates = [
+        kernel for kernel in module.with_opcodes("dynamic-update-slice") if kernel.writes(elements)
+    ]
     return len(made) == 1 and bool(updates) and module.is_before(made[0], updates[0])
 
 

@@ -1,1 +1,1 @@
-"""Ways to compile that more than one compiler takes: another process, a stop at the dump."""
+"""Shared code of the compilers: a separate process, and a stop once the dump is written."""

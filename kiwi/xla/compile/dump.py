@@ -1,8 +1,9 @@
-"""The output that XLA writes for a program once its buffers are assigned, before it generates code.
+"""XLA's dump of a program: the files that it writes after buffer assignment, before it generates
+code.
 
-Later passes do not change memory or communication: instructions, schedule and buffers are final,
-and the machine code of a compile check is never run. Code generation takes most of the compilation,
-and for GPUs before compute capability 7.5 it needs a `ptxas` that knows them.
+At this point instructions, schedule and buffers are final, so that a compile check needs no machine
+code. Code generation takes most of the time of a compilation. For GPUs before compute capability
+7.5 it also needs a `ptxas` that supports them.
 """
 
 from collections.abc import Callable
@@ -18,11 +19,17 @@ from kiwi.messages import topics
 from kiwi.xla.read.protos import parse
 
 _LOOK_AGAIN_SECONDS = 0.02
+"""The interval between two looks at the folder of a dump."""
 
 
 @dataclass(frozen=True)
 class Dump:
-    """An optimised program: XLA's text, `HloModuleProto` and `BufferAssignmentProto`."""
+    """An optimised program as XLA dumps it.
+
+    - `text`: XLA's text of the module.
+    - `module`: the serialised `HloModuleProto`.
+    - `assignment`: the serialised `BufferAssignmentProto`.
+    """
 
     text: str
     module: bytes
@@ -30,56 +37,65 @@ class Dump:
 
     @property
     def without_heap_trace(self) -> "Dump":
-        """The same as a `jax.stages.Compiled` reports it: without the trace of XLA's heap."""
+        """The dump without the trace of XLA's heap, as a `jax.stages.Compiled` reports it."""
         assignment = parse("BufferAssignment", self.assignment)
         assignment.ClearField("heap_simulator_traces")
         return replace(self, assignment=assignment.SerializeToString())
 
 
 def dump_options(folder: str) -> dict[str, Any]:
-    """Compiler options with which XLA writes to a folder what `dumped` reads."""
+    """Returns the compiler options with which XLA writes the files that `dumped` reads to
+    `folder`."""
     return {"xla_dump_to": folder, "xla_dump_hlo_as_proto": True, "xla_dump_hlo_as_text": True}
 
 
 def dumped(compiling: Callable[[], object], folder: str, program: str) -> Dump:
-    """The output that XLA writes to `folder` while `compiling` runs, returned as soon as it is
-    complete.
+    """Runs `compiling`, and returns the dump that XLA writes to `folder` as soon as it is complete.
 
-    - `program`: the end of the files' names, e.g. "gpu_after_optimizations".
+    The compilation continues in a separate thread, which ends with the process.
 
-    The compilation goes on in a thread of its own, which ends with the process.
+    - `compiling`: compiles a program with `dump_options(folder)`.
+    - `program`: the common end of the names of the dump's files, e.g. "gpu_after_optimizations".
 
-    **Raises:** the errors of `compiling`; `CompileCheckError` if it ends without output.
+    **Raises:** the errors of `compiling`; `CompileCheckError` if it ends without a dump.
     """
     compilation = ThreadPoolExecutor(1).submit(compiling)
     has_ended = False
     while not has_ended:
         has_ended = compilation.done()
-        found = _read(folder, program)
-        if found is not None:
-            return found
+        dump = _read(folder, program)
+        if dump is not None:
+            return dump
         wait([compilation], _LOOK_AGAIN_SECONDS)
     compilation.result()
     return dump_in(folder, program)
 
 
 def dump_in(folder: str, program: str) -> Dump:
-    """The output that XLA has written to a folder; raises `CompileCheckError` if there is none."""
-    found = _read(folder, program)
-    if found is None:
+    """Returns the dump that XLA has written to `folder`; `program` as in `dumped`.
+
+    **Raises:** `CompileCheckError` if there is no complete dump.
+    """
+    dump = _read(folder, program)
+    if dump is None:
         raise CompileCheckError(
             "XLA did not write the program that it compiled.",
             topic=topics.NO_DUMP,
             cause=f"{folder} holds no *{program}.hlo.pb.",
             suggestion="verify='cpu', or another version of jax and its plugin.",
         )
-    return found
+    return dump
 
 
 def _read(folder: str, program: str) -> Dump | None:
-    """The dump, if it is complete. XLA opens the text before it writes the messages, and writes the
-    buffer assignment last."""
-    messages, texts = (list(Path(folder).glob(f"*{program}.{e}")) for e in ("hlo.pb", "txt"))
+    """Returns the dump in a folder; None if it is incomplete.
+
+    XLA opens the file of the text before it writes the protocol buffers, and writes the buffer
+    assignment last.
+    """
+    messages, texts = (
+        list(Path(folder).glob(f"*{program}.{extension}")) for extension in ("hlo.pb", "txt")
+    )
     if len(messages) != 1 or len(texts) != 1:
         return None
     try:

@@ -1,11 +1,11 @@
-"""Compiling a step in a process of its own, to which the step is sent as a `jax.export.Exported`.
+"""Compiling a step in a separate process, which receives the step as a `jax.export.Exported`.
 
-A process has one set of virtual devices and one set of compiler plugins for all its life. A process
-of its own has those that a compiler needs, and if XLA aborts, only that process ends. It runs
-`kiwi.xla.compile.worker_process`.
+A process cannot change its virtual devices or compiler plugins once jax has started. A separate
+process has the devices and plugins that a compiler needs. If XLA aborts, only that process ends.
+The process runs `kiwi.xla.compile.worker_process`.
 
-Importing jax and Kiwi takes it seconds. So inside `process_ahead` the next process is started
-before it is needed, and waits for its task while this process traces and solves.
+Such a process needs seconds to import jax and Kiwi. Inside `process_ahead` the next process is
+therefore started before it is needed, and imports while this process traces and solves.
 """
 
 import json
@@ -30,16 +30,17 @@ from kiwi.xla.step import ExportedStep, Step
 T = TypeVar("T")
 
 EXPORTED, REQUEST, RESULT = "step.bin", "request.json", "result.json"
+"""The names of the files in the folder of a process."""
 
 _WORKER = "kiwi.xla.compile.worker_process"
 
 Answer = Callable[[ExportedStep, Mapping[str, Any], str], Any]
-"""A function of a module. The process calls it with the step, the request's options and a folder to
-write to. It returns JSON."""
+"""A module-level function that the separate process calls with the step, the options of the request
+and a folder to write to. It returns a value that JSON can represent."""
 
 
 Explain = Callable[[str], KiwiError | None]
-"""Turns the output of a failed process into a typed error; None if the failure is unknown."""
+"""Returns the typed error for the output of a failed process; None if the failure is unknown."""
 
 
 def _explains_nothing(_: str) -> None:
@@ -53,14 +54,14 @@ def begun_elsewhere(
     options: Mapping[str, Any] | None = None,
     explain: Explain = _explains_nothing,
 ) -> "Begun":
-    """Starts a process that works on the step. Calling the result waits for the parsed answer.
+    """Starts a process that runs `answer` on the step. Calling the result waits for the answer.
 
-    - `platform`: jax's name of the devices that the step is exported for.
-    - `options`: further input of the answer, as JSON.
-    - `explain`: may turn the output of a failed process into an error.
+    - `platform`: jax's name of the platform that the step is exported for.
+    - `options`: further input of `answer`, as values that JSON can represent.
+    - `explain`: returns the typed error for the output of a failed process, or None.
 
-    **Raises:** `CompileCheckError` if the step cannot be serialised. The call raises the error from
-    `explain`, or `CompileCheckError`, if the process fails.
+    **Raises:** `CompileCheckError` if the step cannot be serialised. If the process fails, calling
+    the result raises the error from `explain`, or else `CompileCheckError`.
     """
     request = {
         "answer": (answer.__module__, answer.__name__),
@@ -76,7 +77,8 @@ def begun_without_step(
     options: Mapping[str, Any],
     explain: Explain = _explains_nothing,
 ) -> "Begun":
-    """`begun_elsewhere` for an answer that finds its program in its options. The step is None."""
+    """Starts a process as `begun_elsewhere`, for an `answer` that finds its programs through its
+    options. It is called with None for the step."""
     request = {"answer": (answer.__module__, answer.__name__), "options": options}
     return _begun(request, None, explain)
 
@@ -90,48 +92,55 @@ def _begun(request: Mapping[str, Any], exported: bytes | None, explain: Explain)
 
 
 def _without_profile(mesh: DeviceMesh) -> DeviceMesh:
-    """The mesh without its profile. Compilers read no prices, and a user's profile may have numbers
-    that are not JSON."""
+    """Returns the mesh with the figures of the profile "cpu" in place of its own. Compilers read no
+    prices, and a user's profile may hold numbers that JSON cannot represent."""
     bare = replace(hardware("cpu"), interconnect=mesh.hardware.interconnect)
     return replace(mesh, hardware=bare, links=(bare.intra_link,) * len(mesh.shape), table=None)
 
 
 class Begun:
-    """A process that works on the content of a folder. Calling it waits for the answer. It ends
-    when nothing can call it any more. Ctrl-C ends all processes that work for the same thread."""
+    """A process that works on the request in a folder. Calling the object waits for the answer.
+
+    The process ends when the object is garbage-collected. Ctrl-C in a call ends all processes that
+    the same thread has begun.
+    """
 
     def __init__(self, folder: "tempfile.TemporaryDirectory[str]", explain: Explain) -> None:
         self._folder, self._explain, self._thread = folder, explain, threading.get_ident()
         self._process = _spare.taken() or _start()
         self._end = weakref.finalize(self, _ended, self._process, folder)
         _spare.refill()  # The next process starts while this one compiles.
-        given = self._process.stdin
-        assert given is not None
-        with suppress(BrokenPipeError), given:
-            given.write(folder.name + "\n")
+        task_pipe = self._process.stdin
+        assert task_pipe is not None
+        with suppress(BrokenPipeError), task_pipe:
+            task_pipe.write(folder.name + "\n")
         _working.add(self)
 
     def __call__(self) -> Any:
-        """The parsed answer; raises as `begun_elsewhere` says."""
+        """Waits for the process, and returns its answer; raises as `begun_elsewhere` describes."""
         return self.read(lambda _, answer: answer)
 
     def read(self, reading: Callable[[str, Any], T]) -> T:
-        """The result of `reading` on the folder, which is deleted afterwards, and the parsed
-        answer; raises as `begun_elsewhere` says."""
+        """Waits for the process, and returns the result of `reading`; raises as `begun_elsewhere`
+        describes.
+
+        - `reading`: called with the name of the folder and the answer. The folder is deleted
+          afterwards.
+        """
         try:
-            code, printed = self._process.wait(), self._process.all_printed()
-            if code == 0:
+            exit_code, printed = self._process.wait(), self._process.all_printed()
+            if exit_code == 0:
                 answer = json.loads(Path(self._folder.name, RESULT).read_text())
                 return reading(self._folder.name, answer)
         except KeyboardInterrupt:
-            for other in list(_working):
-                if other._thread == self._thread:
-                    other._end()
+            for begun in list(_working):
+                if begun._thread == self._thread:
+                    begun._end()
             raise
         finally:
             self._end()
         raise self._explain(printed) or CompileCheckError(
-            f"The compile check failed with exit code {code}.",
+            f"The compile check failed with exit code {exit_code}.",
             topic=topics.COMPILATION_FAILED,
             cause="\n".join(printed.strip().splitlines()[-8:]),
             suggestion="verify=None plans without the check.",
@@ -147,13 +156,14 @@ def _ended(process: "_Process", folder: "tempfile.TemporaryDirectory[str]") -> N
 
 
 class _Process(subprocess.Popen[str]):
-    """Waits for the name of a folder. Its output goes to a file: a full pipe would halt it."""
+    """A worker process, which waits for the name of a folder on its standard input. Its standard
+    error goes to a file, because a full pipe would block the process."""
 
     def __init__(self) -> None:
-        environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-        # Compiling for absent devices, also GPUs, needs no other backend.
+        environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+        # Compiling for absent devices needs no other backend, not even for GPUs.
         environment["JAX_PLATFORMS"] = "cpu"
-        # A cache would skip the compilation, and with it the files that XLA writes.
+        # On a cache hit XLA would not compile, and write no dump.
         environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         self._printed = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         super().__init__(
@@ -166,14 +176,14 @@ class _Process(subprocess.Popen[str]):
         )
 
     def all_printed(self) -> str:
-        """Its output so far."""
+        """Returns what the process has printed so far."""
         self._printed.seek(0)
         return self._printed.read()
 
     def end(self) -> None:
-        """Ends it, if it is still working."""
+        """Kills the process if it still runs, and closes its files."""
         self.kill()
-        with self, self._printed:  # closes its pipes, and waits
+        with self, self._printed:  # closes the pipes and waits for the process
             pass
 
 
@@ -182,7 +192,8 @@ def _start() -> _Process:
 
 
 class _Spare:
-    """At most one process that waits for its task, as long as a caller wants one."""
+    """At most one idle process that waits for a task. It exists while at least one caller wants
+    it."""
 
     def __init__(self) -> None:
         self._wanted, self._lock = 0, threading.Lock()  # Threads may plan at the same time.
@@ -206,7 +217,7 @@ class _Spare:
                 self._process = _start()
 
     def taken(self) -> _Process | None:
-        """The waiting process, which now belongs to the caller; None if there is none alive."""
+        """Hands the idle process over to the caller; returns None if none is alive."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None and process.poll() is not None:
@@ -220,8 +231,8 @@ _spare = _Spare()
 
 @contextmanager
 def process_ahead() -> Iterator[None]:
-    """Inside this context manager, the process of the next compilation is started before it is
-    asked for."""
+    """A context manager inside which the process for the next compilation is started before it is
+    needed."""
     _spare.want()
     try:
         yield

@@ -1,7 +1,7 @@
 """The process that compiles one step: `python -m kiwi.xla.compile.worker_process`.
 
-It reads a folder's name from its standard input. The folder holds the request and the function,
-see `kiwi.xla.compile.worker`; the result is written there.
+The process reads the name of a folder from its standard input. The folder holds the request and the
+exported step, see `kiwi.xla.compile.worker`. The process writes its result to the same folder.
 """
 
 import json
@@ -16,18 +16,19 @@ from jax import export
 
 from kiwi.codec import from_plain
 from kiwi.mesh import DeviceMesh
-from kiwi.xla import compilers as compilers  # Whatever answers needs them: before it is asked.
+from kiwi.xla import compilers as compilers  # Every answer needs them: imported while idle.
 from kiwi.xla.compile.worker import EXPORTED, REQUEST, RESULT
 from kiwi.xla.step import ExportedStep
 
 
 def main(folder: str) -> None:
-    """Answers the request that lies in `folder`."""
+    """Runs the function that the request in `folder` names, and writes its result there as
+    JSON."""
     request = json.loads(Path(folder, REQUEST).read_text())
     step = _step(request, Path(folder, EXPORTED)) if "mesh" in request else None
     module, function = request["answer"]
-    found = getattr(import_module(module), function)(step, request["options"], folder)
-    Path(folder, RESULT).write_text(json.dumps(found))
+    answer = getattr(import_module(module), function)(step, request["options"], folder)
+    Path(folder, RESULT).write_text(json.dumps(answer))
 
 
 def _step(request: Mapping[str, Any], path: Path) -> ExportedStep:
@@ -38,7 +39,7 @@ def _step(request: Mapping[str, Any], path: Path) -> ExportedStep:
 
 if __name__ == "__main__":
     given = sys.stdin.readline().strip()
-    # Without a line, the starting process has no task any more.
+    # An empty read means that the starting process closed the pipe without a task.
     if given:
         main(given)
         sys.stderr.flush()

@@ -1,1 +1,1 @@
-"""XLA:CPU, which compiles for virtual devices on any machine."""
+"""XLA:CPU, whose virtual devices exist on any machine."""

@@ -1,7 +1,7 @@
 """XLA:CPU, which compiles for virtual devices.
 
-It compiles in this process if that has enough CPU devices, and otherwise in a process of its own.
-That process ends before code is generated, which would take as long as everything before.
+A step is compiled in this process if it has enough CPU devices, and otherwise in a separate
+process. The separate process ends before code is generated, which saves much of the time.
 """
 
 import time
@@ -22,15 +22,18 @@ CPU_COMPILER_OPTIONS = {
     "xla_disable_hlo_passes": "cse_barrier_expander,cpu-all-reduce-combiner,"
     "dot-library-rewriter,small-while-loop-hoisting"
 }
-"""Passes of XLA:CPU without which it treats memory as accelerators do.
+"""Options of a run. They disable four passes, so that XLA:CPU treats memory as accelerators do.
 
-- `cse_barrier_expander` removes barriers before the last common-subexpression elimination,
-  which would merge every recomputation with the original (jax 0.11 runs it after scheduling).
-- `cpu-all-reduce-combiner` merges all gradients' all-reduces, which keeps every gradient.
-- `dot-library-rewriter` hands matmuls and reductions to a library for CPUs, whose kernels do
-  not take the elementwise chain in front of a reduction: it is materialised instead.
-- `small-while-loop-hoisting` makes one kernel of a loop on little data, in which XLA:CPU cannot
-  emit the barriers that the first pass would have removed (it fails, or ends the process).
+- `cse_barrier_expander` removes barriers before the last common-subexpression elimination. The
+  elimination would then merge every recomputation with the original (jax 0.11 runs the expander
+  after scheduling).
+- `cpu-all-reduce-combiner` merges the all-reduces of all gradients, which keeps every gradient
+  alive until then.
+- `dot-library-rewriter` hands matmuls and reductions to a CPU library. Its kernels do not fuse the
+  elementwise chain in front of a reduction, so that the chain's result is materialised.
+- `small-while-loop-hoisting` makes one kernel of a loop on little data. XLA:CPU cannot emit the
+  barriers in such a kernel that `cse_barrier_expander` would have removed: it fails, or aborts the
+  process.
 """
 
 CPU_CHECK_OPTIONS = {
@@ -38,25 +41,28 @@ CPU_CHECK_OPTIONS = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-"""Options of a check. LLVM optimises nothing, because nothing is run. Memory and collectives are
-settled before."""
+"""Options of a check. LLVM's optimisations are off, because the code of a check is never run. They
+do not affect memory or collectives."""
 
 
 class CpuCompiler(Compiler):
-    """XLA:CPU, which is always installed."""
+    """The compiler XLA:CPU, which every jaxlib contains."""
 
     def compile(self, step: Step) -> CompiledProgram:
-        """Compiles for `step.mesh.size` virtual CPU devices; raises `CompileCheckError` if the
-        compilation fails."""
+        """Compiles the step for `step.mesh.size` virtual CPU devices.
+
+        **Raises:** `CompileCheckError` if the compilation fails.
+        """
         devices = cpu_devices()
         return compile_elsewhere(step) if len(devices) < step.mesh.size else _read(step, devices)
 
     def compile_only_devices(self, mesh: DeviceMesh) -> Sequence[Any]:
-        """All CPU devices of the process; see `Compiler`."""
+        """Returns all CPU devices of this process; see `Compiler`."""
         return cpu_devices()
 
     def ahead(self, mesh: DeviceMesh) -> AbstractContextManager[None]:
-        """Starts a process only if more devices are needed than this one has."""
+        """See `Compiler`. A process starts only if the mesh is larger than the number of CPU
+        devices of this process."""
         return process_ahead() if len(cpu_devices()) < mesh.size else nullcontext()
 
 
@@ -72,7 +78,7 @@ CPU = CpuCompiler(
 
 
 def cpu_devices() -> list[Any]:
-    """This process's CPU devices, if it has any."""
+    """Returns the CPU devices of this process; none if jax runs without its CPU backend."""
     try:
         return list(jax.devices("cpu"))
     except RuntimeError:
@@ -80,19 +86,21 @@ def cpu_devices() -> list[Any]:
 
 
 def compile_elsewhere(step: Step) -> CompiledProgram:
-    """`CPU.compile` in a process of its own, with as many CPU devices as the mesh needs."""
+    """Compiles the step in a separate process that has as many CPU devices as the mesh; raises as
+    `CPU.compile`."""
     begun = begun_elsewhere(compiled_there, step, "cpu")
     return begun.read(partial(CPU.read, step.mesh))
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The answer of the process: the seconds in which it compiles to `folder`."""
+    """Runs in the separate process. Compiles the step to `folder`, and returns the seconds that
+    this took."""
     devices = virtual_devices(step.mesh.size)
     return CPU.compiled_to_buffers(step, devices, folder)
 
 
 def virtual_devices(count: int) -> list[Any]:
-    """CPU devices, for a process that has not used any yet."""
+    """Returns `count` CPU devices. jax must not have been used in this process before."""
     jax.config.update("jax_num_cpu_devices", count)
     return jax.devices()
 

@@ -1,9 +1,10 @@
-"""XLA's text of a step after Shardy has laid out what the caller leaves open.
+"""The text of a step after Shardy has propagated its shardings.
 
-In this process where it has enough CPU devices, else in a process of its own. The compilation ends
-behind Shardy: the step gets one more result, by a function with a partitioning of its own
-(`jax.experimental.custom_partitioning`), which XLA's next pass asks for and which raises an error.
-What follows, code for virtual devices above all, would take ten times as long.
+The step is compiled in this process if it has enough CPU devices, and otherwise in a separate
+process. The compilation stops right after Shardy, since the remaining passes take most of the time.
+To stop it, the step gets one more result, computed by a function with its own partitioning
+(`jax.experimental.custom_partitioning`). The pass after Shardy calls this partitioning, which
+raises an error.
 """
 
 import tempfile
@@ -23,14 +24,17 @@ from kiwi.xla.cpu.compiler import CPU_CHECK_OPTIONS, cpu_devices, virtual_device
 from kiwi.xla.step import ExportedStep, Step
 
 _SHARDY = "shardy-xla"
-"""XLA's pass that propagates shardings."""
+"""The name of XLA's pass that propagates shardings."""
 
 _ENDED = "The shardings are propagated; XLA need not go on."
 
 
 def propagated_text_on_cpu(step: Step) -> str:
-    """XLA's text of a step after Shardy has laid out what `in_specs` and `out_specs` leave open;
-    raises `CompileCheckError` if the compilation fails."""
+    """Returns XLA's text of a step after Shardy has chosen the shardings that `in_specs` and
+    `out_specs` leave open.
+
+    **Raises:** `CompileCheckError` if the compilation fails before or in Shardy.
+    """
     devices = cpu_devices()
     if len(devices) < step.mesh.size:
         return begun_elsewhere(propagated_there, step, "cpu")()
@@ -41,13 +45,14 @@ def propagated_text_on_cpu(step: Step) -> str:
 
 
 def propagated_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> str:
-    """The answer of the process: the text."""
+    """Runs in the separate process. Returns XLA's text of the step after Shardy."""
     devices = virtual_devices(step.mesh.size)
     return _text(lambda: step.compile(devices, _options(folder), _end), folder)
 
 
 def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the result that ends its compilation. No compilation cache has it."""
+    """Returns the function with one more result, which ends its compilation. The failing program is
+    never in a compilation cache."""
 
     def ending(*arguments: Any) -> Any:
         return [*function(*arguments), _end()]
@@ -56,7 +61,7 @@ def _ending(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _end() -> jax.Array:
-    """A value of no use, at whose partitioning XLA ends."""
+    """Returns an unused value whose partitioning ends the compilation."""
     return _ends_compilation(jnp.zeros((1,)))
 
 
@@ -73,30 +78,34 @@ _ends_compilation.def_partition(partition=_refuse, sharding_rule="i -> i")
 
 
 def _text(compiling: Callable[[], object], folder: str) -> str:
-    """The text after Shardy that a compilation writes to a folder; raises `CompileCheckError` if
-    the compilation fails before."""
+    """Runs `compiling`, and returns the text after Shardy that XLA writes to `folder`.
+
+    **Raises:** `CompileCheckError` if the compilation fails before XLA writes the text.
+    """
     try:
         compiling()
     except jax.errors.JaxRuntimeError as error:
-        # XLA's message may cut off the one of `_refuse`, so the text is asked for.
-        if not (found := _written(folder)):
+        # The error is expected from `_refuse`, but XLA may truncate its message. The text in the
+        # folder shows that Shardy has finished.
+        if not (text := _written(folder)):
             raise CompileCheckError(
                 f"XLA does not propagate shardings: {error}", topic=topics.NO_SHARDY
             ) from error
-        return found
-    if not (found := _written(folder)):
+        return text
+    if not (text := _written(folder)):
         raise CompileCheckError("XLA did not write what Shardy propagates.", topic=topics.NO_SHARDY)
-    return found
+    return text
 
 
 def _written(folder: str) -> str:
-    """The text after Shardy in a folder; empty if XLA has written none."""
-    found = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
-    return found[-1].read_text() if found else ""
+    """Returns the text after Shardy in a folder; "" if XLA has written none."""
+    paths = sorted(Path(folder).glob(f"*.after_{_SHARDY}.*"))
+    return paths[-1].read_text() if paths else ""
 
 
 def _options(folder: str) -> dict[str, Any]:
-    """Compiler options with which XLA writes its text before and after Shardy to a folder."""
+    """Returns the compiler options with which XLA writes the text before and after Shardy to
+    `folder`."""
     return {
         **CPU_CHECK_OPTIONS,
         "xla_dump_to": folder,

@@ -1,1 +1,1 @@
-"""XLA:GPU for NVIDIA GPUs, attached or only described."""
+"""XLA:GPU for NVIDIA GPUs, which need not be attached."""

@@ -1,7 +1,8 @@
-"""XLA:GPU compiles for NVIDIA GPUs that need not be attached.
+"""XLA:GPU, which compiles for NVIDIA GPUs that need not be attached.
 
-The wheels jax-cuda12-plugin and jax-cuda12-pjrt (the extra `aot-cuda`; no other library of
-NVIDIA's) compile for devices that are described to them, see `kiwi.xla.gpu.target_config`.
+The wheels jax-cuda12-plugin and jax-cuda12-pjrt (the extra `aot-cuda`) contain the compiler. They
+need no other library of NVIDIA to compile for a device from its description
+(`kiwi.xla.gpu.target_config`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,20 +22,25 @@ from kiwi.xla.read.stated_times import gpu_seconds
 from kiwi.xla.step import ExportedStep, Step
 
 _LIBRARY_MATMULS = {"xla_gpu_enable_triton_gemm": False}
-"""Makes all matmuls cuBLAS's, in the check and in the run. By default XLA:GPU times kernels on the
-device to decide which matmuls it generates code for. Such a matmul is fused with operators around
-it, whose results then take no memory. Without a device it would fuse all of them, and the check
-would be of another program than runs (docs/evidence/gpu.md)."""
+"""Options with which cuBLAS computes all matmuls, in the check and in the run.
+
+By default XLA:GPU times kernels on the device to decide for which matmuls it generates code itself.
+It fuses such a matmul with the operators around it, whose results then take no memory. Without a
+device XLA:GPU would generate code for all matmuls, so that the check and the run would differ
+(docs/evidence/gpu.md).
+"""
 
 GPU_COMPILER_OPTIONS = {"xla_gpu_disable_async_collectives": "ALLCOLLECTIVES", **_LIBRARY_MATMULS}
-"""Options of XLA:GPU under which it keeps the plan's order.
+"""Options of a run, under which XLA:GPU keeps the plan's order.
 
-By default asynchronous collectives start as early as they can, and their operands and results are
-held longer (`benchmarks/paper/gpu_options.py`). A plan with room for that runs with
+By default asynchronous collectives start as early as they can, so that their operands and results
+are held longer (`benchmarks/paper/gpu_options.py`). A plan that has the memory for this runs with
 `GPU_OVERLAPPING_OPTIONS` instead.
 """
 
 _COMBINED_BYTES = 32 * 2**20
+"""The combined size up to which XLA:GPU merges collectives. Larger ones stay separate."""
+
 _DEVICES_OF_A_NODE = 8
 
 GPU_OVERLAPPING_OPTIONS = {
@@ -46,31 +52,33 @@ GPU_OVERLAPPING_OPTIONS = {
 }
 """Options under which collectives overlap with computation.
 
-By default XLA:GPU combines collectives as far as it thinks that memory allows. All gradients are
-then held until the last is computed, and reduced after all computation. Combined to 32 MiB (of the
-result as well, for a reduce-scatter) they overlap, and latencies stay small
-(docs/evidence/time.md).
+By default XLA:GPU combines collectives as far as it estimates that memory allows. It then holds all
+gradients until the last one is computed, and reduces them after all computation. With a threshold
+of `_COMBINED_BYTES` collectives overlap with computation, while few launches keep the latency small
+(docs/evidence/time.md). The threshold of reduce-scatters is smaller, since XLA:GPU compares it with
+their results.
 """
 
 GPU_CHECK_OPTIONS = {**GPU_COMPILER_OPTIONS, "xla_gpu_autotune_level": 0}
-"""Options of a check. Nothing is timed on a device, so kernels are not tuned. Convolutions get no
-workspace, although the tuned program may ask for some."""
+"""Options of a check. Autotuning is off, since it times kernels on a device. Without autotuning
+convolutions have no workspace, which they may have in the program that runs."""
 
 GPU_STATING_OPTIONS = {
     "xla_gpu_collect_cost_model_stats": True,
     "xla_gpu_experimental_force_split_k": 1,
 }
-"""Options under which it states the time of kernels. Its table has no matmuls that are split along
-the summed dimension."""
+"""Options under which XLA:GPU states the times of kernels. Split-K is off, since XLA:GPU's table of
+matmuls does not cover it."""
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
-"""Distributions that contain the compiler, each with a "-pjrt" of the same version."""
+"""The distributions that contain the compiler. Each needs its "-pjrt" counterpart of the same
+version."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-cuda]"'
 
 
 class GpuCompiler(CompilerElsewhere):
-    """XLA:GPU, as jax's CUDA plugin brings it."""
+    """The compiler XLA:GPU, from jax's CUDA plugin."""
 
     @property
     def compiled_there(self) -> Answer:
@@ -89,14 +97,17 @@ class GpuCompiler(CompilerElsewhere):
         return compile_only_devices(target_config(mesh.hardware), mesh.size)
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
-        """By number of a `timed_scope` the seconds of its kernels; raises as `compile`, and
-        `CompilerUnavailableError` for GPUs that XLA:GPU has no tables of."""
-        found = self.answer(step, seconds_there)
-        return {int(number): seconds for number, seconds in found.items()}
+        """Returns the stated seconds of the kernels of each `timed_scope`, by the scope's number.
+
+        **Raises:** as `compile`; `CompilerUnavailableError` for GPUs that XLA:GPU's tables do not
+        cover.
+        """
+        seconds_by_number = self.answer(step, seconds_there)
+        return {int(number): seconds for number, seconds in seconds_by_number.items()}
 
     def check_available(self, hardware: Hardware) -> None:
-        """Raises `CompilerUnavailableError` if the compiler is missing or of another version than
-        jax, or if the hardware is no NVIDIA GPU."""
+        """Raises `CompilerUnavailableError` if the compiler is missing, its version differs from
+        jax's, or the hardware has no description for XLA:GPU."""
         target_config(hardware)
         check_plugin()
 
@@ -114,36 +125,40 @@ GPU = GpuCompiler(
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The answer of the process: the seconds in which it compiles to `folder`."""
+    """Runs in the separate process. Compiles the step to `folder`, and returns the seconds that
+    this took."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
     with step.memories_stated:
         return GPU.asked(options).compiled_to_buffers(step, devices, folder)
 
 
 def seconds_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The answer of the process: `gpu_seconds`, before any code is generated."""
+    """Runs in the separate process. Returns `gpu_seconds` of the step, without generating code."""
     devices = compile_only_devices(options["target_config"], step.mesh.size)
-    told = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
+    compiler_options = {**GPU.check_options, **GPU_STATING_OPTIONS, **dump_options(folder)}
     with step.memories_stated:
-        return gpu_seconds(dumped(lambda: step.compile(devices, told), folder, GPU.dump).text)
+        return gpu_seconds(
+            dumped(lambda: step.compile(devices, compiler_options), folder, GPU.dump).text
+        )
 
 
 def check_plugin() -> None:
-    """Raises `CompilerUnavailableError` unless the plugin is installed in jax's version."""
-    found = next((name for name in PLUGINS if _version(name) is not None), None)
-    if found is None:
+    """Raises `CompilerUnavailableError` unless one of `PLUGINS` and its "-pjrt" counterpart are
+    installed in jax's version."""
+    installed = next((name for name in PLUGINS if _version(name) is not None), None)
+    if installed is None:
         raise CompilerUnavailableError(
             "XLA:GPU's compiler is not installed.",
             topic=topics.COMPILER_MISSING,
             cause=f"None of the distributions {', '.join(PLUGINS)} is there.",
             suggestion=f"{_INSTALL}, or verify='cpu'.",
         )
-    for part in (found, found.replace("plugin", "pjrt")):
+    for part in (installed, installed.replace("plugin", "pjrt")):
         version = _version(part)
         if version != jax.__version__:
-            said = "not installed" if version is None else f"of version {version}"
+            state = "not installed" if version is None else f"of version {version}"
             raise CompilerUnavailableError(
-                f"{part} is {said}, jax is of version {jax.__version__}.",
+                f"{part} is {state}, jax is of version {jax.__version__}.",
                 topic=topics.COMPILER_VERSION,
                 suggestion=f"pip install \"{part}=={jax.__version__}\", or verify='cpu'.",
             )
@@ -157,7 +172,8 @@ def _version(distribution: str) -> str | None:
 
 
 def explain_failure(printed: str) -> KiwiError | None:
-    """The typed error for the output of a failed compilation; None if it is unknown."""
+    """Returns the typed error for the output of a failed compilation; None if the failure is
+    unknown."""
     if "Cannot find key: sm_" in printed:
         return CompilerUnavailableError(
             "XLA:GPU states no times for these GPUs.",
@@ -174,7 +190,10 @@ def explain_failure(printed: str) -> KiwiError | None:
 
 
 def compile_only_devices(config: str, count: int) -> list[Any]:
-    """Devices that programs can be compiled for, and not run on."""
+    """Returns `count` devices that programs can be compiled for, but not run on.
+
+    - `config`: XLA:GPU's description of one device, see `target_config`.
+    """
     from jax.experimental import topologies
 
     topology = topologies.get_topology_desc(

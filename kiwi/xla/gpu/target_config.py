@@ -1,7 +1,8 @@
-"""XLA:GPU's description of a GPU that it compiles for without having it.
+"""Descriptions of GPUs from which XLA:GPU compiles without a device.
 
-The texts are protocol buffers in text form, one file per entry of the hardware catalogue. The head
-of each file names the public documents with the figures.
+A description is a protocol buffer in text form. The folder `target_configs` has one for each NVIDIA
+GPU of the hardware catalogue. The head of each file names the public documents that the figures
+come from.
 """
 
 import tempfile
@@ -15,10 +16,10 @@ from kiwi.messages import topics
 
 
 def target_config(hardware: Hardware) -> str:
-    """XLA's description of one device, a `GpuTargetConfigProto` as text.
+    """Returns XLA's description of one device: a `GpuTargetConfigProto` as text.
 
-    The description of the machine itself (`Hardware.target_config`, as a profile table records it)
-    precedes the catalogue's entry of the same name.
+    `Hardware.target_config`, which a profile table records from the machine itself, takes
+    precedence over the file for the hardware's name.
 
     **Raises:** `CompilerUnavailableError` if neither exists.
     """
@@ -36,10 +37,10 @@ def target_config(hardware: Hardware) -> str:
 
 
 def attached_target_config(device: Any) -> str | None:
-    """XLA's description of a GPU that is attached, or that programs can be compiled for.
+    """Returns XLA's description of a GPU that is attached or that programs can be compiled for.
 
-    jax has no call for it: XLA:GPU writes it beside the dump of a program that it compiles. None
-    where it does not, as on CPUs.
+    jax has no function for this. So a small program is compiled, and the description is read from
+    the dump of XLA:GPU. The result is None if the compiler writes no description, as on CPUs.
     """
     import jax
     import numpy as np
@@ -54,7 +55,7 @@ def attached_target_config(device: Any) -> str | None:
 
 
 def described() -> list[str]:
-    """The names in the catalogue that have a description."""
+    """Returns the names of the catalogue's devices that have a description, sorted."""
     return sorted(file.name.removesuffix(".txtpb") for file in _folder().iterdir())
 
 

@@ -1,1 +1,1 @@
-"""Readers of the compilers' output: buffers, collectives, shardings, name scopes."""
+"""Readers of XLA's output: buffers, collectives, schedules, work, shardings and name scopes."""

@@ -1,16 +1,16 @@
-"""What a compiled program holds in memory, and when: read from XLA's buffer assignment.
+"""The memory of a compiled program over time, read from XLA's buffer assignment.
 
-Positions are places in the module's schedule, with the computations that a `while`, `call` or
-`conditional` runs put in front of it. A buffer lives from the instruction that defines it
-through the last one that reads it, under whatever name: a buffer keeps its identity through
-tuples, barriers and bitcasts, which XLA lists as aliases. Buffers that share memory at the same
-time (an update in place, an argument and the result that takes it over) count once, as the one
-place that XLA gave them.
+A position is an index into the flattened schedule of the module: the instructions of the
+computations that a `while`, `call` or `conditional` runs stand before that instruction. A buffer
+lives from the instruction that defines it through the last instruction that reads it. Tuples,
+barriers and bitcasts are further names of the same buffer, which XLA lists as aliases. Buffers that
+share memory at the same time count once: an update in place and its operand, or a donated argument
+and the result that takes it over.
 
-What it holds **beyond the prediction** becomes memory of the problem (`excess`). XLA's schedule is
-aligned with the plan's by name scopes: a unit runs around the median position of its instructions,
-and no later than any unit behind it. At each unit's time the correction is by how much the compiled
-memory exceeds the predicted, where it does.
+`excess` is the memory **beyond the prediction**, which becomes fixed memory of the problem. Name
+scopes align XLA's schedule with the plan's: a unit runs at the median position of its instructions,
+but no later than any later unit. The excess of a unit is the compiled memory at its time less the
+predicted memory, and at least 0.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,32 +25,39 @@ from kiwi.xla.read.name_scopes import Scope, scope_of
 from kiwi.xla.read.protos import parse
 
 _FORWARDS = frozenset({"tuple", "get-tuple-element", "opt-barrier", "bitcast", "while"})
-"""Instructions whose results are their operands, under another name."""
+"""Opcodes of instructions whose result is the buffer of an operand."""
 
 _CARRIES = _FORWARDS | {"copy", "copy-start", "copy-done"}
+"""Opcodes of instructions whose result has the value of an operand."""
+
 HOST_ONLY: Mapping[int, str] = {HOST_SPACE: "host"}
-"""Memories other than the device's, by color."""
+"""The names of memories other than the device's, by color, if host memory is the only one."""
 
 _MOST_HOPS = 16
-"""Through instructions without metadata of their own."""
+"""The number of instructions that `_Program.op_name` follows towards the origin of a value. Beyond
+it the value keeps the metadata of its own instruction."""
 
 _FREE = 1
-"""The kind of a trace event that is neither an allocation nor a sharing."""
+"""The kind of a trace event that frees a buffer."""
 
 _RUNS_COMPUTATIONS = frozenset({"while", "call", "conditional", "async-start"})
+"""Opcodes of instructions that run other computations."""
 
 
 _Place = tuple[int, tuple[int, ...]]
-"""An instruction, and the element of its result."""
+"""The id of an instruction, and the index of an element of its result."""
 
 
 @dataclass(frozen=True)
 class LiveBuffer:
-    """One buffer that is alive at the compiled peak, on one device.
+    """One buffer of a compiled program, on one device.
 
-    - `instruction`, `opcode`: the instruction that defines it. `op_name`: its metadata.
-    - `kind`: "argument", "output" or "temporary". `argument`: the flat argument's position.
-    - `start`, `end`: positions of the schedule, half-open.
+    - `bytes`: the size of the buffer.
+    - `kind`: "argument", "output" or "temporary".
+    - `instruction`, `opcode`: the name and opcode of the instruction that defines the buffer.
+    - `op_name`: the metadata of the instruction that computes the value.
+    - `start`, `end`: the half-open range of positions at which the buffer is held.
+    - `argument`: the position of the flat argument; None for other kinds.
     """
 
     bytes: int
@@ -64,20 +71,22 @@ class LiveBuffer:
 
     @property
     def scope(self) -> Scope | None:
-        """The unit whose computation defines it; None if the metadata names none."""
+        """The name scope of the computation that defines the buffer; None if the metadata names
+        none."""
         return scope_of(self.op_name)
 
 
 @dataclass(frozen=True)
 class CompiledMemory:
-    """Memory over the schedule of a compiled program, on one device.
+    """The memory over the schedule of a compiled program, on one device.
 
-    - `curve_bytes[p]`: bytes held while the instruction at position p runs: arguments, results and
-      live temporaries.
-    - `units[p]`: the unit that this instruction belongs to, -1 if unknown.
-    - `peak_position`: the first position of the largest value.
-    - `at_peak`: the buffers alive there, largest first.
-    - `fragmentation_bytes`: the allocated temporaries less those alive at the peak.
+    - `curve_bytes[p]`: the bytes of arguments, results and live temporaries while the instruction
+      at position p runs.
+    - `units[p]`: the unit that the instruction at position p belongs to; -1 if unknown.
+    - `peak_position`: the first position with the most bytes.
+    - `at_peak`: the buffers that are live at the peak, largest first.
+    - `fragmentation_bytes`: the bytes allocated for temporaries, less the bytes of the temporaries
+      that are live at the peak.
     """
 
     curve_bytes: tuple[int, ...]
@@ -89,8 +98,11 @@ class CompiledMemory:
 
 @dataclass(frozen=True)
 class BufferSizes:
-    """Bytes that a program allocates on one device, as `Compiled.memory_analysis()` names them.
-    Aliased bytes are an argument and an output in one."""
+    """The bytes that a program allocates on one device, named as in `Compiled.memory_analysis()`.
+
+    `alias_bytes` are the bytes of buffers that are both an argument and an output. They count in
+    `argument_bytes` and in `output_bytes`.
+    """
 
     argument_bytes: int
     output_bytes: int
@@ -101,90 +113,123 @@ class BufferSizes:
 def read_memory(
     module: bytes, assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY
 ) -> CompiledMemory:
-    """Reads a serialised `HloModuleProto` and `BufferAssignmentProto`."""
+    """Returns the memory over the schedule.
+
+    - `module`: a serialised `HloModuleProto`.
+    - `assignment`: the serialised `BufferAssignmentProto` of the module.
+    - `other_memories`: the colors of allocations to leave out, with names.
+    """
     program = _Program(parse("Module", module))
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
-    temporaries, always = _places(program, buffers)
-    lives = (Interval(b.start, b.end, b.bytes) for b in temporaries)
-    curve = curve_bytes(lives, len(program.order)) + sum(b.bytes for b in always)
+    temporaries, held_throughout = _places(program, buffers)
+    lives = (Interval(buffer.start, buffer.end, buffer.bytes) for buffer in temporaries)
+    curve = curve_bytes(lives, len(program.order)) + sum(buffer.bytes for buffer in held_throughout)
     peak = int(np.argmax(curve)) if len(curve) else 0
-    alive = [b for b in temporaries if b.start <= peak < b.end]
+    alive = [buffer for buffer in temporaries if buffer.start <= peak < buffer.end]
     allocated = _allocated_bytes(buffers)
     return CompiledMemory(
-        tuple(int(b) for b in curve),
+        tuple(int(held_bytes) for held_bytes in curve),
         tuple(program.unit_at(position) for position in range(len(program.order))),
         peak,
-        tuple(sorted([*alive, *always], key=lambda b: (-b.bytes, b.instruction))),
-        allocated - sum(b.bytes for b in alive),
+        tuple(
+            sorted(
+                [*alive, *held_throughout], key=lambda buffer: (-buffer.bytes, buffer.instruction)
+            )
+        ),
+        allocated - sum(buffer.bytes for buffer in alive),
     )
 
 
 def read_buffers(
     module: bytes, assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY
 ) -> tuple[LiveBuffer, ...]:
-    """All buffers of one device, temporaries first; arguments as of `read_memory`."""
+    """Returns all buffers of one device, temporaries first; parameters as of `read_memory`."""
     program = _Program(parse("Module", module))
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
-    temporaries, always = _places(program, buffers)
-    return (*temporaries, *always)
+    temporaries, held_throughout = _places(program, buffers)
+    return (*temporaries, *held_throughout)
 
 
 def read_elsewhere(assignment: bytes, other_memories: Mapping[int, str]) -> dict[str, int]:
-    """The bytes in other memories than the device's, by name."""
-    found: dict[str, int] = {}
+    """Returns the bytes that a program allocates in `other_memories`, by the name of the memory.
+
+    - `assignment`: a serialised `BufferAssignmentProto`.
+    """
+    bytes_by_name: dict[str, int] = {}
     for allocation in parse("BufferAssignment", assignment).buffer_allocations:
         if allocation.color in other_memories and not allocation.is_thread_local:
             name = other_memories[allocation.color]
-            found[name] = found.get(name, 0) + allocation.size
-    return found
+            bytes_by_name[name] = bytes_by_name.get(name, 0) + allocation.size
+    return bytes_by_name
 
 
 def read_sizes(assignment: bytes, other_memories: Mapping[int, str] = HOST_ONLY) -> BufferSizes:
-    """Reads a serialised `BufferAssignmentProto`."""
+    """Returns the bytes that a program allocates in device memory; parameters as of
+    `read_memory`."""
     buffers = _on_device(parse("BufferAssignment", assignment), other_memories)
     allocations = buffers.buffer_allocations
-    arguments = [a for a in allocations if a.is_entry_computation_parameter]
+    arguments = [
+        allocation for allocation in allocations if allocation.is_entry_computation_parameter
+    ]
     return BufferSizes(
-        sum(a.size for a in arguments),
-        sum(a.size for a in allocations if a.maybe_live_out),
+        sum(allocation.size for allocation in arguments),
+        sum(allocation.size for allocation in allocations if allocation.maybe_live_out),
         _allocated_bytes(buffers),
-        sum(a.size for a in arguments if a.maybe_live_out),
+        sum(allocation.size for allocation in arguments if allocation.maybe_live_out),
     )
 
 
 def _forwarded(instruction: Any, operands: Sequence[list[frozenset[int]]]) -> list[frozenset[int]]:
-    """Per element of a forwarding instruction's result, the instructions that define it."""
+    """Returns, for each element of a forwarding instruction's result, the ids of the instructions
+    that define its buffer. `operands`: the same for each operand."""
     if instruction.opcode == "tuple":
-        return [frozenset().union(*given) for given in operands]
+        return [frozenset().union(*elements) for elements in operands]
     if instruction.opcode == "get-tuple-element" and len(operands[0]) > 1:
         return [operands[0][instruction.tuple_index]]
     return operands[0]
 
 
 def _carried(module: Any) -> Iterator[tuple[int, int]]:
-    """For each loop, the start and end values of its carries."""
-    computations = {c.id: c for c in module.computations}
+    """Yields pairs of instruction ids for each `while`: the loop, and each parameter of its body,
+    paired with the root of the body, which yields the carried values."""
+    computations = {listed.id: listed for listed in module.computations}
     for computation in module.computations:
         for loop in computation.instructions:
             if loop.opcode == "while":
                 body = computations[loop.called_computation_ids[0]]
-                starts = (i.id for i in body.instructions if i.opcode == "parameter")
+                starts = (
+                    parameter.id
+                    for parameter in body.instructions
+                    if parameter.opcode == "parameter"
+                )
                 yield from ((start, body.root_id) for start in (loop.id, *starts))
 
 
 class _Program:
-    """The instructions of a module by identity, and its flattened schedule."""
+    """A module's instructions by id, and its flattened schedule.
+
+    - `order`: the ids of the instructions by position.
+    - `position`: the position of each instruction, by id.
+    - `last_use`: the last position at which each instruction's result is read, by id.
+    """
 
     def __init__(self, module: Any) -> None:
-        self.instructions = {i.id: i for c in module.computations for i in c.instructions}
+        self.instructions = {
+            message.id: message
+            for computation in module.computations
+            for message in computation.instructions
+        }
         self._carried = dict(_carried(module))
-        self._sequences = {s.key: list(s.value.instruction_ids) for s in module.schedule.sequences}
+        self._sequences = {
+            entry.key: list(entry.value.instruction_ids) for entry in module.schedule.sequences
+        }
         self.order = list(self._flatten(module.entry_computation_id))
-        self.position = {instruction: p for p, instruction in enumerate(self.order)}
+        self.position = {instruction: position for position, instruction in enumerate(self.order)}
         self.last_use = self._last_uses()
 
     def _flatten(self, computation: int) -> Iterator[int]:
-        """A computation's instructions, each after those of the computations that it runs."""
+        """Yields the ids of a computation's instructions, each after the instructions of the
+        computations that it runs."""
         for identity in self._sequences.get(computation, ()):
             instruction = self.instructions[identity]
             if instruction.opcode in _RUNS_COMPUTATIONS:
@@ -193,31 +238,37 @@ class _Program:
             yield identity
 
     def _last_uses(self) -> dict[int, int]:
-        """For each instruction the last position at which its result is read."""
-        found: dict[int, int] = {}
+        """Returns, by id of an instruction, the last position at which its result is read, also
+        under other names."""
+        last_use: dict[int, int] = {}
         parts: dict[int, list[frozenset[int]]] = {}
         for position, identity in enumerate(self.order):
             instruction = self.instructions[identity]
-            operands = [parts.get(o, [frozenset((o,))]) for o in instruction.operand_ids]
+            operands = [
+                parts.get(operand, [frozenset((operand,))]) for operand in instruction.operand_ids
+            ]
             if instruction.opcode in _FORWARDS:
                 parts[identity] = _forwarded(instruction, operands)
-            for origin in frozenset().union(*(part for given in operands for part in given)):
-                found[origin] = position
-        return found
+            for origin in frozenset().union(*(part for elements in operands for part in elements)):
+                last_use[origin] = position
+        return last_use
 
     def op_name(self, identity: int, index: tuple[int, ...], most_loops: int = 2) -> str:
-        """The metadata of the instruction that made element `index` of a result. If XLA gave it no
-        unit, it is that of the value that the instruction copies or carries from one iteration to
-        the next."""
-        own = self.instructions[identity].metadata.op_name
+        """Returns the `op_name` of the instruction that computes element `index` of a result.
+
+        If the metadata of instruction `identity` names no unit, the search follows the value
+        through copies and tuples, and through up to `most_loops` loops that carry it. If no
+        instruction on the way names a unit, the result is the `op_name` of `identity`.
+        """
+        own_name = self.instructions[identity].metadata.op_name
         for _ in range(_MOST_HOPS):
             instruction = self.instructions[identity]
             if scope_of(instruction.metadata.op_name) is not None:
                 return instruction.metadata.op_name
             if most_loops and identity in self._carried:
-                made = self.op_name(self._carried[identity], index, most_loops - 1)
-                if scope_of(made) is not None:
-                    return made
+                carried_name = self.op_name(self._carried[identity], index, most_loops - 1)
+                if scope_of(carried_name) is not None:
+                    return carried_name
             if instruction.opcode not in _CARRIES or not instruction.operand_ids:
                 break
             operand = 0
@@ -226,33 +277,35 @@ class _Program:
             elif instruction.opcode == "get-tuple-element":
                 index = (instruction.tuple_index, *index)
             identity = instruction.operand_ids[operand]
-        return own
+        return own_name
 
     def unit_at(self, position: int) -> int:
-        """The unit of the instruction at a position, -1 if it has none."""
+        """Returns the unit of the instruction at a position; -1 if it has none."""
         scope = scope_of(self.instructions[self.order[position]].metadata.op_name)
         return -1 if scope is None else scope.unit
 
 
 def _places(program: _Program, assignment: Any) -> tuple[list[LiveBuffer], list[LiveBuffer]]:
-    """Temporaries with their lives, and the buffers of the whole step: arguments and results."""
+    """Returns the temporaries, and the buffers that are held throughout the step: arguments and
+    results."""
     lives = _lives(program, assignment)
     defined = {
-        b.id: (b.defined_at.instruction_id, tuple(b.defined_at.shape_index))
-        for b in assignment.logical_buffers
+        buffer.id: (buffer.defined_at.instruction_id, tuple(buffer.defined_at.shape_index))
+        for buffer in assignment.logical_buffers
     }
-    temporaries, always = [], []
+    temporaries, held_throughout = [], []
     for allocation in assignment.buffer_allocations:
         kind = _kind(allocation)
         if kind == "temporary":
             temporaries += _temporaries(program, allocation, defined, lives)
         elif kind is not None:
-            always.append(_held_throughout(program, allocation, kind, defined))
-    return temporaries, always
+            held_throughout.append(_held_throughout(program, allocation, kind, defined))
+    return temporaries, held_throughout
 
 
 def _kind(allocation: Any) -> str | None:
-    """The kind as in `LiveBuffer`; None for anything that is no buffer of the step."""
+    """Returns the kind of an allocation, as in `LiveBuffer`; None for constants and thread-local
+    allocations."""
     if allocation.is_thread_local or allocation.is_constant:
         return None
     if allocation.is_entry_computation_parameter:
@@ -261,47 +314,63 @@ def _kind(allocation: Any) -> str | None:
 
 
 def _allocated_bytes(assignment: Any) -> int:
-    return sum(a.size for a in assignment.buffer_allocations if _kind(a) == "temporary")
+    return sum(
+        allocation.size
+        for allocation in assignment.buffer_allocations
+        if _kind(allocation) == "temporary"
+    )
 
 
 def _on_device(assignment: Any, other_memories: Mapping[int, str]) -> Any:
-    """The assignment without the allocations in other memories; XLA numbers them by color."""
-    found = [a for a in assignment.buffer_allocations if a.color not in other_memories]
+    """Removes the allocations in other memories from the assignment, and returns it."""
+    allocations = [
+        allocation
+        for allocation in assignment.buffer_allocations
+        if allocation.color not in other_memories
+    ]
     del assignment.buffer_allocations[:]
-    assignment.buffer_allocations.extend(found)
+    assignment.buffer_allocations.extend(allocations)
     return assignment
 
 
 def _lives(program: _Program, assignment: Any) -> dict[int, tuple[int, int]]:
-    """For each logical buffer its half-open range of positions."""
+    """Returns, by id of a logical buffer, the half-open range of positions at which it lives.
+    Traces of the heap take precedence over the uses of the buffer."""
     names: dict[int, list[int]] = {
-        b.id: [b.defined_at.instruction_id] for b in assignment.logical_buffers
+        logical.id: [logical.defined_at.instruction_id] for logical in assignment.logical_buffers
     }
     for alias in assignment.buffer_aliases:
         names[alias.source_buffer_id].append(alias.location.instruction_id)
     lives = {}
     for buffer, instructions in names.items():
-        places = [program.position[i] for i in instructions if i in program.position]
+        places = [
+            program.position[instruction]
+            for instruction in instructions
+            if instruction in program.position
+        ]
         if places:
-            uses = [program.last_use.get(i, -1) for i in instructions]
+            uses = [program.last_use.get(instruction, -1) for instruction in instructions]
             lives[buffer] = (
                 program.position.get(instructions[0], min(places)),
                 max(*places, *uses) + 1,
             )
-    by_name = {program.instructions[i].name: p for i, p in program.position.items()}
+    by_name = {
+        program.instructions[instruction].name: position
+        for instruction, position in program.position.items()
+    }
     return lives | traced_lives(assignment, by_name)
 
 
 def traced_lives(assignment: Any, position: Mapping[str, int]) -> dict[int, tuple[int, int]]:
-    """For each logical buffer in the heap simulator's traces its half-open range of positions.
-    XLA:GPU records traces, XLA:CPU does not.
+    """Returns, by id of each logical buffer in the heap simulator's traces, the half-open range of
+    positions at which it lives. The result is empty for a compiler that records no traces.
 
     - `position`: the position of each instruction, by name.
 
-    A trace lists, in the order of the schedule, when each buffer was allocated, when another one
-    came to share its place, and when it was freed: after the instruction that last reads it. No
-    instruction that allocates lies between these two. So a life ends at the latest at the position
-    of the next allocation, and memory at the peak is exact.
+    A trace lists, in the order of the schedule, when each buffer is allocated, when it begins to
+    share the place of another buffer, and when it is freed, after its last reader. A life ends here
+    at the first allocation after the buffer is freed. The heap does not grow between its last
+    reader and that allocation, so that the memory at the peak is exact.
     """
     lives: dict[int, tuple[int, int]] = {}
     for trace in assignment.heap_simulator_traces:
@@ -319,14 +388,18 @@ def _traced_lives(events: Any, position: Mapping[str, int]) -> dict[int, tuple[i
             freed.append(event.buffer_id)
             continue
         start = position.get(event.instruction_name, 0)
-        # A buffer that is shared in the instruction that reads it last is freed in its trace
-        # before; it must not end before it began.
-        lives.update((b, (starts[b], max(start, starts[b] + 1))) for b in freed if b in starts)
+        # If an instruction shares the place of a buffer that it reads last, the trace frees the
+        # buffer first. The buffer still lives for at least one position.
+        lives.update(
+            (buffer, (starts[buffer], max(start, starts[buffer] + 1)))
+            for buffer in freed
+            if buffer in starts
+        )
         freed = []
         starts[event.buffer_id] = start
-    lives.update((b, (starts[b], last)) for b in freed if b in starts)
+    lives.update((buffer, (starts[buffer], last)) for buffer in freed if buffer in starts)
     unfreed = starts.keys() - lives.keys()
-    return lives | {b: (starts[b], last) for b in unfreed}
+    return lives | {buffer: (starts[buffer], last) for buffer in unfreed}
 
 
 def _temporaries(
@@ -335,7 +408,8 @@ def _temporaries(
     defined: Mapping[int, _Place],
     lives: Mapping[int, tuple[int, int]],
 ) -> list[LiveBuffer]:
-    """The buffers of one allocation. Those that share a place at one time are one."""
+    """Returns the buffers of one allocation. Buffers that share a place at the same time are merged
+    into one."""
     by_offset: dict[int, list[tuple[int, int, int, int]]] = {}
     for assigned in allocation.assigned:
         identity = assigned.logical_buffer_id
@@ -350,8 +424,13 @@ def _temporaries(
 
 
 def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Buffers without overlap: of those in one place at one time, the earlier one ends where the
-    later one begins. The later one then holds the place for as long as any of them is alive."""
+    """Returns the buffers of one place without overlap in time.
+
+    If two buffers overlap, the earlier one ends where the later one begins. The later one then
+    holds the place until both are dead, with the larger of the two sizes.
+
+    - `members`: start, end, bytes and id of each buffer, in order.
+    """
     cut: list[tuple[int, int, int, int]] = []
     for start, end, size, identity in members:
         if cut and start < cut[-1][1]:
@@ -366,13 +445,15 @@ def _merged(members: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int
 def _held_throughout(
     program: _Program, allocation: Any, kind: str, defined: Mapping[int, _Place]
 ) -> LiveBuffer:
+    """Returns the buffer of an argument or output, which is held throughout the step. An argument
+    is named after its parameter, an output after the last other instruction that defines it."""
     is_argument = kind == "argument"
-    places = [defined[a.logical_buffer_id] for a in allocation.assigned]
+    places = [defined[assigned.logical_buffer_id] for assigned in allocation.assigned]
     places = [place for place in places if place[0] in program.instructions]
     opcodes = [program.instructions[identity].opcode for identity, _ in places]
     pairs = zip(places, opcodes, strict=True)
-    wanted = [place for place, opcode in pairs if (opcode == "parameter") == is_argument]
-    place = (wanted or places)[0 if is_argument else -1]
+    candidates = [place for place, opcode in pairs if (opcode == "parameter") == is_argument]
+    place = (candidates or places)[0 if is_argument else -1]
     argument = allocation.parameter_number if is_argument else None
     return _buffer(program, place, allocation.size, kind, (0, len(program.order)), argument)
 
@@ -390,59 +471,66 @@ def _buffer(
 
 
 def unit_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the most bytes that the compiled program holds while it runs."""
+    """Returns, for each unit, the most bytes that the compiled program holds while the unit runs.
+    The shape is (units,), the dtype int64.
+
+    Each position belongs to the unit with the nearest centre (`_centres`).
+    """
     centres = _centres(memory, unit_count)
     ends = (centres[:-1] + centres[1:]) / 2
     times = np.searchsorted(ends, np.arange(len(memory.curve_bytes)), side="right")
-    found = np.zeros(unit_count, dtype=np.int64)
-    np.maximum.at(found, times, np.asarray(memory.curve_bytes, dtype=np.int64))
-    return found
+    most_bytes = np.zeros(unit_count, dtype=np.int64)
+    np.maximum.at(most_bytes, times, np.asarray(memory.curve_bytes, dtype=np.int64))
+    return most_bytes
 
 
 def held_curve(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the most bytes that the program holds while its own instructions run, for
-    people.
+    """Returns, for each unit, the most bytes that the program holds while the unit's instructions
+    run. The shape is (units,), the dtype int64. Reports show this curve.
 
-    Unlike in `unit_curve` a unit is placed where its instructions run, in any order. A unit without
-    instructions, since XLA fused it into another one, shows the smaller figure of its neighbours.
+    Unlike in `unit_curve`, the order of the units does not matter. A unit without instructions,
+    because XLA fused it into another unit, has the smaller figure of its two neighbours.
     """
-    found = np.zeros(unit_count, dtype=np.int64)
+    held_bytes = np.zeros(unit_count, dtype=np.int64)
     units, curve = np.asarray(memory.units), np.asarray(memory.curve_bytes, dtype=np.int64)
     named = np.flatnonzero((units >= 0) & (units < unit_count))
     if not len(named):
-        return found
+        return held_bytes
     # An instruction without a unit belongs to the next one that has one.
     owners = named[np.minimum(np.searchsorted(named, np.arange(len(curve))), len(named) - 1)]
-    np.maximum.at(found, units[owners], curve)
-    shown = np.flatnonzero(found)
+    np.maximum.at(held_bytes, units[owners], curve)
+    shown = np.flatnonzero(held_bytes)
     places = np.searchsorted(shown, np.arange(unit_count))
-    before = found[shown[np.maximum(places - 1, 0)]]
-    after = found[shown[np.minimum(places, len(shown) - 1)]]
-    return np.where(found == 0, np.minimum(before, after), found)
+    before = held_bytes[shown[np.maximum(places - 1, 0)]]
+    after = held_bytes[shown[np.minimum(places, len(shown) - 1)]]
+    return np.where(held_bytes == 0, np.minimum(before, after), held_bytes)
 
 
 def _centres(memory: CompiledMemory, unit_count: int) -> np.ndarray:
-    """For each unit the median position of its instructions, made to rise with the units. A unit
-    without instructions has the position of the next one."""
-    found = np.full(unit_count, float(len(memory.curve_bytes)))
+    """Returns, for each unit, the median position of its instructions, but no later than that of
+    any later unit. A unit without instructions has the position of the next unit."""
+    centres = np.full(unit_count, float(len(memory.curve_bytes)))
     units = np.asarray(memory.units)
     for unit in np.unique(units[units >= 0]):
-        found[unit] = np.median(np.flatnonzero(units == unit))
-    return np.minimum.accumulate(found[::-1])[::-1]
+        centres[unit] = np.median(np.flatnonzero(units == unit))
+    return np.minimum.accumulate(centres[::-1])[::-1]
 
 
 def excess(
     memory: CompiledMemory, predicted_bytes: Sequence[int], least_bytes: float = 0.0
 ) -> np.ndarray:
-    """For each unit the compiled bytes beyond the predicted ones, at least 0. Units at which the
-    compiled program holds less than `least_bytes` count as 0."""
+    """Returns, for each unit, the compiled bytes beyond the predicted bytes, at least 0.
+
+    - `predicted_bytes`: the predicted bytes while each unit runs.
+    - `least_bytes`: the excess is 0 for units at which the compiled program holds fewer bytes.
+    """
     predicted = np.asarray(predicted_bytes, dtype=np.int64)
     compiled = unit_curve(memory, len(predicted))
     return np.where(compiled >= least_bytes, np.maximum(compiled - predicted, 0), 0)
 
 
 def as_intervals(excess_bytes: np.ndarray) -> tuple[Interval, ...]:
-    """Runs of equal excess as half-open intervals of unit times."""
+    """Returns each run of units with the same positive excess as a half-open interval of units."""
     edges = np.flatnonzero(np.diff(excess_bytes)) + 1
     starts, ends = np.concatenate(([0], edges)), np.concatenate((edges, [len(excess_bytes)]))
     return tuple(

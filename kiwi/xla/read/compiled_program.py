@@ -1,4 +1,4 @@
-"""Memory and collectives of a plan's compiled program."""
+"""`CompiledProgram`: the memory, collectives and schedule of a compiled step."""
 
 import re
 from collections.abc import Mapping
@@ -22,27 +22,28 @@ from kiwi.xla.read.schedule import Schedule, read_schedule
 from kiwi.xla.simulated import SimulatedTime
 
 _REMATERIALIZED = re.compile(r"^ *(?:ROOT )?%[\w.-]+\.remat\d*(?:\.\d+)? = ", re.MULTILINE)
-"""Names of the instructions that XLA's `HloRematerialization` has added."""
+"""The names of the instructions that XLA's `HloRematerialization` has added."""
 
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 
 
 @dataclass(frozen=True)
 class CompiledProgram(BufferSizes):
-    """Memory of one device and collectives of a compiled step.
+    """The memory of one device, and the collectives, of a compiled step.
 
-    - `target`: the target that it was compiled for, e.g. "cpu".
-    - `peak_bytes`: arguments + outputs + temporaries - aliased.
-    - `collective_uses`: by kind and mesh axes, largest first.
-    - `compile_seconds`: wall time of the compilation.
+    - `target`: the name of the target, e.g. "cpu".
+    - `peak_bytes`: arguments + outputs + temporaries - aliased bytes.
+    - `collective_uses`: the collectives by kind and mesh axes, largest first.
+    - `compile_seconds`: the wall time of the compilation.
     - `memory`: the live buffers over time; None if the compiler does not report them.
-    - `rematerialized`: instructions that the compiler's own rematerialisation recomputes.
-    - `overlapping_peak_bytes`: `peak_bytes` with `Compiler.overlapping_options`, if the budget has
-      room for that. `overlap`: the number of these options.
-    - `time`: the time of its schedule, run with the prices of the mesh (`kiwi.xla.simulated`).
-      Collectives overlap if there is room for that. None if it was not priced.
-    - `schedule`: the schedule, until it is priced.
-    - `bytes_elsewhere`: by name, the bytes in memories other than the device's, e.g. "host".
+    - `bytes_elsewhere`: the bytes in memories other than the device's, by name, e.g. "host".
+    - `rematerialized`: the number of instructions that XLA's own rematerialisation has added.
+    - `overlapping_peak_bytes`: `peak_bytes` of the same step with overlapping collectives
+      (`Compiler.overlapping_options`); None if the budget has no room for it.
+    - `overlap`: the index of the overlapping options that were used.
+    - `time`: the simulated time of the schedule (`kiwi.xla.simulated`), with overlapping
+      collectives if the budget has room for them; None if the program is not priced.
+    - `schedule`: the schedule; None once the program is priced.
     """
 
     target: str
@@ -59,35 +60,42 @@ class CompiledProgram(BufferSizes):
 
     @property
     def step_seconds(self) -> float | None:
-        """The seconds of `time`."""
+        """The simulated seconds of a step; None if the program is not priced."""
         return None if self.time is None else self.time.step_seconds
 
     @property
     def host_peak_bytes(self) -> int:
-        """Bytes in the host's memory for one device, those of arguments and results included."""
+        """The bytes of host memory for one device, including arguments and results."""
         return self.bytes_elsewhere.get("host", 0)
 
     @property
     def is_overlapping(self) -> bool:
-        """Whether it has room for collectives that overlap with computation."""
+        """Whether the budget has room for collectives that overlap with computation."""
         return self.overlapping_peak_bytes is not None
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
-        """By kind, over all axes."""
+        """The collectives by kind, summed over all axes."""
         return by_kind(self.collective_uses)
 
     @property
     def collective_bytes(self) -> int:
-        """Bytes of all collectives together."""
+        """The bytes of all collectives together."""
         return sum(use.bytes for use in self.collective_uses)
 
 
 def read_compiled(
     compiled: Any, mesh: DeviceMesh, target: str, compile_seconds: float
 ) -> CompiledProgram:
-    """Reads a `jax.stages.Compiled` for devices in the order of `mesh`. On CPU
-    `peak_memory_in_bytes` leaves temporaries out, so the peak is summed here."""
+    """Returns the memory, collectives and schedule of a `jax.stages.Compiled`.
+
+    The peak is summed from the sizes, because on CPUs jax's `peak_memory_in_bytes` leaves
+    temporaries out.
+
+    - `mesh`: the mesh that the program was compiled for.
+    - `target`: the name of the target.
+    - `compile_seconds`: the wall time of the compilation.
+    """
     stats = compiled.memory_analysis()
     sizes = BufferSizes(
         int(stats.argument_size_in_bytes),
@@ -106,8 +114,10 @@ def read_dump(
     compile_seconds: float,
     other_memories: Mapping[int, str] = HOST_ONLY,
 ) -> CompiledProgram:
-    """Reads XLA's output for a program, for devices in the order of `mesh`. `other_memories`: as in
-    `Compiler`."""
+    """Returns the memory, collectives and schedule of a program from XLA's dump.
+
+    - `other_memories`: as in `Compiler`. The other parameters are those of `read_compiled`.
+    """
     memory = read_memory(dump.module, dump.assignment, other_memories)
     sizes = read_sizes(dump.assignment, other_memories)
     program = _program(dump.text, sizes, memory, mesh, target, compile_seconds)
@@ -137,10 +147,10 @@ def _program(
 
 
 def _shape_in(text: str, mesh: DeviceMesh) -> tuple[int, ...]:
-    """The mesh whose devices a program names. Each of several TPU slices runs a program
-    of its own."""
-    found = _PARTITIONS.search(text)
-    is_slice = found is not None and int(found[1]) == prod(mesh.slice_shape)
+    """Returns the shape of the mesh whose devices a program names. On several TPU slices each slice
+    runs its own program, which names the devices of one slice."""
+    partitions = _PARTITIONS.search(text)
+    is_slice = partitions is not None and int(partitions[1]) == prod(mesh.slice_shape)
     return mesh.slice_shape if is_slice else mesh.shape
 
 

@@ -1,10 +1,13 @@
-"""XLA's text of an HLO module: its computations, their instructions in the order of the schedule,
-and how often these run: once for each iteration of the loops around them.
+"""A parser of XLA's text of an HLO module.
 
-XLA:CPU and XLA:GPU write the trip count of a `while` if they found it (`known_trip_count`). XLA:TPU
-writes none. There it is computed from the constants with which a loop's counter starts and is
-compared, and from the increment in its body, as `jax.lax.scan` counts. A loop without either, and
-each branch of a conditional, counts as running once.
+It reads the computations, their instructions in the order of the schedule, and how often each
+computation runs in a step: once per iteration of the loops around it.
+
+XLA:CPU and XLA:GPU state the trip count of a `while` if they know it (`known_trip_count`). XLA:TPU
+states none. For XLA:TPU the trip count follows from the constant at which the loop's counter
+starts, the constant that the condition compares it with, and the increment in the body, as
+`jax.lax.scan` writes them. The body of any other loop counts as running once, and so does each
+branch of a conditional.
 """
 
 import functools
@@ -24,10 +27,11 @@ _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d*[a-z0-9]*)\[(?P<shape>[\d,]*)\](?:\{(?P
 _SPACE = re.compile(r"S\((\d+)\)")
 _TILED = re.compile(r"(?P<minor_to_major>[\d,]+):T\((?P<tile>[\d,]+)\)")
 HOST_SPACE = 5
-"""The number (color) of the host's memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
+"""The number (color) of host memory: `Layout::kHostMemorySpace` of `xla/layout.h`."""
 
 OUTSIDE = "outside of any computation"
-"""A name that no computation has."""
+"""The name under which instructions outside of any computation are collected. No computation of
+XLA has it."""
 
 _ITEM_BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 _COMPUTATION = re.compile(
@@ -40,8 +44,10 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{(?P<names>[^}]*)\}")
 class Array:
     """The type of an array.
 
-    - `space`: the number (color) of its memory.
-    - `layout`: as XLA writes it.
+    - `dtype`: XLA's name of the element type.
+    - `shape`: the sizes of the dimensions.
+    - `space`: the number (color) of the memory that holds the array.
+    - `layout`: XLA's text of the layout; "" if there is none.
     """
 
     dtype: str
@@ -56,17 +62,17 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Without the padding of tiles."""
+        """The bytes without the padding of tiles."""
         return self.elements * item_bits(self.dtype) // 8
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes with the padding of tiles: the minor dimensions are filled up to multiples of the
-        first tile."""
-        found = _TILED.match(self.layout)
-        if found is None:
+        """The bytes with the padding of tiles. The minor dimensions are padded to multiples of the
+        layout's first tile."""
+        tiled = _TILED.match(self.layout)
+        if tiled is None:
             return self.bytes
-        order, tile = ([*map(int, found[name].split(","))] for name in found.groupdict())
+        order, tile = ([*map(int, tiled[name].split(","))] for name in tiled.groupdict())
         shape = list(self.shape)
         for dimension, size in zip(order, reversed(tile), strict=False):
             shape[dimension] = -(-shape[dimension] // size) * size
@@ -75,7 +81,14 @@ class Array:
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One instruction. `attributes` is the text after its operands."""
+    """One instruction.
+
+    - `operands`: the names of the operands. A parameter has its number instead, a constant its
+      value.
+    - `attributes`: the text behind the operands.
+    - `result_type`: XLA's text of the result's type.
+    - `is_root`: whether the result is the computation's.
+    """
 
     name: str
     opcode: str
@@ -86,91 +99,101 @@ class Instruction:
 
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
-        """The arrays of its result, which is a tuple or one array."""
+        """The arrays of the result: one, or the elements of a tuple."""
         return tuple(arrays_of(self.result_type))
 
     @property
     def bytes(self) -> int:
-        """Bytes of its result."""
+        """The bytes of the result without the padding of tiles."""
         return sum(array.bytes for array in self.arrays)
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of its result with the padding of tiles."""
+        """The bytes of the result with the padding of tiles."""
         return sum(array.stored_bytes for array in self.arrays)
 
     def computation(self, role: str) -> str:
-        """The name of the computation that it runs as `body`, `calls` and so on; "" if none."""
+        """Returns the name of the computation that the instruction runs in a role such as `body` or
+        `calls`; "" if there is none."""
         return self._computations.get(role, "")
 
     @functools.cached_property
     def _computations(self) -> Mapping[str, str]:
-        """The first computation of each role. Attributes may be long."""
+        """The first computation of each role. It is cached, because attributes may be long."""
         return dict(reversed(_COMPUTATION.findall(self.attributes)))
 
     @property
     def branches(self) -> tuple[str, ...]:
-        """The computations of a conditional."""
-        found = _BRANCHES.search(self.attributes)
-        if found is not None:
-            return tuple(name.strip().lstrip("%") for name in found["names"].split(","))
+        """The names of the branches of a conditional; empty for other instructions."""
+        match = _BRANCHES.search(self.attributes)
+        if match is not None:
+            return tuple(name.strip().lstrip("%") for name in match["names"].split(","))
         roles = "true_computation", "false_computation"
         return tuple(name for role in roles if (name := self.computation(role)))
 
 
 @dataclass(frozen=True, eq=False)
 class Computation:
-    """A computation's instructions, in the order of the schedule."""
+    """A computation, with its instructions in the order of the schedule."""
 
     name: str
     instructions: tuple[Instruction, ...]
 
     @functools.cached_property
     def root(self) -> Instruction:
-        """The instruction whose result is the computation's."""
-        return next((i for i in self.instructions if i.is_root), self.instructions[-1])
+        """The root instruction, or the last instruction if none is marked as root."""
+        return next(
+            (instruction for instruction in self.instructions if instruction.is_root),
+            self.instructions[-1],
+        )
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, Instruction]:
-        """Its instructions."""
+        """The instructions by name."""
         return {instruction.name: instruction for instruction in self.instructions}
 
     @functools.cached_property
     def readers(self) -> Mapping[str, tuple[Instruction, ...]]:
-        """The instructions that read an instruction's result, by its name."""
-        found: dict[str, list[Instruction]] = {}
+        """By name of an instruction, the instructions that read its result."""
+        readers_of: dict[str, list[Instruction]] = {}
         for instruction in self.instructions:
             for operand in dict.fromkeys(instruction.operands):
-                found.setdefault(operand, []).append(instruction)
-        return {name: tuple(readers) for name, readers in found.items()}
+                readers_of.setdefault(operand, []).append(instruction)
+        return {name: tuple(readers) for name, readers in readers_of.items()}
 
     @functools.cached_property
     def parameters(self) -> tuple[Instruction, ...]:
-        """In the order of their numbers."""
-        found = [i for i in self.instructions if i.opcode == "parameter"]
-        return tuple(sorted(found, key=lambda i: int(i.operands[0])))
+        """The parameters, in the order of their numbers."""
+        parameters = [
+            instruction for instruction in self.instructions if instruction.opcode == "parameter"
+        ]
+        return tuple(sorted(parameters, key=lambda instruction: int(instruction.operands[0])))
 
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """The computations of a module, by name; `entry` is the one that it runs."""
+    """A module.
+
+    - `computations`: the computations by name, each after those that it calls.
+    - `entry`: the entry computation.
+    """
 
     computations: Mapping[str, Computation]
     entry: Computation
 
 
 def parse_module(text: str) -> Module:
-    """Reads XLA's text of a module."""
-    found: dict[str, Computation] = {}
+    """Returns the module that XLA's text describes."""
+    computations: dict[str, Computation] = {}
     entry = Computation("", ())
     for name, is_entry, lines in _blocks(text):
-        found[name] = Computation(name, tuple(_instructions(lines)))
-        entry = found[name] if is_entry or not entry.instructions else entry
-    return Module(found, entry)
+        computations[name] = Computation(name, tuple(_instructions(lines)))
+        entry = computations[name] if is_entry or not entry.instructions else entry
+    return Module(computations, entry)
 
 
 def arrays_of(text: str) -> Iterator[Array]:
-    """The arrays of a type, in order."""
+    """Yields the arrays of a type's text, in order."""
     for match in _ARRAY.finditer(text):
         shape = tuple(int(size) for size in match["shape"].split(",") if size)
         layout = match["layout"] or ""
@@ -179,14 +202,14 @@ def arrays_of(text: str) -> Iterator[Array]:
 
 
 def item_bits(dtype: str) -> int:
-    """Bits of an element, by XLA's name of a type."""
+    """Returns the bits of an element, from XLA's name of its type."""
     digits = re.search(r"\d+", dtype)
     return _ITEM_BITS.get(dtype, 0 if digits is None else int(digits.group()))
 
 
 def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
-    """Each computation's name, whether it is the entry, and its lines. Lines outside of any
-    computation have the name `OUTSIDE`."""
+    """Yields each computation's name, whether it is the entry, and its lines. Instructions outside
+    of any computation come last, under the name `OUTSIDE`."""
     name, is_entry, lines = "", False, []
     outside: list[str] = []
     for line in text.splitlines():
@@ -196,7 +219,7 @@ def _blocks(text: str) -> Iterator[tuple[str, bool, list[str]]]:
         elif line == "}" and name:
             yield name, is_entry, lines
             name = ""
-        elif name and lines and not line.startswith(" "):  # JSON of a kernel that XLA breaks
+        elif name and lines and not line.startswith(" "):  # XLA breaks the JSON of a kernel.
             lines[-1] += line
         else:
             (lines if name else outside).append(line)
@@ -216,17 +239,20 @@ def _instructions(lines: list[str]) -> Iterator[Instruction]:
 
 
 def _elements(names: Sequence[str], types: dict[str, str]) -> Iterator[Instruction]:
-    """The instructions that XLA leaves out if it writes an element of a tuple as `tuple#0`."""
+    """Yields a `get-tuple-element` for each operand that XLA writes as an element of a tuple, such
+    as `tuple#0`, and records its type in `types`."""
     for name in names:
         source, _, place = name.partition("#")
         if source in types and name not in types:
             arrays = [array.group() for array in _ARRAY.finditer(types[source])]
-            types[name] = own = "".join(arrays[int(place) :][:1])
-            yield Instruction(name, "get-tuple-element", (source,), f"index={place}", own, False)
+            types[name] = element_type = "".join(arrays[int(place) :][:1])
+            yield Instruction(
+                name, "get-tuple-element", (source,), f"index={place}", element_type, False
+            )
 
 
 def _names(operands: str) -> tuple[str, ...]:
-    """The names of operands. XLA leaves the signs out in programs that are not optimised."""
+    """Returns the names of the operands. XLA writes them without "%" in unoptimised programs."""
     return tuple((_NAMES if "%" in operands else _BARE_NAMES).findall(operands))
 
 
@@ -236,13 +262,17 @@ _ROLES = ("body", "condition", "calls", "to_apply")
 
 
 def runs(module: Module) -> Mapping[str, int]:
-    """By computation, how often it runs in a step."""
+    """Returns how often each computation runs in a step, by its name."""
     called = {
-        name: [pair for i in found.instructions for pair in _called(module, found, i)]
-        for name, found in module.computations.items()
+        name: [
+            pair
+            for instruction in computation.instructions
+            for pair in _called(module, computation, instruction)
+        ]
+        for name, computation in module.computations.items()
     }
-    inside = {callee for pairs in called.values() for callee, _ in pairs}
-    times: dict[str, int] = {name: 1 for name in called if name not in inside}
+    callees = {callee for pairs in called.values() for callee, _ in pairs}
+    times: dict[str, int] = {name: 1 for name in called if name not in callees}
     # A computation comes after those that it calls.
     for name in reversed(list(module.computations)):
         for callee, trips in called[name]:
@@ -251,20 +281,25 @@ def runs(module: Module) -> Mapping[str, int]:
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int:
-    """How often the body of a `while` runs; 1 if the text does not say."""
+    """Returns the trip count of a `while`; 1 if the text does not state it. Parameters as of
+    `known_trip_count`."""
     return known_trip_count(module, computation, loop) or 1
 
 
 def known_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """How often the body of a `while` runs; None if the text does not say."""
-    known = _TRIPS.search(loop.attributes)
-    return int(known["count"]) if known is not None else _counted(module, computation, loop)
+    """Returns the trip count of a `while`; None if the text does not state it.
+
+    - `computation`: the computation that contains the `while`.
+    - `loop`: the `while`.
+    """
+    stated = _TRIPS.search(loop.attributes)
+    return int(stated["count"]) if stated is not None else _counted(module, computation, loop)
 
 
 def _called(
     module: Module, computation: Computation, instruction: Instruction
 ) -> Iterator[tuple[str, int]]:
-    """The computations that an instruction runs, and how often each."""
+    """Yields the name of each computation that an instruction runs, and how often it runs."""
     for role in _ROLES:
         name = instruction.computation(role)
         if name in module.computations:
@@ -275,6 +310,8 @@ def _called(
 
 
 def _counted(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    """Returns the trip count of a `while` that counts up from a constant to a constant; None for
+    other loops."""
     condition = module.computations.get(loop.computation("condition"))
     compare = None if condition is None else condition.root
     if condition is None or compare is None or "direction=LT" not in compare.attributes:
@@ -293,8 +330,11 @@ def _counted(module: Module, computation: Computation, loop: Instruction) -> int
 
 
 def _increment(module: Module, loop: Instruction, place: int) -> int:
-    """The increment of a loop's counter in its body; 1 if the text does not say. XLA
-    unrolls loops."""
+    """Returns the increment of a loop's counter in the body; 1 if the text does not state it. It
+    exceeds 1 in a loop that XLA has unrolled.
+
+    - `place`: the element of the loop's state that holds the counter.
+    """
     body = module.computations.get(loop.computation("body"))
     if body is None or not body.instructions or body.root.opcode != "tuple":
         return 1
@@ -306,7 +346,13 @@ def _increment(module: Module, loop: Instruction, place: int) -> int:
 
 
 def _constant(computation: Computation, name: str) -> int | None:
-    found = computation.by_name.get(name)
-    while found is not None and found.opcode == "copy":
-        found = computation.by_name.get(found.operands[0])
-    return None if found is None or found.opcode != "constant" else int(found.operands[0])
+    """Returns the value of an integer constant, also through copies; None for other
+    instructions."""
+    instruction = computation.by_name.get(name)
+    while instruction is not None and instruction.opcode == "copy":
+        instruction = computation.by_name.get(instruction.operands[0])
+    return (
+        None
+        if instruction is None or instruction.opcode != "constant"
+        else int(instruction.operands[0])
+    )

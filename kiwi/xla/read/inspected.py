@@ -1,7 +1,7 @@
-"""A compiled module for inspection: its kernels with their operators, its buffers, its collectives.
+"""`InspectedModule`: a compiled module's kernels with their opcodes, its buffers and collectives.
 
-Witnesses of rules (`kiwi.targets.witness`) ask it short questions: how many kernels compute an
-exponential, how many buffers of this size there are.
+Witnesses of rules (`kiwi.targets.witness`) query it: for example how many kernels compute an
+exponential, or how many buffers of a given size exist.
 """
 
 import functools
@@ -20,17 +20,18 @@ _ROLES = ("body", "condition", "calls", "to_apply")
 _TARGET = re.compile(r'custom_call_target="(?P<target>[^"]*)"')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _MOST_LISTED = 24
-"""Kernels and buffers that `InspectedModule.summary` lists."""
+"""The most kernels, and the most buffers, that `InspectedModule.summary` lists."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """An instruction that runs, outside of fusions.
+    """An instruction outside of fusions that runs as a kernel.
 
-    - `computation`: the computation that it is in.
-    - `opcodes`: the opcodes of itself and of its computation's instructions, with their number. A
-      custom call also counts under the name of its target.
-    - `inner`: the computation of a fusion; None for others.
+    - `instruction`: the instruction.
+    - `computation`: the computation that contains it.
+    - `opcodes`: the number of instructions of each opcode: the instruction itself, and those of a
+      fusion's computation. A custom call also counts under the name of its target.
+    - `inner`: the computation of a fusion; None for other instructions.
     """
 
     instruction: Instruction
@@ -40,44 +41,47 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """XLA's name of it."""
+        """The name of the instruction."""
         return self.instruction.name
 
     @property
     def results(self) -> tuple[Array, ...]:
-        """The arrays that it writes."""
+        """The arrays that the kernel writes."""
         return self.instruction.arrays
 
     @property
     def operands(self) -> tuple[Instruction, ...]:
-        """The instructions whose results it reads."""
+        """The instructions whose results the kernel reads."""
         by_name = self.computation.by_name
         return tuple(by_name[name] for name in self.instruction.operands if name in by_name)
 
     @property
     def cycles(self) -> int | None:
-        """The cycles that XLA:TPU states, once it has generated code."""
+        """The cycles that XLA:TPU states; None before it has generated code, or if it states
+        none."""
         stated = _CYCLES.search(self.instruction.attributes)
         return None if stated is None else int(stated[1])
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether it reads at most constants."""
+        """Whether the kernel reads nothing but constants."""
         return all(operand.opcode == "constant" for operand in self.operands)
 
     def computes(self, *opcodes: str) -> bool:
-        """Whether it computes all of these opcodes."""
+        """Returns whether the kernel contains instructions of all these opcodes."""
         return all(self.opcodes[opcode] for opcode in opcodes)
 
     def writes(self, elements: int, dtype: str | None = None) -> bool:
-        """Whether one of its results has so many elements, of this dtype (XLA's name)."""
+        """Returns whether one of the kernel's results has `elements` elements, and the dtype
+        `dtype` (XLA's name) unless that is None."""
         return any(
             array.elements == elements and dtype in (None, array.dtype) for array in self.results
         )
 
     @property
     def sources(self) -> frozenset[str]:
-        """The instructions whose results it reads, by name, followed through aliases."""
+        """The names of the instructions whose results the kernel reads, directly or through
+        instructions that run nothing, such as bitcasts."""
         pending, seen = list(self.instruction.operands), set()
         while pending:
             name = pending.pop()
@@ -90,11 +94,13 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class InspectedModule:
-    """XLA's output for a program for the devices of a mesh.
+    """XLA's output for a program on a mesh.
 
-    - `text`: after all optimisations; with the cycles of kernels if code was generated.
-    - `buffers`: those of one device's memory.
-    - `bytes_elsewhere`: by name, bytes in other memories, e.g. "host".
+    - `text`: XLA's text of the optimised module. It states the cycles of kernels if code was
+      generated.
+    - `buffers`: the buffers in the memory of one device.
+    - `bytes_elsewhere`: the bytes in other memories by name, e.g. "host".
+    - `mesh_shape`, `axis_names`: the mesh that the program was compiled for.
     """
 
     text: str
@@ -113,7 +119,13 @@ class InspectedModule:
         axis_names: Sequence[str],
         other_memories: Mapping[int, str] = HOST_ONLY,
     ) -> "InspectedModule":
-        """Reads a module's text, `HloModuleProto` and `BufferAssignmentProto`."""
+        """Returns the module that XLA's output describes.
+
+        - `text`: XLA's text of the optimised module.
+        - `module`, `assignment`: its serialised `HloModuleProto` and `BufferAssignmentProto`.
+        - `mesh_shape`, `axis_names`: the mesh that the program was compiled for.
+        - `other_memories`: as in `Compiler`.
+        """
         return cls(
             text,
             read_buffers(module, assignment, other_memories),
@@ -124,13 +136,13 @@ class InspectedModule:
 
     @functools.cached_property
     def module(self) -> Module:
-        """Its computations and their instructions."""
+        """The computations and their instructions."""
         return parse_module(self.text)
 
     @functools.cached_property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels in the order of the schedule. Those of loops and branches come
-        before these."""
+        """All kernels in the order of the schedule. The kernels of a loop or branch stand at the
+        place of the instruction that runs it."""
         return tuple(self._kernels(self.module.entry))
 
     def _kernels(self, computation: Computation) -> Iterator[Kernel]:
@@ -151,17 +163,17 @@ class InspectedModule:
                 yield self.module.computations[name]
 
     def _opcodes(self, instruction: Instruction) -> Counter[str]:
-        found = Counter([instruction.opcode])
-        target = _TARGET.search(instruction.attributes)
-        if target is not None:
-            found[target["target"]] += 1
+        counts = Counter([instruction.opcode])
+        call_target = _TARGET.search(instruction.attributes)
+        if call_target is not None:
+            counts[call_target["target"]] += 1
         called = self.module.computations.get(instruction.computation("calls"))
-        for inside in () if called is None else called.instructions:
-            found += self._opcodes(inside)
-        return found
+        for inner_instruction in () if called is None else called.instructions:
+            counts += self._opcodes(inner_instruction)
+        return counts
 
     def with_opcodes(self, *opcodes: str) -> tuple[Kernel, ...]:
-        """The kernels that compute all of these."""
+        """Returns the kernels that contain instructions of all these opcodes."""
         return tuple(kernel for kernel in self.kernels if kernel.computes(*opcodes))
 
     @property
@@ -170,34 +182,44 @@ class InspectedModule:
         return tuple(buffer for buffer in self.buffers if buffer.kind == "temporary")
 
     def temporaries_of(self, size_bytes: int) -> int:
-        """The largest number of temporaries of this size that are alive at the same time."""
+        """Returns the largest number of temporaries of exactly `size_bytes` that are live at the
+        same time."""
         alike = [buffer for buffer in self.temporaries if buffer.bytes == size_bytes]
-        return max((sum(b.start <= a.start < b.end for b in alike) for a in alike), default=0)
+        return max(
+            (sum(other.start <= started.start < other.end for other in alike) for started in alike),
+            default=0,
+        )
 
     def is_in_place(self, kernel: Kernel) -> bool:
-        """Whether a kernel's largest result takes the place of an operand of the same size that
-        ends as the result begins."""
-        results = [b for b in self.buffers if b.instruction == kernel.name]
+        """Returns whether a kernel's largest result takes over the buffer of an operand: a
+        temporary of the same size that ends where the result begins."""
+        results = [
+            live_buffer for live_buffer in self.buffers if live_buffer.instruction == kernel.name
+        ]
         result = max(results, key=lambda buffer: buffer.bytes)
         read = kernel.sources
         return any(
-            b.instruction in read and b.end == result.start and b.bytes == result.bytes
-            for b in self.temporaries
+            live_buffer.instruction in read
+            and live_buffer.end == result.start
+            and live_buffer.bytes == result.bytes
+            for live_buffer in self.temporaries
         )
 
     @functools.cached_property
     def temporary_bytes(self) -> int:
-        """The most that temporaries take at one time."""
+        """The most bytes of temporaries that are live at the same time."""
         starts = {buffer.start for buffer in self.temporaries}
         return max((self._alive_bytes(start) for start in starts), default=0)
 
     def _alive_bytes(self, position: int) -> int:
-        alive = (b.bytes for b in self.temporaries if b.start <= position < b.end)
-        return sum(alive)
+        alive_sizes = (
+            buffer.bytes for buffer in self.temporaries if buffer.start <= position < buffer.end
+        )
+        return sum(alive_sizes)
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of all arguments."""
+        """The bytes of all arguments."""
         return sum(buffer.bytes for buffer in self.buffers if buffer.kind == "argument")
 
     @functools.cached_property
@@ -206,19 +228,20 @@ class InspectedModule:
         return by_kind(read_axis_uses(self.module, self.mesh_shape, self.axis_names))
 
     def is_before(self, first: Kernel, other: Kernel) -> bool:
-        """Whether a kernel runs before another one."""
+        """Returns whether kernel `first` stands before kernel `other` in `kernels`."""
         return self.kernels.index(first) < self.kernels.index(other)
 
     def summary(self) -> str:
-        """Its kernels, buffers and collectives in a few lines, largest buffers first."""
+        """Returns a text of the kernels, the largest buffers and the collectives, for people."""
         lines = ["kernels:", *map(_described, self.kernels[:_MOST_LISTED])]
         if len(self.kernels) > _MOST_LISTED:
             lines.append(f"  and {len(self.kernels) - _MOST_LISTED} more")
         largest = sorted(self.buffers, key=lambda buffer: -buffer.bytes)[:_MOST_LISTED]
         lines.append("buffers:")
         lines += [
-            f"  {b.bytes} bytes, {b.kind}, {b.instruction} ({b.opcode}), [{b.start}, {b.end})"
-            for b in largest
+            f"  {live.bytes} bytes, {live.kind}, {live.instruction} ({live.opcode}), "
+            f"[{live.start}, {live.end})"
+            for live in largest
         ]
         used = (f"{use.count} {kind} of {use.bytes} bytes" for kind, use in self._uses())
         lines.append("collectives: " + (", ".join(used) or "none"))
@@ -231,11 +254,14 @@ class InspectedModule:
 
 
 def _described(kernel: Kernel) -> str:
-    inside = ", ".join(
+    """Returns the line of a kernel in the summary."""
+    inner_opcodes = ", ".join(
         f"{opcode}" if count == 1 else f"{count} {opcode}"
         for opcode, count in sorted(kernel.opcodes.items())
         if opcode not in RUNS_NOTHING and opcode != kernel.instruction.opcode
     )
     cycles = "" if kernel.cycles is None else f", {kernel.cycles} cycles"
-    own = f"  {kernel.name} = {kernel.instruction.result_type} {kernel.instruction.opcode}"
-    return f"{own} of {inside}{cycles}" if inside else f"{own}{cycles}"
+    kernel_text = f"  {kernel.name} = {kernel.instruction.result_type} {kernel.instruction.opcode}"
+    return (
+        f"{kernel_text} of {inner_opcodes}{cycles}" if inner_opcodes else f"{kernel_text}{cycles}"
+    )

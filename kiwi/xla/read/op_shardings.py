@@ -1,16 +1,17 @@
-"""The shardings of a program's instructions, in XLA's text after Shardy has propagated them.
+"""The shardings of a program's instructions, read from XLA's text after Shardy has propagated them.
 
     %add.7 = f32[64,256]{1,0} add(%a, %b), sharding={devices=[8,1]<=[8]}, metadata={op_name="…"}
 
 A tile assignment `devices=[t0,t1,…]<=[d0,d1,…]T(p0,p1,…)` cuts dimension k of the tensor into `tk`
-parts; which device gets which part is the iota of all devices, reshaped to `d`, transposed by `p`
-and reshaped to `t` (`xla/hlo/ir/tile_assignment.h`). Trailing tile dimensions replicate.
+parts. The devices 0, 1, … are reshaped to `d`, transposed by `p` and reshaped to `t`; the place of
+a device in the result is its part (`xla/hlo/ir/tile_assignment.h`). Tile dimensions beyond the rank
+of the tensor replicate it.
 
 XLA of jax 0.11 writes names instead (`xla/hlo/ir/named_sharding.h`):
 
     sharding={mesh['x'=2,'y'=4], [{'y'}, {'x':(1)2}]}
 
-for each dimension the axes that cut it, or parts of them, major first.
+Each dimension lists the axes that cut it, or parts of axes, major first.
 """
 
 import re
@@ -37,8 +38,13 @@ _TILES = re.compile(r"devices=\[(?P<tiles>[\d,]+)\](?:<=" + IOTA + r"|(?P<device
 
 @dataclass(frozen=True)
 class ShardedInstruction:
-    """An instruction with one array as its result. `position` is the number of a parameter, or of
-    the element taken from a tuple."""
+    """An instruction whose result is one array.
+
+    - `opcode`, `shape`: the opcode of the instruction, and the global shape of its result.
+    - `op_name`: the metadata of the instruction; "" if there is none.
+    - `sharding`: XLA's text of the sharding.
+    - `position`: the number of a parameter, or the index of a `get-tuple-element`; else None.
+    """
 
     opcode: str
     shape: tuple[int, ...]
@@ -48,23 +54,23 @@ class ShardedInstruction:
 
 
 def instructions(text: str) -> Iterator[ShardedInstruction]:
-    """The instructions of a module's computations, in order, with those of the entry computation
-    last. Tuples are left out.
+    """Yields the instructions of a module's text in order. The entry computation comes last.
 
-    A value that Shardy leaves without a sharding is replicated.
+    Instructions with a tuple as their result are left out, and so are the parameters of other
+    computations than the entry. An instruction without a sharding counts as replicated.
     """
     is_entry = False
     for line in text.splitlines():
         is_entry = is_entry or line.startswith("ENTRY ")
-        found = _INSTRUCTION.match(line)
-        if found is not None and (is_entry or found["opcode"] != "parameter"):
-            name, sharding = _OP_NAME.search(found["rest"]), _SHARDING.search(found["rest"])
+        match = _INSTRUCTION.match(line)
+        if match is not None and (is_entry or match["opcode"] != "parameter"):
+            name, sharding = _OP_NAME.search(match["rest"]), _SHARDING.search(match["rest"])
             yield ShardedInstruction(
-                found["opcode"],
-                tuple(integers(found["shape"])),
+                match["opcode"],
+                tuple(integers(match["shape"])),
                 "" if name is None else name["name"],
                 "replicated" if sharding is None else sharding["sharding"],
-                _position(found),
+                _position(match),
             )
 
 
@@ -76,20 +82,26 @@ def _position(found: re.Match[str]) -> int | None:
 
 
 def tensor_sharding(sharding: str, rank: int, mesh: DeviceMesh) -> TensorSharding | None:
-    """A sharding's text in axes of the mesh; None if it cannot be expressed in them."""
+    """Returns the sharding that a text describes, in axes of the mesh; None if whole axes cannot
+    express it.
+
+    - `sharding`: XLA's text of the sharding.
+    - `rank`: the rank of the tensor.
+    """
     named = _NAMED.match(sharding)
     if sharding.startswith("replicated") or (named and named["dims"] == "replicated"):
         return TensorSharding(((),) * rank)
     parts = _named_parts(named, mesh) if named else _tiled_parts(_TILES.match(sharding), mesh)
     if parts is None or parts.shape[-1] < rank:
         return None
-    dims = [_axes_of(parts[..., k], mesh) for k in range(rank)]
-    known = tuple(axes for axes in dims if axes is not None)
-    return TensorSharding(known) if len(known) == rank else None
+    dims = [_axes_of(parts[..., dimension], mesh) for dimension in range(rank)]
+    whole_axes = tuple(axes for axes in dims if axes is not None)
+    return TensorSharding(whole_axes) if len(whole_axes) == rank else None
 
 
 def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | None:
-    """For each device, in the mesh's shape, its part along each tile dimension."""
+    """Returns the part of each device along each tile dimension, from a tile assignment. The shape
+    is (*mesh.shape, tile dimensions), the dtype int; None without a match."""
     if found is None:
         return None
     tiles, written = integers(found["tiles"]), found["devices"]
@@ -100,7 +112,8 @@ def _tiled_parts(found: re.Match[str] | None, mesh: DeviceMesh) -> np.ndarray | 
 
 
 def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
-    """`_tiled_parts` from names of axes; None if they are of another number of devices."""
+    """Returns the same array as `_tiled_parts`, from names of axes; None if their mesh has another
+    number of devices."""
     sizes = mesh_sizes(found["mesh"])
     if prod(sizes.values()) != mesh.size:
         return None
@@ -115,8 +128,11 @@ def _named_parts(found: re.Match[str], mesh: DeviceMesh) -> np.ndarray | None:
 
 
 def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
-    """The mesh axes along which a dimension is cut, major first, from every device's part of it.
-    None if no sequence of whole axes cuts it so."""
+    """Returns the mesh axes that cut a dimension, major first; None if no sequence of whole axes
+    yields these parts.
+
+    - `part`: the part of each device along the dimension, in the shape of the mesh.
+    """
     origin = (0,) * part.ndim
     steps = {}
     for axis in mesh.nontrivial_axes:
@@ -126,6 +142,6 @@ def _axes_of(part: np.ndarray, mesh: DeviceMesh) -> tuple[int, ...] | None:
     axes = tuple(sorted(steps, key=lambda axis: -abs(steps[axis])))
     expected = np.zeros_like(part)
     for axis in axes:
-        shape = [-1 if k == axis else 1 for k in range(part.ndim)]
+        shape = [-1 if dimension == axis else 1 for dimension in range(part.ndim)]
         expected = expected * mesh.shape[axis] + np.arange(mesh.shape[axis]).reshape(shape)
     return axes if np.array_equal(expected, part) else None

@@ -1,9 +1,9 @@
 """The parts of XLA's protocol buffers that Kiwi reads, declared by field number.
 
 XLA reports a compiled module and its buffer assignment as serialised messages
-(`xla/service/hlo.proto`). The wheels of jaxlib carry no Python classes for them; these few
-declarations do, and skip all other fields, as protocol buffers allow. A star marks a repeated
-field. Field numbers are part of XLA's serialisation and never reused.
+(`xla/service/hlo.proto`). jaxlib contains no Python classes for them, so this module declares the
+fields that Kiwi needs. Parsing skips all other fields. A star marks a repeated field. Field numbers
+are part of XLA's serialisation and are never reused.
 """
 
 import functools
@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _DECLARED = re.compile("[=:]")
 _MESSAGES = {
-    # Its parts stay serialised: they are parsed where they are needed.
+    # The parts of "Hlo" stay serialised, and are parsed where they are needed.
     "Hlo": "hlo_module=1:bytes buffer_assignment=3:bytes",
     "Location": "shape_index=3:int64* instruction_id=4:int64",
     "LogicalBuffer": "id=1:int64 size=2:int64 defined_at=3:Location",
@@ -46,7 +46,8 @@ _MESSAGES = {
 
 
 def parse(name: str, serialised: bytes) -> Any:
-    """A message of `_MESSAGES`; "Hlo", "Module" and "BufferAssignment" are what XLA reports."""
+    """Parses a serialised message of the type `name` of `_MESSAGES`. XLA reports messages of the
+    types "Hlo", "Module" and "BufferAssignment"."""
     message = message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"kiwi.xla.{name}"))()
     message.ParseFromString(serialised)
     return message
@@ -54,7 +55,8 @@ def parse(name: str, serialised: bytes) -> Any:
 
 @functools.cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    """A pool of its own, so that no other declaration of these messages can clash."""
+    """Returns a separate pool of descriptors, so that other declarations of the same messages
+    cannot clash with these."""
     file = descriptor_pb2.FileDescriptorProto(name="kiwi/xla.proto", package="kiwi.xla")
     file.syntax = "proto3"
     for name, fields in _MESSAGES.items():

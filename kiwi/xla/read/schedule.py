@@ -1,9 +1,8 @@
 """The schedule of a compiled program: work, communication and loops, in order.
 
-Communication starts at one instruction and is awaited at another: a start and its done. On TPUs
-there are also kernels that start a collective, compute beside it and await it (async collective
-fusion); they name it by its channel. A collective that is neither started nor awaited separately is
-awaited at once.
+An asynchronous transfer begins at its start instruction and is awaited at its done instruction. On
+TPUs there are also kernels that start a collective, compute beside it or await it (async collective
+fusion). They identify the collective by its channel. A synchronous collective is awaited at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,19 +17,21 @@ HOST = "host"
 """The kind of a copy between host and device memory."""
 
 TO_HOST, FROM_HOST = 1, -1
-"""Directions of such copies."""
+"""The directions of copies of the kind `HOST`."""
 
 _START, _DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"
+"""The targets of XLA:TPU's custom calls that start and await a collective inside a fusion."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """One transfer.
+    """One transfer between devices, or between device and host.
 
-    - `kind`, `axes`, `bytes`: as in `AxisUse`, or `HOST` along no axes.
-    - `key`: its name where it is awaited.
-    - `direction`: the direction of a permutation along its axes, 1 or -1; or `TO_HOST` or
-      `FROM_HOST`; 0 if it goes both ways.
+    - `key`: the name by which the transfer is awaited.
+    - `kind`, `axes`, `bytes`: as in `AxisUse`. A copy between device and host has the kind `HOST`
+      and no axes.
+    - `direction`: 1 or -1 for a permutation that goes up or down its axes; `TO_HOST` or `FROM_HOST`
+      for a copy; 0 for a transfer in both directions.
     """
 
     key: str
@@ -42,12 +43,17 @@ class Transfer:
 
 @dataclass(frozen=True)
 class ScheduledWork:
-    """One step of a schedule: it starts transfers, computes beside those that it carries, runs
-    bodies of loops and branches, and awaits transfers.
+    """One step of a schedule.
 
-    - `unit`: the plan's unit, -1 if unknown.
-    - `bodies`: numbers of computations, each of which runs `trips` times.
-    - `is_counted`: False for a loop whose number of iterations the program does not tell.
+    - `work`: the computation of the step.
+    - `unit`: the plan's unit; -1 if unknown.
+    - `starts`: the transfers that begin before the work.
+    - `carries`: the transfers that move beside the work. A transfer that is not under way yet
+      begins and ends in the step.
+    - `awaits`: the keys of the transfers that the step waits for at its end.
+    - `bodies`: the indices in `Schedule.computations` of the loop bodies or branches that it runs.
+    - `trips`: how often each of `bodies` runs.
+    - `is_counted`: False for a loop whose trip count the program does not state.
     """
 
     work: Work = NO_WORK
@@ -62,42 +68,51 @@ class ScheduledWork:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps of each computation that the program runs, in order. The last computation is its
+    """The steps of each computation that a program runs, in order. The last computation is the
     entry."""
 
     computations: tuple[tuple[ScheduledWork, ...], ...]
 
 
 def read_schedule(module: Module, mesh_shape: Sequence[int], names: Sequence[str]) -> Schedule:
-    """The schedule of an optimised module, for devices of a mesh with axes of these names."""
+    """Returns the schedule of an optimised module.
+
+    - `mesh_shape`, `names`: the shape and the axis names of the mesh whose devices the module
+      names.
+    """
     return _Reader(module, CollectiveReader(mesh_shape, names)).schedule()
 
 
 def _units(computation: Computation) -> Mapping[str, int]:
-    """By instruction, the unit of the plan that it belongs to. An expansion keeps the scope of the
-    replaced instruction only at its root. Other instructions without a scope belong to the unit of
-    the first reader that has one, or else of an operand."""
-    found: dict[str, int] = {}
+    """Returns the plan's unit of each instruction, by the instruction's name.
+
+    An instruction with a name scope belongs to the unit of the scope. When XLA expands an
+    instruction, only the root of the expansion keeps the scope. An instruction without a scope
+    belongs to the unit of its first reader, or else to the unit of an operand.
+    """
+    unit_of: dict[str, int] = {}
     for instruction in computation.instructions:
         scope = scope_of(instruction.attributes)
         if scope is not None:
-            found[instruction.name] = scope.unit
+            unit_of[instruction.name] = scope.unit
     read_for: dict[str, int] = {}
     for instruction in reversed(computation.instructions):
-        unit = found.get(instruction.name, read_for.get(instruction.name))
+        unit = unit_of.get(instruction.name, read_for.get(instruction.name))
         if unit is not None:
             read_for.update(dict.fromkeys(instruction.operands, unit))
     for instruction in computation.instructions:
-        if instruction.name in found or instruction.opcode == "parameter":
+        if instruction.name in unit_of or instruction.opcode == "parameter":
             continue
-        near = [found[name] for name in instruction.operands if name in found]
+        near = [unit_of[name] for name in instruction.operands if name in unit_of]
         unit = read_for.get(instruction.name, near[0] if near else None)
         if unit is not None:
-            found[instruction.name] = unit
-    return found
+            unit_of[instruction.name] = unit
+    return unit_of
 
 
 class _Reader:
+    """Reads the schedule of a module, computation by computation."""
+
     def __init__(self, module: Module, read: CollectiveReader) -> None:
         self._module, self._read, self._work = module, read, ModuleWork(module)
         self._found: list[tuple[ScheduledWork, ...]] = []
@@ -108,7 +123,8 @@ class _Reader:
         return Schedule(tuple(self._found))
 
     def _number(self, name: str) -> int:
-        """The number of a computation. Those that it runs come first."""
+        """Returns the index of a computation in the schedule. The computations that it runs have
+        smaller indices."""
         if name not in self._numbers:
             computation = self._module.computations[name]
             steps = tuple(self._steps(computation))
@@ -144,8 +160,10 @@ class _Reader:
             bodies = (self._number(body),)
             return ScheduledWork(bodies=bodies, trips=trips or 1, is_counted=trips is not None)
         names = instruction.branches or (instruction.computation("to_apply"),)
-        found = tuple(self._number(n) for n in names if n in self._module.computations)
-        return ScheduledWork(bodies=found, trips=1 / max(1, len(found)))
+        branch_numbers = tuple(
+            self._number(name) for name in names if name in self._module.computations
+        )
+        return ScheduledWork(bodies=branch_numbers, trips=1 / max(1, len(branch_numbers)))
 
     def _communicated(self, instruction: Instruction, computation: Computation) -> ScheduledWork:
         opcode, name = instruction.opcode, instruction.name
@@ -154,9 +172,9 @@ class _Reader:
         if opcode.endswith("-update"):
             return _NOTHING
         called = self._module.computations.get(instruction.computation("calls"))
-        if called is not None:  # `async-start`, or the start of whatever is called.
-            inside = [*self._transfers(called), *_host_slices(called)]
-            return ScheduledWork(starts=tuple(replace(t, key=name) for t in inside))
+        if called is not None:  # An `async-start`, or the start of a called computation.
+            transfers = [*self._transfers(called), *_host_slices(called)]
+            return ScheduledWork(starts=tuple(replace(moved, key=name) for moved in transfers))
         use = self._read(instruction, computation.name)
         if use is None:
             return _NOTHING
@@ -166,8 +184,8 @@ class _Reader:
         return ScheduledWork(carries=(transfer,))
 
     def _fused(self, work: Work, inner: Computation) -> ScheduledWork:
-        """A kernel with the collectives inside it."""
-        carried = {t.key: t for t in self._transfers(inner)}
+        """Returns the step of a fusion, with the collectives that it starts, carries and awaits."""
+        carried = {transfer.key: transfer for transfer in self._transfers(inner)}
         if not carried:
             return _NOTHING if work.is_scalar else ScheduledWork(work)
         by_name = inner.by_name
@@ -183,8 +201,10 @@ class _Reader:
         )
         return ScheduledWork(
             work,
-            starts=tuple(t for key, t in carried.items() if key in started),
-            carries=tuple(t for key, t in carried.items() if key not in started | awaited),
+            starts=tuple(transfer for key, transfer in carried.items() if key in started),
+            carries=tuple(
+                transfer for key, transfer in carried.items() if key not in started | awaited
+            ),
             awaits=tuple(sorted(awaited)),
         )
 
@@ -199,29 +219,31 @@ _NOTHING = ScheduledWork()
 
 
 def _key(instruction: Instruction) -> str:
-    """A collective's channel; its name where it has none."""
-    found = channel_of(instruction)
-    return instruction.name if found is None else f"channel {found}"
+    """Returns the key of a collective: its channel, or its name if it has no channel."""
+    channel = channel_of(instruction)
+    return instruction.name if channel is None else f"channel {channel}"
 
 
 def _direction(instruction: Instruction) -> int:
-    """The direction in which most devices send, up or down the mesh; 0 if as many send up
-    as down."""
+    """Returns the direction in which most devices of a permutation send: 1 to higher device
+    numbers, -1 to lower ones, 0 if both are equally many or the instruction lists no pairs."""
     pairs = device_pairs(instruction.attributes) or ()
     up = sum(1 if target > source else -1 for source, target in pairs)
     return (up > 0) - (up < 0)
 
 
 def _host_copy(instruction: Instruction) -> Iterator[Transfer]:
-    """A copy from or to host memory; None between memories of the device."""
+    """Yields the transfer of a `copy-start` from or to host memory; nothing for a copy between
+    memories of the device."""
     spaces = [array.space for array in instruction.arrays[:2]]
     if HOST_SPACE in spaces:
-        way = TO_HOST if spaces[0] == HOST_SPACE else FROM_HOST
-        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes, way)
+        direction = TO_HOST if spaces[0] == HOST_SPACE else FROM_HOST
+        yield Transfer(instruction.name, HOST, (), instruction.arrays[0].bytes, direction)
 
 
 def _host_slices(computation: Computation) -> Iterator[Transfer]:
-    """Copies of elements of values in host memory."""
+    """Yields the transfers of a computation that copy slices or whole values from or to host
+    memory."""
     for instruction in computation.instructions:
         name, operands = instruction.name, instruction.operands
         if instruction.opcode not in ("dynamic-slice", "dynamic-update-slice", "copy"):

@@ -1,12 +1,13 @@
 """Times of kernels that compilers state in the text of an optimised program.
 
-`timed_scope(7)` names the scope of function 7 of a program that consists of functions alone
-(`kiwi.profiling.by_compiler`). The time of a function is the sum over its instructions.
+The programs consist of functions to be timed, each in its own scope (`kiwi.profiling.by_compiler`):
+`timed_scope(7)` names the scope of function 7. The time of a function is the sum over its
+instructions.
 
-XLA:TPU writes the cycles of each fusion once it has generated code. XLA:GPU writes the microseconds
-of fusions on request (`xla_gpu_collect_cost_model_stats`): for fusions by its model of kernels; for
-matmuls and collectives, named "sol", by interpolation in tables that were measured on GPUs of
-compute capability 9.0 and later.
+XLA:TPU states the cycles of each fusion after it has generated code. XLA:GPU states microseconds on
+request (`xla_gpu_collect_cost_model_stats`). For fusions they come from its model of kernels. For
+matmuls and collectives they are interpolated in tables that were measured on GPUs of compute
+capability 9.0 and later, and are named "sol".
 """
 
 import re
@@ -20,7 +21,8 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _GPU_TIMES = re.compile(r'"exec_time_us":(?P<time>[\d.e+-]+),[^}]*"name":"(?P<model>[^"]*)"')
 _OF_TABLES, _OF_KERNELS = "sol", ""
 _GPU_MATMUL_MODEL = "experimental-gemm-cost-model"
-"""The model of untuned tiles, which is stated beside the others for matmuls."""
+"""The name of XLA:GPU's model of untuned tiles. Its estimate appears only on matmuls, beside the
+one from the tables."""
 
 _NO_KERNELS = RUNS_NOTHING | {
     "async-done",
@@ -31,37 +33,47 @@ _NO_KERNELS = RUNS_NOTHING | {
 
 
 def timed_scope(number: int) -> str:
-    """The name of the scope of a function."""
+    """Returns the name of the scope of function `number`."""
     return f"timed_{number}"
 
 
 def tpu_cycles(text: str) -> dict[int, float]:
-    """By function the cycles that XLA:TPU states; functions with only partial statements are left
-    out."""
+    """Returns the cycles that XLA:TPU states, by number of the function.
+
+    - `text`: the text of the module after code generation.
+
+    A function is left out if XLA:TPU states no cycles for one of its instructions.
+    """
 
     def cycles(instruction: Instruction) -> float | None:
-        found = _CYCLES.search(instruction.attributes)
-        return None if found is None else float(found[1])
+        match = _CYCLES.search(instruction.attributes)
+        return None if match is None else float(match[1])
 
     return _sums(text, cycles)
 
 
 def gpu_seconds(text: str) -> dict[int, float]:
-    """By function the seconds that XLA:GPU states; functions with only partial statements are left
-    out."""
+    """Returns the seconds that XLA:GPU states, by number of the function.
+
+    - `text`: the text of the optimised module.
+
+    A function is left out if XLA:GPU states no time for one of its instructions.
+    """
 
     def seconds(instruction: Instruction) -> float | None:
-        stated = {m["model"]: m["time"] for m in _GPU_TIMES.finditer(instruction.attributes)}
+        stated = {
+            match["model"]: match["time"] for match in _GPU_TIMES.finditer(instruction.attributes)
+        }
         of_tables = _GPU_MATMUL_MODEL in stated or instruction.opcode != "fusion"
-        found = stated.get(_OF_TABLES if of_tables else _OF_KERNELS)
-        return None if found is None else 1e-6 * float(found)
+        stated_microseconds = stated.get(_OF_TABLES if of_tables else _OF_KERNELS)
+        return None if stated_microseconds is None else 1e-6 * float(stated_microseconds)
 
     return _sums(text, seconds)
 
 
 def _sums(text: str, stated: Callable[[Instruction], float | None]) -> dict[int, float]:
     module = parse_module(text)
-    found: dict[int, float | None] = {}
+    sums: dict[int, float | None] = {}
     for instruction in module.entry.instructions:
         scope = _SCOPE.search(instruction.attributes)
         if scope is None or instruction.opcode in _NO_KERNELS:
@@ -69,6 +81,6 @@ def _sums(text: str, stated: Callable[[Instruction], float | None]) -> dict[int,
         if instruction.opcode == "async-start":
             instruction = module.computations[instruction.computation("calls")].root
         number, time = int(scope[1]), stated(instruction)
-        before = found.get(number, 0.0)
-        found[number] = None if time is None or before is None else before + time
-    return {number: time for number, time in found.items() if time}
+        sum_before = sums.get(number, 0.0)
+        sums[number] = None if time is None or sum_before is None else sum_before + time
+    return {number: time for number, time in sums.items() if time}

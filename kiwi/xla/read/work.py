@@ -1,9 +1,11 @@
-"""Computation and traffic of a compiled program's instructions, read from XLA's text.
+"""The computation and memory traffic of a compiled program's instructions, read from XLA's text.
 
-Operations are counted as in XLA's `HloCostAnalysis`: for matmuls and convolutions two for each
-product that is not of padding, for elementwise functions one for each element. Traffic is what a
-kernel reads and writes: its operands and results. If it slices an operand, or updates a result in
-place (also by a scatter), only the slice counts, whatever is mapped before that.
+Operations are counted as in XLA's `HloCostAnalysis`. A matmul or convolution has two for each
+product, without products of padding. An elementwise function has one for each element.
+
+The traffic of a kernel is the bytes of its operands and results. If the kernel slices an operand,
+only the slice counts, also if maps precede the slice. If the kernel updates a result in place (also
+by a scatter), only the update counts.
 """
 
 import functools
@@ -32,16 +34,20 @@ RUNS_NOTHING = frozenset(
         "add-dependency",
     }
 )
-"""Opcodes of instructions that are no kernels."""
+"""Opcodes of instructions that run no kernel."""
 
 _SCALARS, _SCALARS_BYTES = 3, 64
+"""The most elements of a result, and the most bytes moved, of an instruction that computes scalars.
+Beyond either limit the instruction counts as a kernel."""
+
 _SECTOR_BYTES = 32
-"""The smallest transfer of a device's memory, for GPUs and, as a burst, for TPUs."""
+"""The smallest transfer of device memory: a sector on GPUs, a burst on TPUs."""
+
 _FREE = RUNS_NOTHING | {opcode.replace("_", "-") for opcode in FREE_OPCODES}
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATE, _SCATTER = "dynamic-update-slice", "scatter"
 _UPDATED_BY = {_UPDATE: 1, _SCATTER: 2}
-"""By opcode, the operand that an update in place writes."""
+"""By opcode, the position of the operand that an update in place writes into the result."""
 
 _READ_ELSEWHERE = frozenset(
     {
@@ -58,7 +64,8 @@ _READ_ELSEWHERE = frozenset(
         "while",
     }
 )
-"""Opcodes whose element of the result depends on other elements of an operand of the same size."""
+"""Opcodes of instructions whose result elements depend on more than the corresponding element of an
+operand of the same size."""
 
 _NUMPY = {"f": "float", "s": "int", "u": "uint", "c": "complex"}
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)(?P<dims>[\d,"]*)')
@@ -68,9 +75,9 @@ _GROUPS = re.compile(r"(?P<kind>feature|batch)_group_count=(?P<count>\d+)")
 _TARGET = re.compile(r'custom_call_target="(?P<target>[^"]*)"')
 _TILE = re.compile(r'"output_tiles":\[\{"sizes":\["(?P<sizes>[^\]]*)"\]')
 _STRIDED = 150.0
-"""Operations that count per element in each reduction of rows if XLA:GPU's tiles have rows of
-several matrices, by how many rows lie together: softmaxes under a causal mask, whose tiles go over
-the heads, take several times their traffic."""
+"""The operations charged for each element of a row reduction whose tile in XLA:GPU spans several
+matrices, divided by the number of rows of the tile. Such kernels are softmaxes under a causal mask,
+whose tiles span the heads. They take longer than their traffic."""
 _MATMUL_CALLS, _CONVOLUTION_CALLS = ("__cublas",), ("__cudnn$conv",)
 _KERNEL_CALLS = ("tpu_custom_call", "__cudnn$fmha", "__gpu$xla.gpu.triton", "mosaic_gpu")
 _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollectiveDone"})
@@ -80,12 +87,13 @@ _IDLE_CALLS = frozenset({"AllocateBuffer", "AsyncCollectiveStart", "AsyncCollect
 class Work:
     """The work of one run of an instruction.
 
-    - `matmul_flops`, `convolution_flops`: by numpy's name of their operands' type. XLA:TPU writes
-      matmuls as convolutions, too.
-    - `operations`: elements of elementwise functions and reductions, by the type of their results.
-    - `moved_bytes`: bytes read and written.
-    - `kernels`: library kernels, whose work XLA does not know.
-    - `elements`: those of its largest result.
+    - `matmul_flops`, `convolution_flops`: FLOPs by numpy's name of the operands' dtype. XLA:TPU
+      writes matmuls as convolutions, too.
+    - `operations`: the operations of elementwise functions and reductions, by numpy's name of the
+      dtype of their largest array.
+    - `moved_bytes`: the bytes read and written.
+    - `kernels`: the number of library kernels whose work XLA does not know.
+    - `elements`: the number of elements of the largest result.
     """
 
     matmul_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -97,17 +105,18 @@ class Work:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is no kernel: nothing, or two or three scalars, which XLA:TPU computes one by
-        one and XLA:GPU together with others."""
+        """Whether the instruction does not count as a kernel: it computes nothing, or a few
+        scalars, which XLA:TPU computes one by one and XLA:GPU together with others."""
         is_small = self.moved_bytes <= _SCALARS_BYTES and self.elements <= _SCALARS
         return not self.kernels and is_small
 
 
 NO_WORK = Work()
+"""The work of an instruction that runs no kernel."""
 
 
 class ModuleWork:
-    """The work of a module's instructions."""
+    """Computes the work of a module's instructions, and caches the work of each fusion."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -115,8 +124,12 @@ class ModuleWork:
         self._shares: dict[str, float] = {}
 
     def of(self, instruction: Instruction, computation: Computation) -> Work:
-        """The work of an instruction that is a kernel of its own; none for loops, collectives and
-        parts of a fusion."""
+        """Returns the work of an instruction that runs as a kernel.
+
+        The result has no meaning for loops, collectives and instructions inside a fusion.
+
+        - `computation`: the computation that contains the instruction.
+        """
         if instruction.opcode in RUNS_NOTHING or _is_idle(instruction):
             return NO_WORK
         moved_bytes = self._moved_bytes(instruction, computation)
@@ -127,9 +140,11 @@ class ModuleWork:
     def _computed(self, instruction: Instruction, computation: Computation) -> Work:
         called = instruction.computation("calls")
         if called in self._module.computations:
-            found = self._inside(called)
-            waits = _strided(instruction, self._module.computations[called])
-            return replace(found, operations=_summed((found.operations, waits)))
+            fused_work = self._inside(called)
+            strided_operations = _strided(instruction, self._module.computations[called])
+            return replace(
+                fused_work, operations=_summed((fused_work.operations, strided_operations))
+            )
         flops = matmul_flops(instruction, computation)
         if flops:
             counted = {_multiplied_dtype(instruction, computation): flops}
@@ -139,11 +154,11 @@ class ModuleWork:
             return Work(kernels=1)
         if instruction.opcode in _FREE or instruction.opcode == "custom-call":
             return NO_WORK
-        largest = max(_all_arrays(instruction, computation), key=lambda a: a.elements)
+        largest = max(_all_arrays(instruction, computation), key=lambda array: array.elements)
         return Work(operations={numpy_name(largest.dtype): float(largest.elements)})
 
     def _inside(self, name: str) -> Work:
-        """The sum over a fusion's computation."""
+        """Returns the work of all instructions of a fusion's computation, without traffic."""
         if name not in self._known:
             computation = self._module.computations[name]
             parts = [
@@ -177,7 +192,13 @@ class ModuleWork:
         return instruction.stored_bytes - _workspace_bytes(instruction) + sum(sizes)
 
     def read_bytes(self, inner: Computation, value: Instruction, size: int) -> int:
-        """The bytes that a fusion reads of one of its operands, or of a bitcast of it."""
+        """Returns the bytes that a fusion reads of a value inside it.
+
+        - `inner`: the computation of the fusion.
+        - `value`: a parameter of `inner`, or a map or bitcast of one.
+        - `size`: the bytes of the whole value. The result may exceed it, if several instructions
+          read the value.
+        """
         total = 0
         for reader in inner.readers.get(value.name, ()):
             is_first = reader.operands[0] == value.name
@@ -193,7 +214,7 @@ class ModuleWork:
                 nested = self._module.computations[called]
                 parameter = nested.parameters[reader.operands.index(value.name)]
                 total += self.read_bytes(nested, parameter, size)
-                if _is_result(nested, parameter):  # A bitcast of the operand is followed.
+                if _is_result(nested, parameter):  # The nested fusion only forwards the operand.
                     total += self.read_bytes(inner, reader, size)
             elif reader.opcode == _SCATTER and is_first:
                 total += _update_bytes(inner, reader)
@@ -205,7 +226,8 @@ class ModuleWork:
         return total
 
     def _read_share(self, inner: Computation, value: Instruction) -> float:
-        """The part of a map that a fusion computes: the part that it slices afterwards."""
+        """Returns the share of a value that a fusion computes, between 0 and 1. It is less than 1
+        if the fusion slices the value afterwards."""
         if value.name not in self._shares:
             self._shares[value.name] = 1.0
             if not _is_result(inner, value):
@@ -214,7 +236,8 @@ class ModuleWork:
         return self._shares[value.name]
 
     def _written_bytes(self, inner: Computation, root: Instruction) -> int:
-        """The bytes written. A fusion that ends with an update in place writes the update alone."""
+        """Returns the bytes that a fusion writes for `root`, its root or an element of it. A fusion
+        that ends with an update in place writes only the update."""
         if root.opcode == "tuple":
             elements = (inner.by_name[name] for name in root.operands)
             return sum(self._written_bytes(inner, element) for element in elements)
@@ -232,36 +255,42 @@ class ModuleWork:
 
 
 def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for each in amounts:
-        for dtype, amount in each.items():
-            found[dtype] = found.get(dtype, 0.0) + amount
-    return found
+    """Returns the sum of amounts by dtype."""
+    sums: dict[str, float] = {}
+    for amounts_of in amounts:
+        for dtype, amount in amounts_of.items():
+            sums[dtype] = sums.get(dtype, 0.0) + amount
+    return sums
 
 
 def _strided(instruction: Instruction, inner: Computation) -> Mapping[str, float]:
-    """The extra time of a fusion whose tiles have rows of several matrices, see `_STRIDED`."""
-    operands = [inner.by_name[i.operands[0]] for i in inner.instructions if i.opcode == "reduce"]
-    found = _TILE.search(instruction.attributes)
-    if not operands or found is None:
+    """Returns the extra operations, by dtype, of a fusion whose tiles span several matrices, see
+    `_STRIDED`; empty for other fusions."""
+    operands = [
+        inner.by_name[reduction.operands[0]]
+        for reduction in inner.instructions
+        if reduction.opcode == "reduce"
+    ]
+    tile = _TILE.search(instruction.attributes)
+    if not operands or tile is None:
         return {}
-    sizes = [int(size) for size in found["sizes"].split('","')]
-    sizes += [1] * (len(operands[0].arrays[0].shape) - len(sizes))  # Reduced rows have none.
+    sizes = [int(size) for size in tile["sizes"].split('","')]
+    sizes += [1] * (len(operands[0].arrays[0].shape) - len(sizes))  # Tiles omit reduced rows.
     *outer, rows, _ = (1, *sizes)
     elements = sum(operand.arrays[0].elements for operand in operands)
     return {} if set(outer) == {1} else {"float32": _STRIDED * elements / rows}
 
 
 def _is_result(inner: Computation, value: Instruction) -> bool:
-    """Whether a fusion yields a value, or a bitcast of it."""
+    """Returns whether a fusion yields a value, or a bitcast of the value, as a result."""
     readers = inner.readers.get(value.name, ())
     through = (reader for reader in readers if reader.opcode in ("bitcast", "tuple"))
     return value is inner.root or any(_is_result(inner, reader) for reader in through)
 
 
 def _is_mapped(reader: Instruction, value: Instruction) -> bool:
-    """Whether each element of a result depends on at most one element of a value: the corresponding
-    one, also through a permutation or a concatenation."""
+    """Returns whether each element of the reader's result depends on at most one element of
+    `value`, as in an elementwise function, a permutation, a concatenation or a pad."""
     if reader.opcode in _READ_ELSEWHERE or len(reader.arrays) != 1 or len(value.arrays) != 1:
         return False
     is_as_large = reader.arrays[0].elements == value.arrays[0].elements
@@ -269,8 +298,8 @@ def _is_mapped(reader: Instruction, value: Instruction) -> bool:
 
 
 def _update_bytes(inner: Computation, instruction: Instruction) -> int:
-    """The bytes that an instruction writes. One that updates its operand in place writes the update
-    alone, each window of a scatter in whole sectors."""
+    """Returns the bytes that an instruction writes. An update in place writes only the update. A
+    scatter writes each window in whole sectors."""
     operands, position = instruction.operands, _UPDATED_BY.get(instruction.opcode)
     if position is None or position >= len(operands) or operands[position] not in inner.by_name:
         return instruction.stored_bytes
@@ -283,12 +312,16 @@ def _update_bytes(inner: Computation, instruction: Instruction) -> int:
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Whether it communicates, or awaits communication."""
+    """Returns whether an instruction is a collective, or the start or done of one."""
     return instruction.opcode.removesuffix("-start").removesuffix("-done") in COLLECTIVE_KINDS
 
 
 def matmul_flops(instruction: Instruction, computation: Computation) -> float:
-    """FLOPs of a matmul or convolution, in either of XLA's notations; 0 for others."""
+    """Returns the FLOPs of a matmul or convolution, written as an HLO instruction or as a library
+    call; 0 for other instructions.
+
+    - `computation`: the computation that contains the instruction.
+    """
     target = _target(instruction)
     if instruction.opcode == "dot" or target.startswith(_MATMUL_CALLS):
         return _dot_flops(instruction, computation)
@@ -298,8 +331,9 @@ def matmul_flops(instruction: Instruction, computation: Computation) -> float:
 
 
 def _multiplied_dtype(instruction: Instruction, computation: Computation) -> str:
-    """Numpy's name of the multiplied type: that of the first operand, except for masks, which
-    XLA:TPU multiplies in the type of the other operand."""
+    """Returns numpy's name of the dtype in which a matmul or convolution multiplies: the dtype of
+    the first operand that is not a mask. XLA:TPU multiplies a mask in the dtype of the other
+    operand."""
     operands = [computation.by_name.get(name) for name in instruction.operands[:2]]
     arrays = [operand.arrays[0] for operand in operands if operand is not None and operand.arrays]
     names = [numpy_name(array.dtype) for array in arrays or instruction.arrays]
@@ -312,7 +346,7 @@ def _is_convolution(instruction: Instruction) -> bool:
 
 
 def numpy_name(dtype: str) -> str:
-    """Numpy's name of XLA's type of elements."""
+    """Returns numpy's name of a dtype, from XLA's name."""
     if dtype == "pred":
         return "bool"
     if dtype == "bf16":
@@ -323,19 +357,21 @@ def numpy_name(dtype: str) -> str:
 
 
 def _is_idle(instruction: Instruction) -> bool:
+    """Returns whether an instruction is a custom call that runs no kernel."""
     return instruction.opcode == "custom-call" and _target(instruction) in _IDLE_CALLS
 
 
 def _workspace_bytes(instruction: Instruction) -> int:
-    """The workspace lent to a library's matmul or convolution, which is the last of its results.
-    The library reads and writes little of it."""
+    """Returns the bytes of the workspace that is lent to a library's matmul or convolution: the
+    last of its results. The workspace is no traffic, because the library reads and writes little of
+    it."""
     is_library = _target(instruction).startswith(_MATMUL_CALLS + _CONVOLUTION_CALLS)
     return instruction.arrays[-1].stored_bytes if is_library and len(instruction.arrays) > 1 else 0
 
 
 def _target(instruction: Instruction) -> str:
-    found = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
-    return "" if found is None else found["target"]
+    match = _TARGET.search(instruction.attributes) if instruction.opcode == "custom-call" else None
+    return "" if match is None else match["target"]
 
 
 def _all_arrays(instruction: Instruction, computation: Computation) -> Iterator[Array]:
@@ -347,29 +383,43 @@ def _all_arrays(instruction: Instruction, computation: Computation) -> Iterator[
 
 
 def _shape(instruction: Instruction, computation: Computation, operand: int) -> tuple[int, ...]:
-    found = computation.by_name.get(instruction.operands[operand])
-    return found.arrays[0].shape if found is not None and found.arrays else ()
+    source = computation.by_name.get(instruction.operands[operand])
+    return source.arrays[0].shape if source is not None and source.arrays else ()
 
 
 def _dot_flops(instruction: Instruction, computation: Computation) -> float:
-    found, lhs = _CONTRACTED.search(instruction.attributes), _shape(instruction, computation, 0)
-    dims = [] if found is None else [int(d) for d in re.findall(r"\d+", found["dims"])]
-    return 2.0 * instruction.arrays[0].elements * prod(lhs[d] for d in dims if d < len(lhs))
+    contracted, lhs = (
+        _CONTRACTED.search(instruction.attributes),
+        _shape(instruction, computation, 0),
+    )
+    dims = (
+        []
+        if contracted is None
+        else [int(dimension) for dimension in re.findall(r"\d+", contracted["dims"])]
+    )
+    return (
+        2.0
+        * instruction.arrays[0].elements
+        * prod(lhs[dimension] for dimension in dims if dimension < len(lhs))
+    )
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation) -> float:
-    """As `HloCostAnalysis::HandleConvolution`: without products of padding and dilation."""
+    """Returns the FLOPs of a convolution as `HloCostAnalysis::HandleConvolution`: without products
+    of padding and dilation holes."""
     labels = _LABELS.search(instruction.attributes)
     if labels is None:
         return 0.0
-    lhs, rhs = (_shape(instruction, computation, k) for k in (0, 1))
+    lhs, rhs = (_shape(instruction, computation, operand) for operand in (0, 1))
     out = instruction.arrays[0].shape
     if "__cudnn$convBackwardInput" in instruction.attributes:
         lhs, out = out, lhs
     elif "__cudnn$convBackwardFilter" in instruction.attributes:
         rhs, out = out, rhs
     spatial = [label for label in labels["out"] if label.isdigit()]
-    groups = {m["kind"]: int(m["count"]) for m in _GROUPS.finditer(instruction.attributes)}
+    groups = {
+        match["kind"]: int(match["count"]) for match in _GROUPS.finditer(instruction.attributes)
+    }
     positions = 1.0
     for number, window in zip(spatial, _windows(instruction, len(spatial)), strict=True):
         sizes = lhs[labels["lhs"].index(number)], out[labels["out"].index(number)]
@@ -380,20 +430,22 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> fl
 
 
 def _windows(instruction: Instruction, rank: int) -> Iterator[dict[str, int]]:
-    found = _WINDOW.search(instruction.attributes)
-    parts = dict(each.split("=") for each in ("" if found is None else found["window"]).split())
+    """Yields, for each of `rank` spatial dimensions of a convolution, its window as keyword
+    arguments of `valid_positions`."""
+    match = _WINDOW.search(instruction.attributes)
+    parts = dict(part.split("=") for part in ("" if match is None else match["window"]).split())
 
     def numbers(name: str, default: str) -> Sequence[str]:
         return parts[name].split("x") if name in parts else [default] * rank
 
-    given = (
+    columns = (
         numbers("size", "1"),
         numbers("stride", "1"),
         numbers("pad", "0_0"),
         numbers("lhs_dilate", "1"),
         numbers("rhs_dilate", "1"),
     )
-    for size, stride, pad, lhs_dilate, rhs_dilate in zip(*given, strict=True):
+    for size, stride, pad, lhs_dilate, rhs_dilate in zip(*columns, strict=True):
         yield {
             "window": int(size),
             "stride": int(stride),
@@ -407,11 +459,17 @@ def _windows(instruction: Instruction, rank: int) -> Iterator[dict[str, int]]:
 def valid_positions(
     lhs: int, out: int, window: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
 ) -> int:
-    """Pairs of an output and a place of the window that meet an element.
+    """Returns the number of pairs of an output position and a window position at which a
+    convolution reads an element of the input, along one spatial dimension.
 
-    For each output, the places `w` of the window for which `o * stride - pad + w * rhs_dilate` is
-    an element's position: a multiple of `lhs_dilate` among those of the input, so that the places
-    are those of one residue.
+    Output position `o` and window position `w` read an element if
+    `o * stride - pad + w * rhs_dilate` is a multiple of `lhs_dilate` inside the dilated input. For
+    each `o`, the window positions that do are one residue class inside an interval.
+
+    - `lhs`, `out`: the sizes of the input and of the output.
+    - `window`, `stride`, `pad`: the size of the window, its stride, and the padding in front of the
+      input.
+    - `lhs_dilate`, `rhs_dilate`: the dilation of the input and of the window.
     """
     first = np.arange(out) * stride - pad
     low = np.maximum(-(first // rhs_dilate), 0)

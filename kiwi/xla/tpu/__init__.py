@@ -1,1 +1,1 @@
-"""XLA:TPU for Google's TPUs, without a TPU."""
+"""XLA:TPU for Google's TPUs, which need not be attached."""

@@ -1,7 +1,7 @@
-"""XLA:TPU compiles for TPUs that need not be attached.
+"""XLA:TPU, which compiles for TPUs that need not be attached.
 
-The wheel libtpu (the extra `aot-tpu`) holds the whole compiler. It reaches the buffer assignment in
-seconds, and would generate code for minutes.
+The wheel libtpu (the extra `aot-tpu`) contains the whole compiler. A check ends after the buffer
+assignment, because generating code takes most of the time.
 """
 
 import os
@@ -28,25 +28,29 @@ TPU_OVERLAPPING_OPTIONS = {
     "xla_jf_crs_combiner_threshold_in_bytes": 1 << 20,
     "xla_tpu_buffer_assignment_enable_fast_merge_fallback": False,
 }
-"""Options of XLA:TPU under which collectives overlap with computation, as by default. The options
-switch off four things:
+"""Options under which collectives overlap with computation, as by default. They switch off four
+features of XLA:TPU:
 
-- Its own rematerialisation, which recomputes values that the plan keeps, near the limit. It never
-  begins under a limit of this many per cent.
-- Space to batch, which turns parts of images into a larger batch, and holds several copies of them.
-- Combined all-reduces, which hold all summands until the last is computed: on slices without
-  reduce-scatter (`kiwi.targets.rules.tpu.tpu_scattered_sums`) all gradients of a step. Small ones
-  are still combined.
-- Fast merge, which places buffers on the heap in the order of their definition as long as that fits
-  the chip, and wastes part of it. Without it the heap is that of `kiwi.memory.heap`.
+- Rematerialisation near the memory limit, which recomputes values that the plan keeps. The limit is
+  set to a percentage that no program reaches.
+- Space-to-batch, which turns parts of images into a larger batch, and holds several copies of them.
+- Combined all-reduces, which hold all summands until the last one is computed. On slices without
+  reduce-scatter (`kiwi.targets.rules.tpu.tpu_scattered_sums`) these are all gradients of a step.
+  All-reduces below the threshold are still combined.
+- Fast merge, which places buffers on the heap in the order of their definition if that fits the
+  chip, and wastes part of the heap. Without fast merge XLA:TPU places buffers as
+  `kiwi.memory.heap` does.
 """
 
 TPU_ASYNCHRONOUS_OPTIONS = {
     **TPU_OVERLAPPING_OPTIONS,
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000,
 }
-"""`TPU_OVERLAPPING_OPTIONS` without windowed einsums, which turn the collectives around a matmul
-into chains of permutations, and hold other buffers. No einsum reaches this size."""
+"""`TPU_OVERLAPPING_OPTIONS` without windowed einsums.
+
+A windowed einsum turns the collectives around a matmul into chains of permutations, which hold
+other buffers. The threshold is a size that no einsum reaches.
+"""
 
 TPU_REDUCING_OPTIONS = {
     **TPU_ASYNCHRONOUS_OPTIONS,
@@ -56,45 +60,47 @@ TPU_REDUCING_OPTIONS = {
     "xla_tpu_enable_async_collective_fusion_fuse_reduce_scatter": True,
     "xla_tpu_scoped_vmem_limit_kib": 20 * 1024,
 }
-"""`TPU_OVERLAPPING_OPTIONS` with sums beside computation as well. By default the device waits for
-them, and those of gradients are most of a step's communication. (MaxDiffusion's recipes run so.) A
-kernel that also moves a sum may take more VMEM than XLA:TPU reserves. It then generates no code."""
+"""`TPU_ASYNCHRONOUS_OPTIONS`, with reductions that overlap with computation as well, as in
+MaxDiffusion's recipes. By default the device waits for reductions, and the reductions of gradients
+are most of a step's communication. A kernel that also moves a reduction may need more VMEM than
+XLA:TPU reserves. XLA:TPU then fails to generate code."""
 
 TPU_COMPILER_OPTIONS = {**TPU_ASYNCHRONOUS_OPTIONS, "xla_tpu_enable_async_collective_fusion": False}
-"""Options under which it runs a plan as it was made, with the plan's collectives.
+"""Options of a run, under which XLA:TPU keeps the plan's order and its collectives.
 
-Asynchronous collective fusion runs a collective beside a matmul, and holds the result longer. A
-plan with room for that runs with `TPU_OVERLAPPING_OPTIONS`, `TPU_ASYNCHRONOUS_OPTIONS` or
-`TPU_REDUCING_OPTIONS` instead, whichever schedule is fastest.
+Asynchronous collective fusion, which runs a collective beside a matmul and holds its result longer,
+is off. A plan that has the memory for overlap runs with `TPU_OVERLAPPING_OPTIONS`,
+`TPU_ASYNCHRONOUS_OPTIONS` or `TPU_REDUCING_OPTIONS` instead, whichever schedule is fastest.
 """
 
 TPU_CHECK_OPTIONS = {**TPU_COMPILER_OPTIONS, "xla_msa_enable": "DISABLED"}
-"""Options of a check: every buffer is in HBM. A run also places some in VMEM, which is not part of
-the budget."""
+"""Options of a check, which place every buffer in HBM. A run also places some buffers in VMEM,
+which does not count towards the budget."""
 
 TPU_HEAPS = (
     {"xla_tpu_buffer_assignment_enable_fast_merge_fallback": True},
     *({"xla_tpu_buffer_assignment_randomization_salt": seed} for seed in (1, 2, 3)),
 )
-"""Options for other placements of buffers: by fast merge, and with other seeds. Their heaps differ
-by several per cent."""
+"""Options for alternative placements of buffers: fast merge, and other random seeds. The sizes of
+the resulting heaps differ."""
 
 _INSTALL = 'pip install "kiwi-planner[aot-tpu]"'
 
 _WITHOUT_A_TPU = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # Its lock is for one TPU; there is none.
-    "TPU_SKIP_MDS_QUERY": "1",  # A machine in the cloud would be asked what TPU it has.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock protects a TPU; there is none here.
+    "TPU_SKIP_MDS_QUERY": "1",  # libtpu would ask a cloud server which TPU the machine has.
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any: the topology is given.
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # Any type works: the topology is passed explicitly.
 }
-"""Environment variables under which libtpu writes nothing and asks no server."""
+"""Environment variables under which libtpu takes no lock and contacts no server."""
 
 _HOST_BOUNDS = (2, 2, 1)
-"""The chips of one host, for topologies that consist of several hosts."""
+"""The shape of the chips of one host. Topologies that are no multiple of it have one chip per
+host."""
 
 
 class TpuCompiler(CompilerElsewhere):
-    """XLA:TPU, from libtpu."""
+    """The compiler XLA:TPU, from the distribution libtpu."""
 
     @property
     def compiled_there(self) -> Answer:
@@ -102,7 +108,8 @@ class TpuCompiler(CompilerElsewhere):
         return compiled_there
 
     def begin(self, step: Step) -> Callable[[], CompiledProgram]:
-        """See `CompilerElsewhere`."""
+        """See `CompilerElsewhere`. Raises `CompileCheckError` for overlapping reductions on a v4,
+        whose VMEM is too small for them."""
         sums_too = self.check_options.get("xla_enable_async_all_reduce", False)
         if sums_too and _interconnect(step.mesh.hardware).generation == "v4":
             raise CompileCheckError(
@@ -121,8 +128,11 @@ class TpuCompiler(CompilerElsewhere):
         return devices_of(mesh)
 
     def stated_seconds(self, step: Step) -> Mapping[int, float]:
-        """By number of a `timed_scope` the cycles of its kernels over the clock; raises as
-        `compile`, and `CompilerUnavailableError` for TPUs without a clock."""
+        """Returns the seconds of the kernels of each `timed_scope`, by the scope's number: the
+        stated cycles, divided by the clock of the profile.
+
+        **Raises:** as `compile`; `CompilerUnavailableError` for profiles without a clock.
+        """
         clock_hertz = step.mesh.hardware.clock_hertz
         if clock_hertz is None:
             raise CompilerUnavailableError(
@@ -132,10 +142,10 @@ class TpuCompiler(CompilerElsewhere):
                 suggestion="A TPU of the catalogue, or clock_hertz=.",
             )
         cycles = self.answer(step, cycles_there)
-        return {int(number): found / clock_hertz for number, found in cycles.items()}
+        return {int(number): count / clock_hertz for number, count in cycles.items()}
 
     def check_available(self, hardware: Hardware) -> None:
-        """Raises `CompilerUnavailableError` if libtpu is missing, or the hardware is no TPU."""
+        """Raises `CompilerUnavailableError` if libtpu is missing or the hardware is no TPU."""
         _interconnect(hardware)
         check_libtpu()
 
@@ -147,55 +157,62 @@ TPU = TpuCompiler(
     TPU_CHECK_OPTIONS,
     dump="after_optimizations",
     other_memories={1: "VMEM", **HOST_ONLY},
-    # Plan files hold a place among them: others go to the end.
+    # Plan files store an index into this tuple: append new options at the end.
     overlapping_options=(TPU_OVERLAPPING_OPTIONS, TPU_ASYNCHRONOUS_OPTIONS, TPU_REDUCING_OPTIONS),
     ways_without_sums=frozenset({0, 1}),
-    # Its own takes the best of `list`, `dfs` and `post_order`. `bfs` is seldom better than
-    # `local_order`, `ilp` takes minutes (docs/evidence/tpu.md).
+    # The default scheduler takes the best of `list`, `dfs` and `post_order`. Left out: `bfs`, which
+    # is seldom better than `local_order`, and `ilp`, which takes minutes (docs/evidence/tpu.md).
     schedulers=("local_order",),
     scheduler_option="xla_memory_scheduler",
     heaps=TPU_HEAPS,
-    # Matmuls agree with what published steps reach (docs/evidence/profiles.md). Reductions count as
-    # if they wrote what they read, bfloat16 as if it were float32, gathers as next to nothing.
+    # The stated times of matmuls agree with published steps (docs/evidence/profiles.md). Those of
+    # other operators do not: XLA:TPU prices a reduction as if it wrote its whole operand, bfloat16
+    # as float32, and a gather as almost free.
     stated_kinds=frozenset({"matmul", "elementwise", "stream"}),
     distributions=("libtpu",),
 )
 
 
 def compiled_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The answer of the process: the seconds in which it compiles to `folder`."""
+    """Runs in the separate process. Compiles the step to `folder`, and returns the seconds that
+    this took."""
     devices = devices_of(step.mesh)
     return TPU.asked(options).compiled_to_buffers(step, devices, folder)
 
 
 def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The answer of the process: `tpu_cycles`, once code is generated."""
+    """Runs in the separate process. Returns `tpu_cycles` of the step, after code is generated."""
     return tpu_cycles(step.compile(devices_of(step.mesh), TPU.check_options).as_text())
 
 
 def devices_of(mesh: DeviceMesh) -> Sequence[Any]:
-    """The devices that a process compiles for, which `mesh` orders."""
+    """Returns the devices of the mesh's topology to compile for, in the order of their coordinates.
+    Call this in a process without a TPU.
+
+    **Raises:** `CompilerUnavailableError` if the hardware of the mesh is no TPU.
+    """
     wiring = _interconnect(mesh.hardware)
     return compile_only_devices(wiring, mesh.topology or Topology.of_devices(mesh.size, wiring))
 
 
 def compile_only_devices(wiring: Interconnect, topology: Topology) -> Sequence[Any]:
-    """The devices of a topology in the order of their coordinates; nothing can run on them."""
+    """Returns the devices of a topology in the order of their coordinates. Programs can be compiled
+    for them, but not run on them."""
     os.environ.update(_WITHOUT_A_TPU)
     from jax.experimental import topologies
 
     bounds = (*topology.extents, 1, 1)[:3]
     is_whole = all(extent % host == 0 for extent, host in zip(bounds, _HOST_BOUNDS, strict=True))
     config = {} if wiring.chip_config is None else {"chip_config_name": wiring.chip_config}
-    found = topologies.get_topology_desc(
+    description = topologies.get_topology_desc(
         platform="tpu",
         topology_name=f"{wiring.generation}:{topology}",
         chips_per_host_bounds=_HOST_BOUNDS if is_whole else (1, 1, 1),
         num_slices=topology.slices,
         **config,
     )
-    assert len(found.devices) == topology.slices * prod(bounds) * wiring.devices_per_chip
-    return topology.ordered(found.devices)
+    assert len(description.devices) == topology.slices * prod(bounds) * wiring.devices_per_chip
+    return topology.ordered(description.devices)
 
 
 def check_libtpu() -> None:
@@ -210,7 +227,8 @@ def check_libtpu() -> None:
 
 
 def _interconnect(hardware: Hardware) -> Interconnect:
-    """How the hardware's chips are connected; raises `CompilerUnavailableError` if it is no TPU."""
+    """Returns the connection of the hardware's chips; raises `CompilerUnavailableError` if the
+    hardware is no TPU."""
     if hardware.interconnect is None:
         raise CompilerUnavailableError(
             f"XLA:TPU does not compile for the profile {hardware.name!r}.",

@@ -1,1 +1,1 @@
-"""Rules of XLA:CPU alone, one file each."""
+"""Rules that hold for XLA:CPU only, one file each."""

@@ -1,7 +1,7 @@
 """XLA:CPU has no reduce-scatter.
 
-It all-reduces partial sums, once for each dimension, and cuts (rule (b) of
-`kiwi.kernels.partitioner`).
+It all-reduces partial sums, once for each dimension that ends up cut, and then slices the result
+(rule (b) of `kiwi.kernels.partitioner`).
 """
 
 from collections.abc import Mapping

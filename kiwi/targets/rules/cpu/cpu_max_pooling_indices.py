@@ -1,8 +1,8 @@
 """XLA:CPU holds the indices of all elements for the gradient of max pooling.
 
-The window reduction that finds the selected elements reads an index per dimension and element. The
-indices depend on nothing, so that the scheduler makes them first: they are there from the start of
-the step. XLA:GPU computes them as it reduces.
+The window reduction that finds the selected elements reads one index per dimension and element. The
+indices depend on nothing, so that the scheduler writes them at the start of the step. XLA:GPU
+computes them inside the reduction.
 """
 
 from kiwi.hlo.units import UnitGraph
@@ -23,9 +23,11 @@ def _indices(units: UnitGraph) -> dict[int, tuple[HeldEarly, ...]]:
 
 
 def _makes_indices_first(module: InspectedModule) -> bool:
-    indices = [k for k in module.with_opcodes("iota") if k.writes(IMAGES.size, "s32")]
+    indices = [
+        kernel for kernel in module.with_opcodes("iota") if kernel.writes(IMAGES.size, "s32")
+    ]
     first_matmul = module.with_opcodes("dot")[0]
-    return len(indices) == 4 and all(module.is_before(k, first_matmul) for k in indices)
+    return len(indices) == 4 and all(module.is_before(kernel, first_matmul) for kernel in indices)
 
 
 WITNESS = Witness(

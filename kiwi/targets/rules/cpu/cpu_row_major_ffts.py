@@ -1,7 +1,7 @@
-"""XLA:CPU gives an FFT operands in any order, and its kernel refuses all but row-major ones.
+"""XLA:CPU may give an FFT operands in any order, but the kernel accepts only row-major operands.
 
-The program compiles, and fails when it runs (`fft_thunk.cc`, "RET_CHECK failure"). Plans keep
-operands and results of FFTs row-major there.
+Such a program compiles, and fails when it runs (`fft_thunk.cc`, "RET_CHECK failure"). Plans for
+XLA:CPU constrain operands and results of FFTs to be row-major.
 """
 
 from kiwi.targets.rule import Rule, stating

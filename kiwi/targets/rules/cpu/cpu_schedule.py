@@ -1,7 +1,8 @@
-"""XLA:CPU's scheduler needs more memory in its own order than in the plan's.
+"""XLA:CPU's scheduler does not keep memory low.
 
-Plans have a barrier at every step there. Other schedulers keep memory low by themselves, and plans
-for them begin with the barriers that they need.
+Its order needs more memory than the plan's, so that plans for XLA:CPU have a barrier at every step.
+Other compilers' schedulers keep memory low, and plans for them begin with only the barriers that
+they need.
 """
 
 import jax
@@ -15,7 +16,8 @@ _WIDTH, _COUNT = 256, 6
 
 
 def _sums(x: jax.Array, *weights: jax.Array) -> jax.Array:
-    """Each product could be summed up before the next one is computed."""
+    """Returns the sum of products. Each product could be reduced before the next one is
+    computed."""
     products = [x @ w for w in weights]
     return sum((y.sum(0) for y in products), jnp.zeros(_WIDTH))
 

@@ -1,4 +1,4 @@
-"""XLA:CPU sums over devices to another buffer than that of the summands."""
+"""XLA:CPU writes a sum over devices to a separate buffer, and not over the summands."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,4 +1,5 @@
-"""XLA:CPU computes the operand of a window apart, and may write it over what it maps."""
+"""XLA:CPU computes the operand of a window in a separate kernel, which may write over its own
+operand."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ def _pooled(x: jax.Array) -> jax.Array:
 
 
 def _writes_over(module: InspectedModule) -> bool:
-    is_apart = not any(k.computes("reduce-window") for k in module.with_opcodes("sine"))
+    is_apart = not any(kernel.computes("reduce-window") for kernel in module.with_opcodes("sine"))
     return is_apart and module.temporaries_of(4 * _WIDTH**2) == 1
 
 

@@ -1,7 +1,8 @@
-"""XLA:CPU holds the zeros that a scatter adds to from the start of the step.
+"""XLA:CPU holds the zeros to which a scatter adds from the start of the step.
 
-Its result takes their place. A plan expands large zeros in the step itself, and a result of the
-function has its place from the start anyway.
+The result of the scatter takes over the buffer of the zeros. Two kinds of scatters are exempt. A
+plan creates large zeros inside the step. A result of the function has its buffer from the start
+anyway.
 """
 
 import jax
@@ -15,7 +16,8 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def _adds_to_constants(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a scatter outside of loops writes a temporary, and starts from a small constant."""
+    """Returns whether a unit outside of loops ends with a scatter-add to a small constant, and its
+    result is a temporary."""
     program = units.graph.program
     if program.equations[unit.root].name != "scatter-add":
         return False
@@ -38,7 +40,8 @@ _TABLE, _BATCH = (1024, 256), (512, 256)
 
 
 def _gradient(table: jax.Array, weights: jax.Array, ids: jax.Array) -> jax.Array:
-    """The gradient of an embedding, with two layers behind it."""
+    """Returns an embedding table less the gradient with respect to it, for a loss with two layers
+    behind the embedding."""
 
     def loss(table: jax.Array) -> jax.Array:
         return jnp.sin(jnp.sin(table[ids] @ weights) @ weights).sum()
@@ -47,7 +50,9 @@ def _gradient(table: jax.Array, weights: jax.Array, ids: jax.Array) -> jax.Array
 
 
 def _adds_to_early_zeros(module: InspectedModule) -> bool:
-    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(1024 * 256)]
+    zeros = [
+        kernel for kernel in module.kernels if kernel.reads_nothing and kernel.writes(1024 * 256)
+    ]
     products = module.with_opcodes("dot")
     is_added = bool(module.with_opcodes("scatter"))
     return is_added and bool(zeros) and module.is_before(zeros[0], products[0])

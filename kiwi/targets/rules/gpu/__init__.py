@@ -1,1 +1,1 @@
-"""Rules of XLA:GPU alone, one file each."""
+"""Rules that hold for XLA:GPU only, one file each."""

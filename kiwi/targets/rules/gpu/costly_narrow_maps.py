@@ -1,10 +1,10 @@
-"""XLA:GPU stores hyperbolic tangents and other costly maps of 16-bit tensors.
+"""XLA:GPU stores the results of hyperbolic tangents and other costly maps of 16-bit tensors.
 
-Reading an operand of two bytes again takes less time than computing `tanh` of it again. So the
-kernel of the first reader writes the map's result beside its own, and later readers, as the
-gradient of a `gelu`, read it. The result has the type that it is computed in: four bytes where a
-step computes activations in float32 on bfloat16 operands. Of float32 operands, and of cheaper maps
-(logistic, exponential), each reader computes the map again (`maps_in_readers`).
+To read a 16-bit tensor again takes less time than to compute `tanh` again. So the kernel of the
+first reader also writes the map's result, and later readers read it, such as the gradient of a
+`gelu`. The stored result has the dtype in which it is computed: float32 if a step computes
+activations in float32 on bfloat16 operands. Maps of float32 operands, and cheaper maps (logistic,
+exponential), are computed again by each reader (`maps_in_readers`).
 """
 
 import jax
@@ -16,11 +16,15 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _COSTLY = frozenset({"atan2", "chlo.erfc", "log_plus_one", "tanh"})
+"""The opcodes of the costly maps."""
+
 _NARROW_BYTES = 2
+"""The most bytes of an operand's element. Maps of wider operands are computed again."""
 
 
 def is_costly_and_narrow(chains: Chains, index: int) -> bool:
-    """Whether an equation is such a map, and the tensors that it is computed from are narrow."""
+    """Returns whether an equation is a costly map, and all tensors that its chain reads are
+    narrow."""
     if not chains.graph.opcodes[index] & _COSTLY:
         return False
     values = chains.graph.program.values
@@ -32,11 +36,12 @@ _ROWS, _WIDTH, _HIDDEN = 2048, 768, 4096
 
 
 def _gradients(x: jax.Array, up: jax.Array, down: jax.Array) -> tuple[jax.Array, ...]:
-    """Of a network whose backward pass begins once its result is known."""
+    """Returns the gradients of a network with a gelu. The loss is not linear in the network's
+    result, so that the backward pass must follow the forward pass."""
 
     def loss(up: jax.Array, down: jax.Array) -> jax.Array:
-        found = jax.nn.gelu(x @ up) @ down
-        return jnp.sum(jnp.square(found.astype(jnp.float32)))
+        result = jax.nn.gelu(x @ up) @ down
+        return jnp.sum(jnp.square(result.astype(jnp.float32)))
 
     return jax.grad(loss, (0, 1))(up, down)
 
@@ -47,7 +52,7 @@ def _arguments(dtype: str) -> tuple[jax.ShapeDtypeStruct, ...]:
 
 
 def _writes_both(module: InspectedModule) -> bool:
-    """Whether a kernel with a `tanh` writes two tensors of the hidden layer's size."""
+    """Returns whether a kernel with a `tanh` writes two tensors of the hidden layer's size."""
     return any(
         sum(result.elements == _ROWS * _HIDDEN for result in kernel.results) == 2
         for kernel in module.with_opcodes("tanh")

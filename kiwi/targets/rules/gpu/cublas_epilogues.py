@@ -1,8 +1,9 @@
-"""cuBLAS adds a bias and one tensor to a matmul's result; other maps behind it are another kernel.
+"""cuBLAS adds a bias and one tensor to a matmul's result. Other maps behind it are another kernel.
 
-A sum of a matmul's result with a bias and one tensor is cuBLAS's own epilogue, whoever else reads
-it. Other maps behind a matmul or a convolution read its result from memory and write theirs. So
-does the addition where partial sums have to be summed up over devices first.
+The sum of a matmul's result with a bias and one tensor is computed by cuBLAS's epilogue, no matter
+who else reads the sum. Other maps behind a matmul or a convolution read its result from memory and
+write theirs. The addition is a separate kernel, too, if the matmul's result is a partial sum that
+must first be reduced over devices.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,13 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def adds_one_tensor(graph: HloGraph, absorbed: Sequence[int], reads: Sequence[int]) -> bool:
-    """Whether a chain adds a bias and one tensor to a matmul's result."""
+    """Returns whether a chain adds at most a bias and one tensor to a matmul's result.
+
+    - `absorbed`: the equations of the chain.
+    - `reads`: the values that the chain reads, including the matmul's result.
+    """
     sizes = [prod(graph.program.values[value].shape) for value in reads]
-    is_sum = all(graph.opcodes[k] <= ADDS | LAYOUT for k in absorbed)
+    is_sum = all(graph.opcodes[index] <= ADDS | LAYOUT for index in absorbed)
     return is_sum and sizes.count(max(sizes)) <= 2
 
 

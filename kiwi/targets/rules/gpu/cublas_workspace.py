@@ -1,8 +1,8 @@
-"""XLA:GPU lends cuBLAS a buffer while it multiplies.
+"""XLA:GPU lends cuBLAS a workspace during each matmul.
 
-The buffer has 4 MiB, whatever is multiplied. Before jax 0.12 it has 32 MiB from compute capability
-9.0 on. Nothing is lent where XLA generates the code itself: for integers, vectors, outer products,
-and matrices of a hundred elements.
+The workspace has 4 MiB, whatever the sizes of the matmul. Before jax 0.12 it has 32 MiB on GPUs of
+compute capability 9.0 and later. XLA generates the code of some matmuls itself, and lends no
+workspace for them: matmuls of integers, of vectors, outer products, and small matmuls.
 """
 
 import functools
@@ -24,49 +24,64 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.gpu.target_config import target_config
 
 _HOPPER = 9
+"""The major compute capability of Hopper."""
+
 _BYTES, _FORMER_BYTES_FROM_HOPPER = 4 * 2**20, 32 * 2**20
 _SAME_FOR_ALL_SINCE = (0, 12)
-"""The version of jax; 0.11 was not asked."""
+"""The version of jax from which on all GPUs have the same workspace. Versions between 0.10 and 0.12
+are taken to behave as 0.10."""
 
 _GENERATED_ELEMENTS = 100
-"""XLA's `gemm_rewrite_size_threshold`: of both operands."""
+"""XLA's `gemm_rewrite_size_threshold`: the elements of both operands together. Larger matmuls go to
+cuBLAS."""
 
 _CAPABILITY = re.compile(r"cuda_compute_capability\s*\{\s*major:\s*(\d+)")
 
 
 def multiplies_with_library(units: UnitGraph, unit: Unit) -> bool:
-    """Whether cuBLAS computes a matmul of a unit."""
+    """Returns whether cuBLAS computes a matmul of the unit."""
     equations = (units.graph.program.equations[index] for index in unit.equations)
-    return any(e.name == MATMUL and _is_of_library(e.jaxpr_eqn) for e in equations)
+    return any(
+        equation.name == MATMUL and _is_of_library(equation.jaxpr_eqn) for equation in equations
+    )
 
 
 def _is_of_library(eqn: Any) -> bool:
-    """Whether cuBLAS computes a `dot_general`."""
+    """Returns whether cuBLAS computes the `dot_general` `eqn`, a `JaxprEqn`."""
     summed_of, batch_of = eqn.params["dimension_numbers"]
     elements = 0
     if not summed_of[0]:
         return False
     for operand, summed, batch in zip(eqn.invars, summed_of, batch_of, strict=True):
-        own = {d: size for d, size in enumerate(operand.aval.shape) if d not in batch}
-        is_vector = prod(size for d, size in own.items() if d not in summed) == 1
+        matrix_sizes = {
+            dimension: size
+            for dimension, size in enumerate(operand.aval.shape)
+            if dimension not in batch
+        }
+        is_vector = (
+            prod(size for dimension, size in matrix_sizes.items() if dimension not in summed) == 1
+        )
         if is_vector or not jnp.issubdtype(operand.aval.dtype, jnp.inexact):
             return False
-        elements += prod(own.values())
+        elements += prod(matrix_sizes.values())
     return elements > _GENERATED_ELEMENTS
 
 
 @functools.cache
 def lent_bytes(hardware: Hardware) -> int:
-    """What cuBLAS is lent for a matmul; nothing of GPUs that are not described to XLA: they have no
-    cuBLAS, for all that is known."""
+    """Returns the bytes of the workspace that cuBLAS is lent for a matmul.
+
+    The result is 0 for GPUs without a description for XLA:GPU, since these may not have cuBLAS.
+    """
     try:
-        found = _CAPABILITY.search(target_config(hardware))
+        capability = _CAPABILITY.search(target_config(hardware))
     except CompilerUnavailableError:
         return 0
-    return _bytes_from_hopper() if found and int(found[1]) >= _HOPPER else _BYTES
+    return _bytes_from_hopper() if capability and int(capability[1]) >= _HOPPER else _BYTES
 
 
 def _bytes_from_hopper() -> int:
+    """Returns the bytes of the workspace on GPUs of compute capability 9.0 and later."""
     is_same = jax.__version_info__ >= _SAME_FOR_ALL_SINCE
     return _BYTES if is_same else _FORMER_BYTES_FROM_HOPPER
 
@@ -74,7 +89,7 @@ def _bytes_from_hopper() -> int:
 def _apply(graph: KernelGraph) -> KernelGraph:
     lent = Workspace(lent_bytes=lent_bytes(graph.hardware))
     units = graph.units
-    multiplying = (u.index for u in units.units if multiplies_with_library(units, u))
+    multiplying = (unit.index for unit in units.units if multiplies_with_library(units, unit))
     return graph.stating("workspace", dict.fromkeys(multiplying, lent))
 
 

@@ -1,7 +1,8 @@
-"""XLA:GPU combines collectives that overlap, up to the size that plans allow.
+"""XLA:GPU combines overlapping collectives, up to the threshold that plans set.
 
-Groups of equal collectives are filled to two thirds of it on average. The fact is data
-(`kiwi/mesh/backends.toml`): prices of moves are made below all rooms that know programs.
+Groups of equal collectives reach two thirds of the threshold on average. The rule states no fact in
+Python: the fact is data in `kiwi/mesh/backends.toml`, because `kiwi.mesh` prices moves and knows no
+programs.
 """
 
 from kiwi.targets.rule import Rule

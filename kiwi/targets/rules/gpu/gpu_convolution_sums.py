@@ -1,8 +1,8 @@
 """XLA:GPU transposes the partial sums of a convolution to reduce-scatter them.
 
-It reduce-scatters along the most major dimension only (`GpuLayoutAssignment`), and the convolution
-library writes images in the order batch, features, space, in 16 bits features last. Matmuls write
-summands in the order wanted.
+XLA:GPU reduce-scatters along the most major dimension only (`GpuLayoutAssignment`). The convolution
+library writes images in the order batch, features, space; in 16 bits it writes features last.
+Matmuls write partial sums in the order that is needed.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,11 +18,13 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _FEATURES_LAST_BYTES = 2
-"""Up to this size of an element the convolution library writes the features last."""
+"""The element size up to which the convolution library writes features last. It writes wider images
+with features behind the batch."""
 
 
 def sums_elsewhere(root: Equation, cuts: Sequence[int], scattered: Collection[int]) -> bool:
-    """Whether the sums are scattered along another dimension than the most major one."""
+    """Returns whether the partial sums of a convolution are scattered along another dimension than
+    the most major one; see `kiwi.kernels.facts.SumsElsewhere`."""
     if root.name != CONVOLUTION:
         return False
     result = root.jaxpr_eqn.outvars[0].aval
@@ -30,8 +32,8 @@ def sums_elsewhere(root: Equation, cuts: Sequence[int], scattered: Collection[in
     order = (batch, features, *space)
     if result.dtype.itemsize <= _FEATURES_LAST_BYTES:
         order = (batch, *space, features)
-    longer = [d for d in order if result.shape[d] > cuts[d]]
-    return bool(longer) and any(d != longer[0] for d in scattered)
+    longer = [dimension for dimension in order if result.shape[dimension] > cuts[dimension]]
+    return bool(longer) and any(dimension != longer[0] for dimension in scattered)
 
 
 _IMAGES, _KERNEL, _RESULT_ELEMENTS = (32, 16, 16, 64), (3, 3, 64, 32), 32 * 16 * 16 * 32
@@ -43,13 +45,16 @@ def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _scattered_to(result: P) -> Example:
-    """Images and kernel cut along the features that the convolution sums over."""
+    """Returns a convolution whose images and kernel are cut along the features that it sums over.
+    `result`: the sharding of the result."""
     features = P(None, None, None, "x"), P(None, None, "x")
     return Example(_convolved, (array(*_IMAGES), array(*_KERNEL)), (8,), features, result)
 
 
 def _transposes_sums(module: InspectedModule) -> bool:
-    transposes = [k for k in module.with_opcodes("transpose") if k.writes(_RESULT_ELEMENTS)]
+    transposes = [
+        kernel for kernel in module.with_opcodes("transpose") if kernel.writes(_RESULT_ELEMENTS)
+    ]
     return len(transposes) == 1 and "reduce-scatter" in module.collectives
 
 

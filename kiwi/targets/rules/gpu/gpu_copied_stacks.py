@@ -1,7 +1,9 @@
-"""XLA:GPU computes what a loop hands to another one first, and then copies it into its stack.
+"""XLA:GPU copies a value that a loop stacks for another loop into the stack by a separate kernel.
 
-Zeros are written, the element is read and written; matmuls read and write a copy of it. Kernels of
-TPUs write an element where it belongs.
+The value passes through memory several times. The stack is first filled with zeros. Then each
+element is read and written to the stack. If a matmul of the other loop reads the element, a kernel
+also reads the element and writes a copy for it. Kernels of TPUs write an element directly to its
+place in the stack.
 """
 
 import jax
@@ -16,23 +18,33 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _PASSES, _PASSES_OF_MATMULS = 3, 5
+"""How often a stacked value passes through memory: if only fused kernels read it, and if a matmul
+reads it."""
 
 
 def passes_of_stacks(units: UnitGraph, unit: Unit) -> int:
-    """How often what an iteration yields or starts from passes through memory to be handed to
-    another loop; 0 where it is handed to none."""
+    """Returns how often the result of a unit passes through memory on its way into the stack that
+    another loop reads; 0 if no other loop reads it.
+
+    The unit computes a value in the body of a scan, or is a carry.
+    """
     program, border = units.graph.program, units.border(unit)
     if unit.loop is None or program.loops[unit.loop].kind is not LoopKind.SCAN:
         return 0
     if border not in (None, CARRY) or len(unit.outputs) != 1:
         return 0
     (value,) = unit.outputs
-    readers = (units.units[r] for r in units.readers.get(value, ()))
-    others = [r for r in readers if r.loop not in (None, unit.loop)]
-    equations = [k for r in others for k in r.equations if value in program.equations[k].reads]
-    if not others:
+    readers = (units.units[reader] for reader in units.readers.get(value, ()))
+    readers_in_loops = [reader for reader in readers if reader.loop not in (None, unit.loop)]
+    equations = [
+        index
+        for reader in readers_in_loops
+        for index in reader.equations
+        if value in program.equations[index].reads
+    ]
+    if not readers_in_loops:
         return 0
-    is_multiplied = any(multiplies(units.graph, k) for k in equations)
+    is_multiplied = any(multiplies(units.graph, index) for index in equations)
     return _PASSES_OF_MATMULS if is_multiplied else _PASSES
 
 
@@ -49,14 +61,19 @@ def _final(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _gradient(w: jax.Array, x: jax.Array) -> jax.Array:
-    """The backward pass is a loop that reads the states of the forward one's iterations."""
+    """Returns the gradient of a scan. Its backward pass is a loop that reads the states of the
+    forward pass's iterations."""
     return jax.grad(lambda x: _final(w, x).sum())(x)
 
 
 def _copies_into_stack(module: InspectedModule) -> bool:
-    stacks = [k for k in module.kernels if k.reads_nothing and k.writes(_LENGTH * _ROWS * _WIDTH)]
+    stacks = [
+        kernel
+        for kernel in module.kernels
+        if kernel.reads_nothing and kernel.writes(_LENGTH * _ROWS * _WIDTH)
+    ]
     updates = module.with_opcodes("dynamic-update-slice")
-    is_copied = bool(updates) and not any(k.computes("tanh") for k in updates)
+    is_copied = bool(updates) and not any(kernel.computes("tanh") for kernel in updates)
     return bool(stacks) and is_copied
 
 

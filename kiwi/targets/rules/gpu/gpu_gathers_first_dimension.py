@@ -1,7 +1,8 @@
-"""XLA:GPU gathers and scatters the first dimension of a buffer alone.
+"""XLA:GPU gathers and scatters along the first dimension of a buffer only.
 
-Another dimension is transposed to the front before, or back behind. The fact is data
-(`kiwi/mesh/backends.toml`): prices of moves are made below all rooms that know programs.
+Any other dimension is transposed to the front before the collective, or back after it. The rule
+states no fact in Python: the fact is data in `kiwi/mesh/backends.toml`, because `kiwi.mesh` prices
+moves and knows no programs.
 """
 
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """XLA:GPU copies values behind a barrier to the host, and frees them on the device.
 
-It does not do so with elements that scans stack, which come back in the wrong order
+Values that scans stack must not be offloaded: their elements come back in the wrong order
 (openxla/xla#46231).
 """
 
@@ -17,10 +17,11 @@ _WIDTH = 256
 
 
 def _kept_on(x: jax.Array, w: jax.Array, space: Any) -> jax.Array:
-    """Reads a value again behind two matmuls, in which it lies in another memory."""
+    """Returns a sum that reads a value again after two matmuls. During the matmuls the value lies
+    in the memory `space`."""
     y = jnp.tanh(x @ w)
-    kept, z = lax.optimization_barrier((jax.device_put(y, space), jnp.tanh(y @ w) @ w))
-    return jax.device_put(kept, jax.memory.Space.Device) + z
+    kept, result = lax.optimization_barrier((jax.device_put(y, space), jnp.tanh(y @ w) @ w))
+    return jax.device_put(kept, jax.memory.Space.Device) + result
 
 
 _MATRICES = (array(_WIDTH, _WIDTH),) * 2

@@ -1,12 +1,13 @@
-"""XLA:GPU multiplies by groups densely: operands that have the rows are stored for each group.
+"""XLA:GPU computes ragged matmuls densely: it stores operands with ragged rows once per group.
 
-`jax.lax.ragged_dot` becomes one matmul over groups and summed dimensions. Its left operand is
-repeated for each group, with zeros in the rows of others, and so is the right one where the rows
-are summed over, as in the gradient of the experts.
+`jax.lax.ragged_dot` becomes one matmul that sums over groups and over the summed dimensions. Its
+left operand is repeated for each group, with zeros in the rows of the other groups. If the rows are
+summed over, as in the gradient of experts, the right operand is repeated as well.
 
-XLA expands the operator behind the partitioner, which gathers the rows before it: it knows no rule
-that cuts them. So plans write it as the matmul that it becomes (`kiwi.emit.ragged_products`), with
-the groups where cuBLAS reads the repeated operand as it lies; XLA's own is transposed first.
+XLA expands the operator after partitioning. The partitioner has no rule that cuts the rows, and
+gathers them. So plans emit the dense matmul directly (`kiwi.emit.ragged_products`). They place the
+group dimension where cuBLAS can read the repeated operand without a transpose, which XLA's own
+expansion needs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +30,11 @@ from kiwi.xla.read.inspected import InspectedModule
 
 @dataclass(frozen=True)
 class Repeated:
-    """An operand that is stored for each group.
+    """An operand that is stored once per group.
 
-    - `place`: of the product among the unit's equations.
-    - `bytes`: of all groups on all devices. `dims`: the factors of the operand.
+    - `place`: the position of the ragged matmul among the unit's equations.
+    - `bytes`: the bytes of the repeated operand, for all groups on all devices.
+    - `dims`: the factors of the operand's dimensions.
     """
 
     place: int
@@ -41,29 +43,31 @@ class Repeated:
 
     @property
     def factors(self) -> frozenset[int]:
-        """Those of all dimensions."""
-        return frozenset(factor for own in self.dims for factor in own)
+        """The factors of all dimensions of the operand."""
+        return frozenset(factor for dimension in self.dims for factor in dimension)
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
-        """Of one device's part, where factors are cut into so many pieces."""
+        """Returns the bytes of one device's part. `shards`: the number of pieces into which each
+        factor is cut."""
         return self.bytes // prod(shards.get(factor, 1) for factor in self.factors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatedOperands(Workspace):
-    """The operands of a unit's products by groups."""
+    """The repeated operands of a unit's ragged matmuls, beside the workspace of cuBLAS."""
 
     operands: tuple[Repeated, ...]
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """As `Workspace.buffers`."""
+        """Returns the local bytes of each buffer, see `Workspace.buffers`."""
         lent = Workspace.buffers(self, shards, read_bytes, result_bytes)
         return (*lent, *(operand.local_bytes(shards) for operand in self.operands))
 
 
 def _repeated(graph: KernelGraph, unit: Unit) -> Iterator[Repeated]:
+    """Yields the repeated operands of a unit's ragged matmuls."""
     for place, index in enumerate(unit.equations):
         equation = graph.units.graph.program.equations[index]
         if equation.name not in RAGGED_PRODUCTS:
@@ -81,12 +85,18 @@ def _repeated(graph: KernelGraph, unit: Unit) -> Iterator[Repeated]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     lent = lent_bytes(graph.hardware)
-    found = {unit.index: tuple(_repeated(graph, unit)) for unit in graph.units.units}
-    held = {k: RepeatedOperands(lent_bytes=lent, operands=o) for k, o in found.items() if o}
-    # Another kernel writes them; the matmul reads them.
+    repeated_by_unit = {unit.index: tuple(_repeated(graph, unit)) for unit in graph.units.units}
+    held = {
+        index: RepeatedOperands(lent_bytes=lent, operands=operands)
+        for index, operands in repeated_by_unit.items()
+        if operands
+    }
+    # A separate kernel writes the repeated operand, and the matmul reads it.
     moved = {
-        k: tuple(MovedBeside(o.place, 2 * o.bytes, o.factors) for o in own)
-        for k, own in found.items()
+        index: tuple(
+            MovedBeside(operand.place, 2 * operand.bytes, operand.factors) for operand in repeated
+        )
+        for index, repeated in repeated_by_unit.items()
     }
     return graph.stating("workspace", held).adding("moved_beside", moved)
 
@@ -109,7 +119,7 @@ WITNESS = Witness(
         (array(_ROWS, _WIDTH), array(_GROUPS, _WIDTH, 256), array(_GROUPS, dtype="int32")),
     ),
     shows=_repeats,
-    # The same number of matmuls over equal parts of the rows.
+    # The control multiplies equal parts of the rows by as many matrices.
     control=Example(
         lambda x, w: jnp.einsum("gmk,gkn->gmn", x, w),
         (array(_GROUPS, _ROWS // _GROUPS, _WIDTH), array(_GROUPS, _WIDTH, 256)),

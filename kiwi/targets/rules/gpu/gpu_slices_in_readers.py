@@ -1,4 +1,4 @@
-"""XLA:GPU takes an iteration's element of a stacked tensor in the kernels that read it.
+"""XLA:GPU slices an iteration's element of a stack inside the kernels that read the element.
 
 A matmul or convolution of a library reads no slices: for it a kernel copies the element first.
 """
@@ -15,13 +15,14 @@ from kiwi.targets.witness import Example, Witness, array
 
 
 def is_in_readers(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit is a slice that no library call and no region reads."""
+    """Returns whether a unit is a slice of a stacked tensor that no library call and no region
+    reads."""
     if units.border(unit) != SLICE:
         return False
     graph, (value,) = units.graph, unit.outputs
     return not any(
-        graph.opcodes[r] & LIBRARY_OPCODES or graph.equations[r].is_region
-        for r in graph.program.readers[value]
+        graph.opcodes[reader] & LIBRARY_OPCODES or graph.equations[reader].is_region
+        for reader in graph.program.readers[value]
     )
 
 

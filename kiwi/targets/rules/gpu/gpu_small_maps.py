@@ -1,8 +1,8 @@
-"""XLA:GPU computes small values in an iteration of a loop again in each kernel that reads them.
+"""XLA:GPU computes small values in the body of a loop again in each map that reads them.
 
-An iteration of a recurrence runs dozens of kernels of a few kilobytes each, whose launch takes
-longer than their work. Fusion leaves out every launch that it can: sums and costly maps that
-several maps read are computed in all of them.
+An iteration of a recurrence runs many small kernels, whose launch takes longer than their work.
+Fusion removes every launch that it can: additions and costly maps that several maps read are
+computed in each of the maps.
 """
 
 import jax
@@ -16,13 +16,17 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _SMALL_BYTES = 2**18
-"""A tensor that takes a tenth of a launch to write, on an H100."""
+"""The largest result that each reader computes again. Larger results are stored. Writing a result
+of this size takes much less time than a launch."""
 
 _LONGEST_CHAIN = 24
+"""The most equations of a chain that each reader computes again. The results of longer chains are
+stored."""
 
 
 def is_small_in_loop(chains: Chains, index: int) -> bool:
-    """Whether an equation of a loop's body yields so little, and no other loop reads it."""
+    """Returns whether an equation of a loop's body has a small result and a short chain, and only
+    maps of the same loop read it."""
     program = chains.graph.program
     equation = program.equations[index]
     if equation.loop is None or len(chains.members(index)) > _LONGEST_CHAIN:
@@ -31,7 +35,8 @@ def is_small_in_loop(chains: Chains, index: int) -> bool:
         return False
     readers = chains.readers(index)
     return all(
-        program.equations[r].loop == equation.loop and is_map(chains.graph, r) for r in readers
+        program.equations[reader].loop == equation.loop and is_map(chains.graph, reader)
+        for reader in readers
     )
 
 
@@ -39,7 +44,8 @@ _WIDTH, _LENGTH = 256, 64
 
 
 def _recurrence(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two maps of an iteration read a sum, one of them for a matmul."""
+    """Returns the final state of a recurrence. Two maps of an iteration read a sum; a matmul reads
+    one of the maps."""
 
     def body(
         carry: tuple[jax.Array, jax.Array], x: jax.Array
@@ -53,7 +59,7 @@ def _recurrence(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _is_in_readers(module: InspectedModule) -> bool:
-    """Whether the sum is computed where it is multiplied."""
+    """Returns whether the kernel that multiplies the sum also computes it."""
     return bool(module.with_opcodes("cosine", "add", "multiply"))
 
 

@@ -1,7 +1,7 @@
-"""XLA:GPU sums up the columns of a map's result in the kernel that writes it.
+"""XLA:GPU sums the columns of a map's result in the kernel that writes the result.
 
-That kernel writes over nothing that it reads. The gradient of a bias is such a sum. Few rows are
-summed up by a kernel of their own.
+Such a kernel writes over none of its operands. The gradient of a bias is such a sum. The columns of
+a tensor with few rows are summed by a separate kernel.
 """
 
 import jax
@@ -17,10 +17,12 @@ _ROWS, _WIDTH = 65_536, 512
 
 
 def _has_summed_columns(graph: HloGraph, value: int) -> bool:
-    """Whether something reads a value and reduces it, and not along its last dimension."""
+    """Returns whether a reduction reads a value and keeps its last dimension."""
     last = len(graph.program.values[value].shape) - 1
-    readers = (graph.program.equations[k] for k in graph.program.readers[value])
-    reduced = (e.jaxpr_eqn.params["axes"] for e in readers if e.name in REDUCTIONS)
+    readers = (graph.program.equations[index] for index in graph.program.readers[value])
+    reduced = (
+        equation.jaxpr_eqn.params["axes"] for equation in readers if equation.name in REDUCTIONS
+    )
     return any(last not in axes for axes in reduced)
 
 
@@ -37,14 +39,17 @@ def _apply(graph: KernelGraph) -> KernelGraph:
 def _gradients(
     h: jax.Array, w: jax.Array, g: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Those of a bias behind a GELU, and of what is in front of the matmul before it."""
+    """Returns the gradient with respect to a bias behind a GELU, and a sum over the gradient that
+    the preceding matmul passes on."""
     before = jax.vjp(jax.nn.gelu, h)[1](g @ v)[0]
     return before.sum(0), (before @ w).sum(0)
 
 
 def _sums_while_it_writes(module: InspectedModule) -> bool:
-    writing = [k for k in module.with_opcodes("tanh") if k.writes(_ROWS * _WIDTH)]
-    return [k.computes("reduce") and not module.is_in_place(k) for k in writing] == [True]
+    writing = [kernel for kernel in module.with_opcodes("tanh") if kernel.writes(_ROWS * _WIDTH)]
+    return [kernel.computes("reduce") and not module.is_in_place(kernel) for kernel in writing] == [
+        True
+    ]
 
 
 _TENSOR, _SQUARE = array(_ROWS, _WIDTH), array(_WIDTH, _WIDTH)

@@ -1,7 +1,7 @@
-"""XLA adds up partial sums on each device before devices exchange them.
+"""XLA:GPU adds partial sums on each device before the devices exchange them.
 
-`AllReduceReassociate` rewrites an addition of two all-reduces as the all-reduce of an addition, so
-that the gradients of a parameter that a step uses several times are exchanged once.
+`AllReduceReassociate` rewrites an addition of two all-reduces as the all-reduce of one addition.
+The gradients of a parameter that a step uses several times are then exchanged once.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ _WIDTH, _ROWS, _USES = 512, 4096, 3
 
 
 def _used_often(*operands: jax.Array) -> jax.Array:
-    """The gradient of one matrix by three products, each summed up over devices."""
+    """Returns the gradient of a matrix that three products use. The gradient of each product is a
+    partial sum on each device."""
     total = operands[0].T @ operands[1]
     for x, y in zip(operands[2::2], operands[3::2], strict=True):
         total = total + x.T @ y
@@ -26,7 +27,7 @@ def _used_often(*operands: jax.Array) -> jax.Array:
 
 
 def _used_apart(*operands: jax.Array) -> tuple[jax.Array, ...]:
-    """The same products, as results of their own."""
+    """Returns the same products as separate results."""
     return tuple(x.T @ y for x, y in zip(operands[::2], operands[1::2], strict=True))
 
 

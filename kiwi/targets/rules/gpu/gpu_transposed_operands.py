@@ -1,13 +1,15 @@
-"""XLA:GPU transposes operands of a matmul to another buffer, in a kernel of its own.
+"""XLA:GPU transposes operands of a matmul to another buffer, in a separate kernel.
 
-A matmul reads the batch, then what is kept and what is summed over, either of the two first, each
-in the order in which the left operand is described, and writes its result in either order as well.
+A matmul reads operands whose dimensions lie in the order batch, kept, summed, or batch, summed,
+kept. Within a group the left operand determines the order. A matmul also writes its result in
+either order of the two operands' kept dimensions.
 
-- Maps write their results as the reader wants them; what a matmul yields, an argument, and what a
-  loop hands on lie as they are. Attention so transposes queries, keys, values and its result, and
-  all their gradients: each unit that reads one does so anew.
-- What is gathered lies with that dimension first: XLA:GPU gathers along the most major one only
-  (`GpuLayoutAssignment`).
+- A map writes its result in the order that its reader needs. The result of a matmul, an argument,
+  and a value that a loop carries or stacks have a fixed order. Attention therefore transposes
+  queries, keys, values and its result, and all their gradients. Each unit that reads such a value
+  transposes it again.
+- A gathered operand has the gathered dimension first: XLA:GPU gathers along the most major
+  dimension only (`GpuLayoutAssignment`).
 """
 
 import functools
@@ -28,26 +30,30 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 Order = tuple[int, ...]
+"""Dimensions of a value, from major to minor."""
 
 
 @dataclass(frozen=True)
 class LyingOperand:
-    """An operand of a matmul whose dimensions lie in one of some orders.
+    """An operand of a matmul with a fixed order of dimensions.
 
-    - `orders`: from major to minor.
+    - `matrix`: the operand.
+    - `orders`: the orders in which the operand may lie.
     """
 
     matrix: Matrix
     orders: tuple[Order, ...]
 
     def is_transposed(self, shards: Mapping[int, int]) -> bool:
-        """Whether none of the orders is readable, where factors are cut into so many pieces."""
-        lying = ([self.matrix.dims[d] for d in order] for order in self.orders)
+        """Returns whether the matmul can read none of the orders. `shards`: the number of pieces
+        into which each factor is cut."""
+        lying = ([self.matrix.dims[dimension] for dimension in order] for order in self.orders)
         return not any(self.matrix.is_readable(dims, shards) for dims in lying)
 
 
 def transposed_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, LyingOperand], ...]:
-    """By number of the read, when a kernel of its own transposes it first."""
+    """Returns the operands of a unit's matmuls that a separate kernel may transpose, by number of
+    the read."""
     operands = {}
     for matrix in matrices(units, unit, (MATMUL,)):
         orders = _orders(units, unit.rule.reads[matrix.read][0])
@@ -57,15 +63,15 @@ def transposed_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, LyingO
 
 
 def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
-    """The orders that a value's dimensions may lie in, from major to minor; none where it lies in
-    any."""
+    """Returns the orders in which a value may lie; empty if the value may lie in any order, because
+    a map computes it."""
     graph, producer = units.graph, units.producer.get(value)
     as_it_is = tuple(range(len(graph.program.values[value].shape)))
     unit = None if producer is None else units.units[producer]
     if unit is None or graph.program.equations[unit.root].is_border:
         return (as_it_is,)
-    equations = (graph.program.equations[k] for k in unit.equations)
-    products = [e for e in equations if e.name == MATMUL]
+    equations = (graph.program.equations[index] for index in unit.equations)
+    products = [equation for equation in equations if equation.name == MATMUL]
     if not products:
         return () if is_map(graph, unit.root) else (as_it_is,)
     if maps_behind(units, unit):
@@ -79,21 +85,23 @@ def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
 
 @dataclass(frozen=True)
 class GatheredOperand:
-    """An operand of a matmul of more than two dimensions, as it lies where it was gathered."""
+    """An operand of a matmul with more than two dimensions, of which a gather may make a copy."""
 
     matrix: Matrix
 
     def is_transposed(
         self, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
     ) -> bool:
-        """Whether the copy of it in the layout `wanted` is transposed."""
+        """Returns whether the copy in the layout `wanted` is transposed; see
+        `kiwi.kernels.kernel.TransposedCopy`."""
         return _is_copy_transposed(self.matrix, mesh_shape, stored, wanted)
 
 
 def gathered_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, GatheredOperand], ...]:
-    """By number of the read; none of two dimensions, which are read in either order."""
+    """Returns the operands of a unit's matmuls whose gathered copies may be transposed, by number
+    of the read. Operands of two dimensions can be read in either order, and are left out."""
     operands = matrices(units, unit, (MATMUL,))
-    by_read = {m.read: GatheredOperand(m) for m in operands if len(m.dims) > 2}
+    by_read = {matrix.read: GatheredOperand(matrix) for matrix in operands if len(matrix.dims) > 2}
     return tuple(by_read.items())
 
 
@@ -101,26 +109,28 @@ def gathered_operands(units: UnitGraph, unit: Unit) -> tuple[tuple[int, Gathered
 def _is_copy_transposed(
     matrix: Matrix, mesh_shape: tuple[int, ...], stored: TensorSharding, wanted: TensorSharding
 ) -> bool:
-    """Whether the copy of an operand in the layout `wanted` is transposed."""
+    """Returns whether the copy of an operand in the layout `wanted`, gathered from the layout
+    `stored`, is transposed."""
     kept = {axis for axes in wanted.dims for axis in axes}
-    gathered = [d for d, axes in enumerate(stored.dims) if set(axes) - kept]
+    gathered = [dimension for dimension, axes in enumerate(stored.dims) if set(axes) - kept]
     if not gathered:
         return False
-    # Of several dimensions the first is gathered last.
+    # If several dimensions are gathered, the first of them is gathered last.
     first = gathered[0]
     dims = [matrix.dims[first], *matrix.dims[:first], *matrix.dims[first + 1 :]]
     return not matrix.is_readable(dims, _shards(matrix, mesh_shape, wanted))
 
 
 def _shards(matrix: Matrix, mesh_shape: tuple[int, ...], layout: TensorSharding) -> dict[int, int]:
-    """Into how many pieces a layout cuts each factor: the major ones of a dimension first."""
-    found = {}
+    """Returns the number of pieces into which a layout cuts each factor. A dimension is cut along
+    its major factors first."""
+    shards = {}
     for factors, axes in zip(matrix.dims, layout.dims, strict=True):
-        left = functools.reduce(lambda n, axis: n * mesh_shape[axis], axes, 1)
+        pieces_left = functools.reduce(lambda pieces, axis: pieces * mesh_shape[axis], axes, 1)
         for factor in factors:
-            found[factor] = min(left, matrix.sizes[factor])
-            left //= found[factor]
-    return found
+            shards[factor] = min(pieces_left, matrix.sizes[factor])
+            pieces_left //= shards[factor]
+    return shards
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:
@@ -143,7 +153,7 @@ _ATTENTION = array(4, 128, 256), array(256, 8, 32), array(256, 8, 32)
 
 def _transposes_alone(module: InspectedModule) -> bool:
     transposes = module.with_opcodes("transpose")
-    return len(transposes) == 2 and not any(k.computes("sine") for k in transposes)
+    return len(transposes) == 2 and not any(kernel.computes("sine") for kernel in transposes)
 
 
 WITNESS = Witness(

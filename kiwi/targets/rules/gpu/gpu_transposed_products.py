@@ -1,7 +1,7 @@
-"""XLA:GPU may lay out what a matmul yields in an order that cuBLAS does not write.
+"""XLA:GPU may assign a matmul's result an order of dimensions that cuBLAS does not write.
 
-Layouts are assigned before anything is fused. Plans constrain the layout of a product to its own
-order (`kiwi.emit.interpreter.in_written_order`).
+Layouts are assigned before fusion. Plans constrain the result of a matmul to the order of the
+operator itself (`kiwi.emit.interpreter.in_written_order`).
 """
 
 from kiwi.targets.rule import Rule, stating

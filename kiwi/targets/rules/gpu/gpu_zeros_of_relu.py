@@ -1,7 +1,7 @@
-"""XLA:GPU makes the zeros of a max pooling's gradient together with those of a relu.
+"""XLA:GPU writes the zeros of a max pooling's gradient and the zeros of a relu in one kernel.
 
-A relu and its gradient read zeros of the same shape. One kernel writes both, so that there are two
-arrays of zeros for as long as either is needed.
+A relu and its gradient read zeros of the same shape as the result of the pooling's gradient. The
+kernel writes two arrays of zeros, which exist as long as either array is needed.
 """
 
 from collections.abc import Iterator
@@ -20,28 +20,32 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def _readers_of_zeros(units: UnitGraph, like: Value) -> Iterator[int]:
-    """The units with an operator that reads zeros of the shape and dtype of a value."""
+    """Yields the indices of the units with an operator that reads zeros of the shape and dtype of
+    `like`."""
     equations = units.graph.program.equations
     for unit in units.units:
-        if any(_reads_zeros(equations[k], like) for k in unit.equations):
+        if any(_reads_zeros(equations[index], like) for index in unit.equations):
             yield unit.index
 
 
 def _reads_zeros(equation: Equation, like: Value) -> bool:
-    """Whether a literal zero is an operand, which XLA broadcasts to the shape of the result."""
+    """Returns whether an equation has a literal zero as operand that XLA broadcasts to the shape of
+    `like`."""
     if equation.jaxpr_eqn.outvars[0].aval.shape != like.shape:
         return False
-    literals = (np.asarray(i.value) for i in equation.inputs if isinstance(i, Literal))
+    literals = (
+        np.asarray(operand.value) for operand in equation.inputs if isinstance(operand, Literal)
+    )
     return any(literal.dtype == like.dtype and not literal.any() for literal in literals)
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:
-    units, second = graph.units, {}
+    units, second_zeros = graph.units, {}
     for unit in gradients(units):
         readers = list(_readers_of_zeros(units, units.graph.program.values[unit.outputs[0]]))
         if readers:
-            second[unit.index] = (HeldEarly(max((*readers, unit.index)) + 1),)
-    return graph.adding("held_early_without_barriers", second)
+            second_zeros[unit.index] = (HeldEarly(max((*readers, unit.index)) + 1),)
+    return graph.adding("held_early_without_barriers", second_zeros)
 
 
 def _relu_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -49,8 +53,12 @@ def _relu_gradient(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _writes_zeros_twice(module: InspectedModule) -> bool:
-    zeros = [k for k in module.kernels if k.reads_nothing and k.writes(IMAGES.size, "f32")]
-    return sum(len(kernel.results) for kernel in zeros) == 2
+    zeros = [
+        kernel
+        for kernel in module.kernels
+        if kernel.reads_nothing and kernel.writes(IMAGES.size, "f32")
+    ]
+    return sum(len(writer.results) for writer in zeros) == 2
 
 
 WITNESS = Witness(

@@ -1,6 +1,6 @@
 """XLA:GPU updates a parameter and its moments in one kernel.
 
-Elsewhere it fuses so too seldom to count on it.
+Outside of updates XLA:GPU shares kernels in this way too rarely for a prediction.
 """
 
 import jax
@@ -29,7 +29,8 @@ def _updated(
 def _clipped(
     p: jax.Array, m: jax.Array, v: jax.Array, g: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """By the norm of the gradient, which a kernel of its own computes."""
+    """Returns the update for a gradient divided by its norm. The norm is computed by a separate
+    kernel."""
     return _updated(p, m, v, g / jnp.sqrt((g**2).sum()))
 
 

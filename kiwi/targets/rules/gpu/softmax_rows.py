@@ -1,14 +1,15 @@
 """XLA:GPU reduces rows in the kernel of the maps that read the rows again.
 
-A softmax and a normalisation reduce rows and read the same rows again: the maximum, the sum of
-exponentials, the mean and the variance go to the kernel that writes the result. It reads the rows
-once, and what it reduces is never in memory. Their gradients reduce rows in the same way. Rows are
-those along the last dimension, of up to `LONGEST_ROW` elements, on GPUs that multiply in tf32.
+A softmax and a normalisation reduce rows and read the same rows again. The maximum, the sum of
+exponentials, the mean and the variance are computed in the kernel that writes the result. This
+kernel reads the rows once, and the reduced values are never in memory. The gradients of softmax and
+normalisation reduce rows in the same way. Rows run along the last dimension, and have up to
+`LONGEST_ROW` elements. The rule holds for GPUs that multiply in tf32.
 
-Costly functions of the rows are not computed twice: the sum of a softmax's exponentials that the
-backward pass reads as well is a kernel of its own, with the maximum. What sums columns of
-normalised rows, as the gradient of a normalisation's scale, reads them from memory: the kernel that
-reduces rows writes them there first.
+Costly functions of the rows are not computed twice: if the backward pass also reads the sum of a
+softmax's exponentials, a separate kernel computes the sum and the maximum. A reduction of the
+columns of normalised rows, such as the gradient of a normalisation's scale, reads the normalised
+rows from memory: the kernel that reduces the rows writes them first.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,41 +28,49 @@ from kiwi.targets.rule import Rule
 from kiwi.targets.witness import Example, Witness, array
 
 LONGEST_ROW = 16_384
-"""Elements of the longest rows that are reduced so."""
+"""The elements of the longest rows that the kernel of their readers reduces. Longer rows are
+reduced by a separate kernel."""
 
 MASKED_BYTES = 6
-"""A reduction of rows under a mask takes as long as if it moved this much for each element instead
-of reading it, and nothing if it is a sum kept for the backward pass: such kernels have better
-tiles."""
+"""The least bytes per element at which a reduction of rows under a mask is priced. The exception is
+a sum that is kept for the backward pass: it costs no bytes, because its kernel has better tiles."""
 
 
 def reduced_for_readers(units: UnitGraph) -> Mapping[int, RowReduction]:
-    """By unit, those that reduce rows for the maps that read them again. A reader in another phase
-    computes it again in a kernel of its own."""
-    found: dict[int, RowReduction] = {}
+    """Returns, by index of the unit, the reductions of rows that run in the kernel of the maps that
+    read the rows again. Readers in another phase or loop do not count as such maps."""
+    reductions: dict[int, RowReduction] = {}
     for unit in reversed(units.units):  # readers first
         rows = _rows(units, unit)
         if rows is None:
             continue
-        readers = [units.units[r] for r in units.readers.get(unit.outputs[0], ())]
-        near = [r for r in readers if (r.phase, r.loop) == (unit.phase, unit.loop)]
-        if not (near and all(_reads_again(units, r, unit, rows, found) for r in near)):
+        readers = [units.units[reader] for reader in units.readers.get(unit.outputs[0], ())]
+        near = [
+            reader for reader in readers if (reader.phase, reader.loop) == (unit.phase, unit.loop)
+        ]
+        if not (
+            near and all(_reads_again(units, reader, unit, rows, reductions) for reader in near)
+        ):
             continue
         dims = dict(unit.rule.operator_operands[-1])[rows.index]
         read, last = _rows_read_again(units, near[0], unit, rows)[0], near[0].index
-        if last in found and not found[last].is_summed_once:
-            last = found[last].reader
-        costly = [k for k in unit.equations if units.graph.opcodes[k] & WORTH_KEEPING]
+        if last in reductions and not reductions[last].is_summed_once:
+            last = reductions[last].reader
+        costly = [index for index in unit.equations if units.graph.opcodes[index] & WORTH_KEEPING]
         is_summed_once = bool(costly) and len(near) < len(readers)
         reduction = RowReduction(frozenset(dims[-1]), read, last, is_summed_once)
-        if any(_is_shared(units, k, rows) for k in unit.equations):
+        if any(_is_shared(units, index, rows) for index in unit.equations):
             reduction = _masked(reduction, units.graph.program.values[read], _size(rows))
-        found[unit.index] = reduction
-    return found
+        reductions[unit.index] = reduction
+    return reductions
 
 
 def _masked(reduction: RowReduction, rows: Value, elements: int) -> RowReduction:
-    """A reduction of rows under a mask that several of them share, which takes longer."""
+    """Returns the reduction with the extra cost of rows that share a mask.
+
+    - `rows`: the value whose rows are read again.
+    - `elements`: the number of elements of the rows.
+    """
     more_bytes = max(0, MASKED_BYTES - rows.itemsize)
     return replace(
         reduction,
@@ -74,8 +83,13 @@ def _masked(reduction: RowReduction, rows: Value, elements: int) -> RowReduction
 def written_rows(
     units: UnitGraph, unit: Unit, reduced: Mapping[int, RowReduction]
 ) -> tuple[MovedBeside, ...]:
-    """What goes through memory in front of a reduction of columns that ends a unit, where the unit
-    reduces rows first; `reduced`: as `reduced_for_readers` says."""
+    """Returns the traffic of the rows that a unit's final reduction of columns reads from memory.
+
+    There is traffic only if the unit reads a reduction of the same rows that runs in the kernel of
+    its readers. That kernel then writes the rows before they are reduced along columns.
+
+    - `reduced`: the result of `reduced_for_readers`.
+    """
     program, place = units.graph.program, len(unit.equations) - 1
     root = program.equations[unit.root]
     if root.name not in REDUCTIONS or _rows(units, unit) is not None:
@@ -87,7 +101,8 @@ def written_rows(
 
 
 def _rows(units: UnitGraph, unit: Unit) -> Value | None:
-    """What a unit of maps reduces along the last dimension only; None of others."""
+    """Returns the value that a unit of maps reduces along the last dimension only; None for other
+    units, and for rows longer than `LONGEST_ROW`."""
     graph, program = units.graph, units.graph.program
     root = program.equations[unit.root]
     if root.name not in REDUCTIONS or len(unit.outputs) != 1:
@@ -96,35 +111,37 @@ def _rows(units: UnitGraph, unit: Unit) -> Value | None:
     rows = program.values[operand]
     axes = root.jaxpr_eqn.params["axes"]
     is_short = tuple(axes) == (len(rows.shape) - 1,) and rows.shape[-1] <= LONGEST_ROW
-    return rows if is_short and all(is_map(graph, k) for k in unit.equations[:-1]) else None
+    return rows if is_short and all(is_map(graph, index) for index in unit.equations[:-1]) else None
 
 
 def _is_shared(units: UnitGraph, index: int, rows: Value) -> bool:
-    """Whether an equation broadcasts, to the shape of rows, several rows that are fewer."""
+    """Returns whether an equation broadcasts a value with several rows, but fewer than `rows`, to
+    the shape of `rows`, as a causal mask for all heads."""
     program = units.graph.program
     equation = program.equations[index]
     if equation.name != "broadcast_in_dim" or not equation.reads:
         return False
-    given, result = (program.values[v] for v in (equation.reads[0], equation.outputs[0]))
-    is_of_rows = result.shape == rows.shape and given.shape[-1:] == rows.shape[-1:]
-    return is_of_rows and rows.shape[-1] < _size(given) < _size(rows)
+    operand, result = (program.values[value] for value in (equation.reads[0], equation.outputs[0]))
+    is_of_rows = result.shape == rows.shape and operand.shape[-1:] == rows.shape[-1:]
+    return is_of_rows and rows.shape[-1] < _size(operand) < _size(rows)
 
 
 def _reads_again(
     units: UnitGraph, reader: Unit, unit: Unit, rows: Value, found: Collection[int]
 ) -> bool:
-    """Whether a reader goes over the rows that a unit reduces, and has them in its result."""
+    """Returns whether a reader reads the rows that a unit reduces, and either computes a value of
+    their size by maps, or reduces rows in the kernel of its readers (`found`)."""
     values = units.graph.program.values
     if not _rows_read_again(units, reader, unit, rows):
         return False
     if _rows(units, reader) is not None:
         return reader.index in found
-    is_of_maps = all(is_map(units.graph, k) for k in reader.equations)
-    return is_of_maps and any(_size(values[o]) == _size(rows) for o in reader.outputs)
+    is_of_maps = all(is_map(units.graph, index) for index in reader.equations)
+    return is_of_maps and any(_size(values[output]) == _size(rows) for output in reader.outputs)
 
 
 def _rows_read_again(units: UnitGraph, reader: Unit, unit: Unit, rows: Value) -> list[int]:
-    """The values as large as the rows that both a reader and the unit read."""
+    """Returns the values of the size of `rows` that both the reader and the unit read."""
     values = units.graph.program.values
     shared = [value for value in unit.reads if value in reader.reads]
     return [value for value in shared if _size(values[value]) == _size(rows)]

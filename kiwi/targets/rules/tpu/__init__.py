@@ -1,1 +1,1 @@
-"""Rules of XLA:TPU alone, one file each."""
+"""Rules that hold for XLA:TPU only, one file each."""

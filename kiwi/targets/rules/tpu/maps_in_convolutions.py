@@ -1,7 +1,7 @@
 """XLA:TPU computes a map in each convolution of the backward pass that reads it.
 
-No other operators may read the map, its operands take at most twice the bytes of its result, and it
-is not the epilogue of what it alone reads.
+There are three conditions: only convolutions read the map, its operands take at most twice the
+bytes of its result, and it is not the epilogue of a library call whose result it alone reads.
 """
 
 import jax
@@ -17,11 +17,12 @@ _NOT_REPEATED = frozenset({"concatenate", "cosine", "reverse", "sine", "slice", 
 """Opcodes that are not fused with convolutions that read them."""
 
 _MOST_READ = 2
-"""How many times the bytes of its result a map's operands take at most."""
+"""The most bytes of a map's operands, as a multiple of the bytes of its result. The result of a map
+with larger operands is stored."""
 
 
 def is_in_convolutions(chains: Chains, index: int) -> bool:
-    """Whether the convolutions that read an equation's result compute it."""
+    """Returns whether the convolutions that read an equation's result compute it."""
     members, opcodes = chains.members(index), chains.graph.opcodes
     if any(opcodes[member] & _NOT_REPEATED for member in members):
         return False
@@ -39,7 +40,8 @@ def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _centred(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-    """The second convolution reads a map of the first one's result and of its mean."""
+    """Returns two convolutions. The second one reads the difference between the first one's result
+    and its mean."""
     y = _convolved(x, first)
     return _convolved(y - y.mean((0, 1, 2)), second)
 

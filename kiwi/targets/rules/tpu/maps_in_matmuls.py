@@ -1,12 +1,13 @@
-"""XLA:TPU computes maps in front of a matmul, and behind it, in the matmul's kernel.
+"""XLA:TPU computes the maps in front of a matmul, and behind it, in the matmul's kernel.
 
-- A map whose operands take at most twice the bytes of its result is computed by each matmul that
-  reads it, unless it slices. With several readers it must not be the epilogue of another matmul,
-  and no matmul of the backward pass that reads it may itself be read by one matmul alone, as the
-  gradient of a projection is where its input needs none.
-- A transposed or reshaped value is no kernel of its own: its readers read the value itself.
-- A chain that reads next to nothing, as that of random bits, is computed by all that read it.
-- A scatter adds to the result of a matmul in place, which then has a buffer.
+- Each matmul that reads a map computes it, if the map's operands take at most twice the bytes of
+  its result and the map does not slice. Two more conditions hold for a map with several readers. It
+  must not be the epilogue of another matmul. And no matmul of the backward pass that reads it may
+  itself have one matmul as its only reader.
+- A transpose or reshape is no kernel: its readers read the original value.
+- A chain that reads next to nothing, such as a chain that makes random bits, is computed by all its
+  readers.
+- A scatter adds to the result of a matmul in place. The result of the matmul then has a buffer.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,12 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _MOST_READ = 2
-"""How many times the bytes of its result a map's operands take at most."""
+"""The most bytes of a map's operands, as a multiple of the bytes of its result. The result of a map
+with larger operands is stored."""
 
 
 def is_in_matmuls(chains: Chains, index: int) -> bool:
-    """Whether the matmuls that read an equation's result compute it."""
+    """Returns whether the matmuls that read an equation's result compute it."""
     if chains.has_slice(index):
         return False
     readers = chains.readers(index)
@@ -39,8 +41,8 @@ def is_in_matmuls(chains: Chains, index: int) -> bool:
 
 
 def _is_for_one_matmul(chains: Chains, reader: int) -> bool:
-    """Whether an equation is a matmul of the backward pass whose result one other matmul alone
-    reads."""
+    """Returns whether an equation is a matmul of the backward pass whose only reader is another
+    matmul."""
     graph = chains.graph
     if graph.phase_of(reader) is Phase.FORWARD or not is_of_matrices(graph, reader):
         return False
@@ -51,7 +53,8 @@ def _is_for_one_matmul(chains: Chains, reader: int) -> bool:
 
 
 def ends_any(graph: HloGraph, absorbed: Sequence[int], reads: Sequence[int]) -> bool:
-    """A kernel ends the matmul whose result it reads, whatever else it reads."""
+    """Returns True: any chain behind a matmul is computed in the matmul's kernel, whatever else the
+    chain reads."""
     return True
 
 

@@ -1,6 +1,6 @@
-"""On TPUs each reader computes a sum of tensors that are much smaller than it.
+"""On TPUs each reader computes a sum whose operands are much smaller than the sum.
 
-A product of vectors, as the outer sum of two biases, takes less to compute than to read.
+Such a sum, for example the outer sum of two vectors, takes less time to compute than to read.
 """
 
 import jax
@@ -11,11 +11,12 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _MOST_READ = 0.5
-"""The part of the sum's bytes that its operands take at most."""
+"""The most bytes of a sum's operands, as a part of the bytes of the sum. A sum with larger operands
+is stored."""
 
 
 def sums_small_tensors(chains: Chains, index: int) -> bool:
-    """Whether an equation makes a tensor of others that are much smaller."""
+    """Returns whether the operands of an equation's chain are much smaller than its result."""
     return chains.is_as_small(index, _MOST_READ)
 
 
@@ -28,7 +29,7 @@ def _read_twice(y: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _adds_in_each_reader(module: InspectedModule) -> bool:
     adding = module.with_opcodes("add", "reduce")
-    return len(adding) == 2 and not any(k.writes(_WIDTH**2) for k in module.kernels)
+    return len(adding) == 2 and not any(kernel.writes(_WIDTH**2) for kernel in module.kernels)
 
 
 _MATRIX = array(_WIDTH, _WIDTH)

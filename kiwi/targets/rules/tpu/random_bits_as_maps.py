@@ -1,4 +1,4 @@
-"""XLA:TPU makes random bits of a key by arithmetic, which is fused as any map is."""
+"""XLA:TPU computes the random bits of a threefry key by arithmetic, and fuses them like any map."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def is_random_map(chains: Chains, index: int) -> bool:
-    """Whether an equation makes random bits, and does not ask the generator of the device."""
+    """Returns whether an equation computes random bits without the generator of the device."""
     is_random = chains.graph.program.equations[index].name == "random_bits"
     return is_random and "rng_bit_generator" not in chains.graph.opcodes[index]
 
@@ -19,7 +19,10 @@ _WIDTH = 512
 
 
 def _dropped(x: jax.Array, w: jax.Array, key: jax.Array, generator: str) -> jax.Array:
-    """Reads a mask in front of a matmul and behind it."""
+    """Returns a layer with dropout, whose mask is read in front of the matmul and behind it.
+
+    - `generator`: the name of the random generator.
+    """
     bits = jax.random.wrap_key_data(key, impl=generator)
     mask = jax.random.bernoulli(bits, 0.9, x.shape)
     return jnp.where(mask, jnp.tanh(jnp.where(mask, x, 0.0) @ w), 0.0)
@@ -27,7 +30,7 @@ def _dropped(x: jax.Array, w: jax.Array, key: jax.Array, generator: str) -> jax.
 
 def _holds_no_mask(module: InspectedModule) -> bool:
     masks = ("pred", "u32")
-    is_held = any(k.writes(_WIDTH**2, dtype) for k in module.kernels for dtype in masks)
+    is_held = any(kernel.writes(_WIDTH**2, dtype) for kernel in module.kernels for dtype in masks)
     return bool(module.with_opcodes("xor")) and not is_held
 
 

@@ -1,4 +1,4 @@
-"""XLA:TPU computes a scatter that sets one element of each row as a map of the positions."""
+"""XLA:TPU computes a scatter that sets one element per row as a map that compares positions."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,8 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def is_comparison(chains: Chains, index: int) -> bool:
-    """Whether an equation is such a scatter, as the gradient of `take_along_axis` is."""
+    """Returns whether an equation is a scatter that sets one element of each row, such as the
+    gradient of `take_along_axis`."""
     return sets_one_per_row(chains.graph.program.equations[index])
 
 
@@ -28,7 +29,7 @@ WITNESS = Witness(
     says="No kernel scatters, and one compares positions with the labels.",
     example=Example(jax.grad(_loss), (array(512, 1024), array(512, dtype="int32"))),
     shows=_compares,
-    # The gradient of an embedding adds to rows that several may name.
+    # The gradient of an embedding adds to rows, and several indices may name the same row.
     control=Example(
         jax.grad(lambda table, ids: jnp.sin(table[ids]).sum()),
         (array(512, 1024), array(256, dtype="int32")),

@@ -1,7 +1,7 @@
-"""XLA:TPU computes whatever maps or reduces a tensor in the kernel that goes over it anyway.
+"""XLA:TPU computes maps and reductions of a tensor in a kernel that iterates over it already.
 
-A matmul or a map also reduces what it yields: for the gradient of a bias, or the maximum of a
-softmax.
+For example, a matmul or a map also reduces its own result: for the gradient of a bias, or for the
+maximum of a softmax.
 """
 
 import jax
@@ -29,7 +29,7 @@ WITNESS = Witness(
     says="One kernel multiplies, writes the product and sums its columns.",
     example=Example(lambda x, w: (x @ w, (x @ w).sum(0)), _MATRICES),
     shows=lambda module: len(module.kernels) == 1,
-    # What depends on the mean goes over the product again.
+    # The sum depends on the mean, and so needs a second pass over the product.
     control=Example(_deviations, _MATRICES),
 )
 

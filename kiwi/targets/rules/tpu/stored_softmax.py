@@ -1,8 +1,7 @@
-"""XLA:TPU stores the exponential of a softmax that is computed in a wider type than its scores.
+"""XLA:TPU stores the exponential of a softmax that is computed in a wider dtype than its scores.
 
-The scores are a matmul's result in bfloat16, one matrix for each element of the batch. If the
-softmax does more with them in float32 than to convert them, as a mask or a scale does, several
-kernels read the exponential, and it has a buffer.
+The scores are the result of a batched matmul in bfloat16. If a mask or a scale is applied to them
+in float32, beyond the conversion, several kernels read the exponential, and it has a buffer.
 """
 
 import jax
@@ -16,27 +15,28 @@ from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule
 
 _OF_SOFTMAX = frozenset({"convert_element_type", "sub", "exp", "broadcast_in_dim", "stop_gradient"})
-"""What `jax.nn.softmax` does with scores of a narrower type up to its exponential."""
+"""The primitives that `jax.nn.softmax` applies to scores of a narrower dtype, up to the
+exponential."""
 
 
 def is_stored_softmax(chains: Chains, index: int) -> bool:
-    """Whether an equation is the exponential of such a softmax."""
+    """Returns whether an equation is the exponential of a softmax that this rule stores."""
     graph, values = chains.graph, chains.graph.program.values
     if "exponential" not in graph.opcodes[index]:
         return False
     value = values[graph.program.equations[index].outputs[0]]
-    scores = [values[v] for v in chains.reads(index) if values[v].shape == value.shape]
+    scores = [values[read] for read in chains.reads(index) if values[read].shape == value.shape]
     if len(scores) != 1 or scores[0].size_bytes >= value.size_bytes:
         return False
-    if not any("reduce" in graph.opcodes[r] for r in graph.program.readers[value.index]):
+    if not any("reduce" in graph.opcodes[reader] for reader in graph.program.readers[value.index]):
         return False
-    members = (k for k in chains.members(index) if _is_as_wide(chains, k, value))
-    wide = {graph.program.equations[k].name for k in members}
-    return wide - _OF_SOFTMAX != set() and is_of_matrices(graph, scores[0].producer)
+    members = (member for member in chains.members(index) if _is_as_wide(chains, member, value))
+    wide_names = {graph.program.equations[member].name for member in members}
+    return wide_names - _OF_SOFTMAX != set() and is_of_matrices(graph, scores[0].producer)
 
 
 def _is_as_wide(chains: Chains, index: int, like: Value) -> bool:
-    """Whether an equation's result has the shape and the type of a value."""
+    """Returns whether an equation's result has the shape and the bytes of `like`."""
     program = chains.graph.program
     (output,) = program.equations[index].outputs
     result = program.values[output]

@@ -1,9 +1,9 @@
-"""XLA:TPU multiplies a batch of matrices whose own dimensions form the tiles.
+"""XLA:TPU multiplies a batch of matrices in tiles of each matrix, however small the matrices are.
 
-Layout assignment would make a large batch the minor dimension of small matrices, which wastes
-nothing. But the matrix unit reads and writes tiles of each matrix: the result and the maps that are
-fused with the matmul have such tiles, and operands in another order are copied. Matrices of 9 x 9
-elements in float32 take 25 times their bytes so.
+Layout assignment would make a large batch the minor dimension, which wastes no memory. But the
+matrix unit reads and writes tiles of each matrix. The result, and the maps that are fused with the
+matmul, have such tiles. Operands in another layout are copied. Small matrices take many times
+their bytes in tiles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,53 +26,69 @@ from kiwi.targets.tiles_through_maps import through_maps
 from kiwi.targets.witness import Example, Witness, array
 
 _MULTIPLIED_BYTES = 2
-"""Of an element of an operand, at most: the matrix unit multiplies bfloat16."""
+"""The most bytes of an operand's element in a copy: the matrix unit multiplies bfloat16."""
 
 
 @dataclass(frozen=True)
 class _Matrices:
-    """The operands and the result of a batched matmul, and the dimensions of their matrices."""
+    """The minor dimensions of a batched matmul's operands and result.
+
+    - `operands`: for each operand, its value (None for a literal), and the last kept and the last
+      summed dimension of its matrices.
+    - `result`: the two dimensions of the result's matrices that are tiled.
+    """
 
     operands: tuple[tuple[int | None, MinorDimensions], ...]
     result: MinorDimensions
 
 
 def _matrices(equation: Equation) -> _Matrices | None:
-    """None for what is no matmul of matrices with a batch."""
+    """Returns the minor dimensions of a batched matmul; None for other equations, and for batched
+    products with vectors."""
     if equation.name != "dot_general":
         return None
     contracted, batch = equation.jaxpr_eqn.params["dimension_numbers"]
     operands, minors, rank = [], [], len(batch[0])
     for side, variable in enumerate(equation.jaxpr_eqn.invars):
         shape, taken = variable.aval.shape, {*contracted[side], *batch[side]}
-        own = [d for d in range(len(shape)) if d not in taken]
-        if not batch[side] or not own or not contracted[side]:
+        kept = [dimension for dimension in range(len(shape)) if dimension not in taken]
+        if not batch[side] or not kept or not contracted[side]:
             return None
         value = equation.inputs[side]
-        minor = _last(own, shape)
+        minor = _last(kept, shape)
         tile = minor, _last(contracted[side], shape)
         operands.append((value if isinstance(value, int) else None, tile))
-        minors.append(rank + own.index(minor))
-        rank += len(own)
+        minors.append(rank + kept.index(minor))
+        rank += len(kept)
     return _Matrices(tuple(operands), (minors[0], minors[1]))
 
 
 def _last(dims: Sequence[int], shape: Sequence[int]) -> int:
-    """The last dimension that XLA keeps: matrices have none of size one."""
-    return next((d for d in reversed(dims) if shape[d] > 1), dims[-1])
+    """Returns the last dimension that XLA keeps in a matrix: XLA removes dimensions of size one."""
+    return next((dimension for dimension in reversed(dims) if shape[dimension] > 1), dims[-1])
 
 
 def tiles_of_matmuls(graph: HloGraph) -> dict[int, MinorDimensions]:
-    """By value, the dimensions of its tiles, for results of batched matmuls and the maps behind
-    them."""
+    """Returns, by value, the minor dimensions of the results of batched matmuls and of the maps
+    behind them."""
     equations = graph.program.equations
-    found = {e.outputs[0]: m.result for e in equations if (m := _matrices(e)) is not None}
-    return through_maps(graph, found)
+    tiles = {
+        equation.outputs[0]: matrices.result
+        for equation in equations
+        if (matrices := _matrices(equation)) is not None
+    }
+    return through_maps(graph, tiles)
 
 
 @dataclass(frozen=True)
 class _Copied:
-    """An operand that is copied if its matrices waste tiles; `dims` are its factors."""
+    """An operand that is copied if tiles of its matrices take more bytes than its stored layout.
+
+    - `shape`: the global shape of the operand.
+    - `itemsize`: the bytes of an element of the copy.
+    - `dims`: the factors of the operand's dimensions.
+    - `minor`: the dimensions of its matrices.
+    """
 
     shape: tuple[int, ...]
     itemsize: int
@@ -80,8 +96,9 @@ class _Copied:
     minor: MinorDimensions
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
-        """Of one device's part; 0 without a copy."""
-        cuts = (prod(shards.get(f, 1) for f in factors) for factors in self.dims)
+        """Returns the bytes of the copy on one device; 0 if none is made. `shards`: the number of
+        pieces into which each factor is cut."""
+        cuts = (prod(shards.get(factor, 1) for factor in factors) for factors in self.dims)
         sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
         elements = tiled_elements(sizes, self.minor)
         return self.itemsize * elements if elements > tiled_elements(sizes) else 0
@@ -89,21 +106,23 @@ class _Copied:
 
 @dataclass(frozen=True)
 class CopiedMatrices(Workspace):
-    """The operands of a batched matmul, copied to tiles of their matrices."""
+    """The operands of a unit's batched matmuls that are copied to tiles of their matrices."""
 
     operands: tuple[_Copied, ...]
 
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """Local bytes of each."""
+        """Returns the local bytes of each copy, see `Workspace.buffers`."""
         sizes = (operand.local_bytes(shards) for operand in self.operands)
         return tuple(size for size in sizes if size)
 
 
 def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]) -> CopiedMatrices:
+    """Returns the operands of a unit's batched matmuls whose tiles (`tiles`) are not those of their
+    matrices."""
     program = graph.units.graph.program
-    found: dict[int, _Copied] = {}
+    copied: dict[int, _Copied] = {}
     for position, index in enumerate(unit.equations):
         matrices = _matrices(program.equations[index])
         operands = () if matrices is None else matrices.operands
@@ -114,18 +133,21 @@ def _copied(graph: KernelGraph, unit: Unit, tiles: Mapping[int, MinorDimensions]
                 continue
             info = program.values[value]
             itemsize = min(_MULTIPLIED_BYTES, info.itemsize)
-            found[read] = _Copied(info.shape, itemsize, dims, minor)
-    return CopiedMatrices(operands=tuple(found.values()))
+            copied[read] = _Copied(info.shape, itemsize, dims, minor)
+    return CopiedMatrices(operands=tuple(copied.values()))
 
 
 def _dims_of(
     unit: Unit, position: int, operands: Sequence[tuple[int | None, MinorDimensions]]
 ) -> Iterator[tuple[int, Dims | None]]:
-    """For each operand of a unit's matmul its value and factors; None for those without."""
-    inside = {value: dims for own in unit.rule.operator_results for value, dims in own}
-    known = {**dict(unit.rule.reads), **inside}
+    """Yields, for each operand of a unit's matmul, its value and the factors of its dimensions. A
+    literal has the value -1; the factors are None if the unit's rule names none."""
+    dims_of_results = {
+        value: dims for results in unit.rule.operator_results for value, dims in results
+    }
+    dims_of = {**dict(unit.rule.reads), **dims_of_results}
     for value, _ in operands:
-        yield (-1 if value is None else value), (None if value is None else known.get(value))
+        yield (-1 if value is None else value), (None if value is None else dims_of.get(value))
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:

@@ -1,7 +1,7 @@
-"""XLA:TPU combines all-reduces up to the size that plans allow, 1 MiB.
+"""XLA:TPU combines small all-reduces, up to the threshold of 1 MiB that plans set.
 
-The fact is data (`kiwi/mesh/backends.toml`): prices of moves are made below all rooms that know
-programs.
+The rule states no fact in Python: the fact is data in `kiwi/mesh/backends.toml`, because
+`kiwi.mesh` prices moves and knows no programs.
 """
 
 from kiwi.targets.rule import Rule

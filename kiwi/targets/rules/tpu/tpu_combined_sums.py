@@ -1,6 +1,6 @@
 """XLA:TPU combines reduce-scatters of up to 8 MiB with others, and waits for them.
 
-Sums of larger tensors move beside a kernel. Those of attention's projections have 4 MiB each.
+Reduce-scatters of larger tensors move beside a kernel.
 """
 
 from kiwi.targets.rule import Rule, stating
@@ -9,6 +9,7 @@ from kiwi.targets.witness import Witness
 from kiwi.xla.read.inspected import InspectedModule
 
 _COMBINED_BYTES = 8 * 2**20
+"""The size up to which reduce-scatters are combined. A larger one moves beside a kernel."""
 
 
 def _is_combined(module: InspectedModule) -> bool:

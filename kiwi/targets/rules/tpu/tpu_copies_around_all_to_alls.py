@@ -1,7 +1,8 @@
-"""XLA:TPU copies what an all-to-all moves to the order in which it is split, and back.
+"""XLA:TPU copies the operand of an all-to-all to the order of the split, and the result back.
 
-Between matmuls one copy is left, as a rule, and between maps two. The fact is data
-(`kiwi/mesh/backends.toml`): prices of moves are made below all rooms that know programs.
+As a rule one copy remains between matmuls, and two between maps. The rule states no fact in Python:
+the fact is data in `kiwi/mesh/backends.toml`, because `kiwi.mesh` prices moves and knows no
+programs.
 """
 
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
-"""XLA:TPU multiplies matrices and computes functions at the same time.
+"""A kernel on a TPU multiplies matrices and computes functions at the same time.
 
-A kernel has a unit for each: the MXU and the VPU.
+The MXU multiplies, while the VPU computes functions.
 """
 
 import jax
@@ -18,7 +18,7 @@ def _apply(graph: KernelGraph) -> KernelGraph:
     hlo = graph.units.graph
     apart = {
         unit.index: frozenset(
-            place for place, k in enumerate(unit.equations) if not multiplies(hlo, k)
+            place for place, index in enumerate(unit.equations) if not multiplies(hlo, index)
         )
         for unit in graph.units.units
     }
@@ -34,20 +34,27 @@ def _polynomial(y: jax.Array) -> jax.Array:
 def _apart(
     x: jax.Array, w: jax.Array, y: jax.Array, v: jax.Array, z: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A matmul, the same with functions behind it, and these alone."""
+    """Returns a matmul, an equal matmul with functions behind it, and the functions alone."""
     return x @ w, _polynomial(y @ v), _polynomial(z)
 
 
 def _takes_no_longer(module: InspectedModule) -> bool:
-    """Whether a matmul with functions takes less than three quarters of both one by one."""
-    product = [k for k in module.with_opcodes("convolution") if not k.computes("multiply")]
-    both = module.with_opcodes("convolution", "multiply")
-    alone = [k for k in module.with_opcodes("multiply") if not k.computes("convolution")]
-    if not (len(product) == len(both) == len(alone) == 1):
+    """Returns whether a matmul with functions takes less than three quarters of the cycles of the
+    matmul and the functions one after the other."""
+    product = [
+        kernel for kernel in module.with_opcodes("convolution") if not kernel.computes("multiply")
+    ]
+    fused = module.with_opcodes("convolution", "multiply")
+    functions = [
+        kernel for kernel in module.with_opcodes("multiply") if not kernel.computes("convolution")
+    ]
+    if not (len(product) == len(fused) == len(functions) == 1):
         return False
-    cycles = [kernels[0].cycles for kernels in (product, both, alone)]
-    known = [stated for stated in cycles if stated is not None]
-    return len(known) == 3 and known[1] < 0.75 * (known[0] + known[2])
+    cycles = [kernels[0].cycles for kernels in (product, fused, functions)]
+    stated_cycles = [stated for stated in cycles if stated is not None]
+    return len(stated_cycles) == 3 and stated_cycles[1] < 0.75 * (
+        stated_cycles[0] + stated_cycles[2]
+    )
 
 
 _MATRICES = (array(_ROWS, _WIDTH, dtype="bfloat16"), array(_WIDTH, _WIDTH, dtype="bfloat16")) * 2

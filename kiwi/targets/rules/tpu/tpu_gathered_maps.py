@@ -1,7 +1,8 @@
-"""XLA:TPU computes the operand of a gather to a buffer of its own where that is a map.
+"""XLA:TPU computes a map to a separate buffer if a gather reads it.
 
-Logits in bfloat16 that a loss converts to float32 have a buffer in float32 while the chosen ones
-are taken from it (`take_along_axis`); other readers convert for themselves.
+For example, a loss converts logits in bfloat16 to float32. While the chosen logits are gathered
+(`take_along_axis`), the logits have a buffer in float32. Other readers convert the logits
+themselves.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +23,17 @@ from kiwi.targets.rule import Rule
 from kiwi.targets.witness import Example, Witness, array
 
 _SAME = frozenset({"reshape"})
+"""The opcodes of maps whose result is the buffer of the operand."""
 
 
 @dataclass(frozen=True)
 class GatheredTensor:
-    """A tensor; `dims` are its factors, `minor` as of `tiled_elements`."""
+    """A map that a unit gathers from.
+
+    - `shape`, `itemsize`: the global shape of the map, and the bytes of an element.
+    - `dims`: the factors of its dimensions.
+    - `minor`: its minor dimensions, as in `tiled_elements`.
+    """
 
     shape: tuple[int, ...]
     itemsize: int
@@ -34,8 +41,9 @@ class GatheredTensor:
     minor: MinorDimensions | None
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
-        """Of one device's part, where factors are cut into so many pieces."""
-        cuts = (prod(shards.get(f, 1) for f in factors) for factors in self.dims)
+        """Returns the bytes of one device's part, with the padding of tiles. `shards`: the number
+        of pieces into which each factor is cut."""
+        cuts = (prod(shards.get(factor, 1) for factor in factors) for factors in self.dims)
         sizes = [size // cut for size, cut in zip(self.shape, cuts, strict=True)]
         return self.itemsize * tiled_elements(sizes, self.minor)
 
@@ -49,23 +57,29 @@ class GatheredMaps(Workspace):
     def buffers(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, ...]:
-        """Local bytes of each."""
+        """Returns the local bytes of each map, see `Workspace.buffers`."""
         return tuple(tensor.local_bytes(shards) for tensor in self.tensors)
 
 
 def gathered_maps(graph: KernelGraph, unit: Unit) -> GatheredMaps:
-    """Those of a unit."""
-    dims_of = {value: dims for own in unit.rule.operator_results for value, dims in own}
+    """Returns the maps that a unit gathers from."""
+    dims_of = {value: dims for results in unit.rule.operator_results for value, dims in results}
     values, minor = graph.units.graph.program.values, graph.storage.minor
     gathered = dict.fromkeys(_gathered(graph.units, unit))
     tensors = (
-        GatheredTensor(values[v].shape, values[v].itemsize, dims_of[v], minor.get(v))
-        for v in gathered
+        GatheredTensor(
+            values[gathered_value].shape,
+            values[gathered_value].itemsize,
+            dims_of[gathered_value],
+            minor.get(gathered_value),
+        )
+        for gathered_value in gathered
     )
     return GatheredMaps(tuple(tensors))
 
 
 def _gathered(units: UnitGraph, unit: Unit) -> Iterator[int]:
+    """Yields the values that maps of a unit compute and gathers of the unit read."""
     graph = units.graph
     for index in unit.equations:
         if "gather" not in graph.opcodes[index] or not graph.program.equations[index].reads:
@@ -82,7 +96,10 @@ def _gathered(units: UnitGraph, unit: Unit) -> Iterator[int]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     workspaces = {unit.index: gathered_maps(graph, unit) for unit in graph.units.units}
-    return graph.stating("workspace", {k: w for k, w in workspaces.items() if w.tensors})
+    return graph.stating(
+        "workspace",
+        {index: workspace for index, workspace in workspaces.items() if workspace.tensors},
+    )
 
 
 _ROWS, _CLASSES = 512, 4096

@@ -1,6 +1,6 @@
-"""XLA:TPU does not let a collective write a result where a donated argument is.
+"""XLA:TPU does not let a collective write its result to the buffer of a donated argument.
 
-The result takes over the argument's place, so that both are copied.
+If the result takes over the buffer of the argument, both the argument and the result are copied.
 """
 
 import jax
@@ -21,7 +21,8 @@ def _updated(p: jax.Array, m: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def _data_parallel(parameter: P) -> Example:
-    """The moment is cut; a parameter that is whole is gathered behind its update."""
+    """Returns an update whose moment is cut over the devices. With a replicated `parameter`, the
+    updated parameter is gathered."""
     return Example(
         _updated,
         (array(_WIDTH, _WIDTH), array(_WIDTH, _WIDTH), array(8192, _WIDTH)),
@@ -33,7 +34,7 @@ def _data_parallel(parameter: P) -> Example:
 
 
 def _copies_argument(module: InspectedModule) -> bool:
-    copies = [k for k in module.with_opcodes("copy") if k.writes(_WIDTH**2)]
+    copies = [kernel for kernel in module.with_opcodes("copy") if kernel.writes(_WIDTH**2)]
     return len(copies) == 2 and "all-gather" in module.collectives
 
 

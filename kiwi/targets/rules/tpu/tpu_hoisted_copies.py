@@ -1,6 +1,6 @@
 """XLA:TPU moves copies from and to the host in front of barriers.
 
-Values leave the device, also those that scans stack.
+Offloaded values leave the device. This includes values that scans stack.
 """
 
 from typing import Any
@@ -17,7 +17,8 @@ _WIDTH = 512
 
 
 def _fetched_late(x: jax.Array, w: jax.Array, space: Any) -> jax.Array:
-    """A barrier lets the fetch begin only when four matmuls are done."""
+    """Returns a sum that fetches a value from the memory `space` behind a barrier, which waits for
+    four matmuls."""
     kept = jax.device_put(x, space)
     y = x
     for _ in range(4):

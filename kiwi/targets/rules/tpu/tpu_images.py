@@ -1,9 +1,9 @@
 """XLA:TPU makes batch and features the minor dimensions of images.
 
-That holds from convolutions on, through all maps and pooling. An argument that convolutions read as
-an image is copied to bfloat16 as the step starts, with tiles of batch and features; the copy counts
-as the argument's. An argument that only maps read, and a kernel that is an argument, stay as they
-are.
+The layout propagates from convolutions through all maps and pooling. An argument that a convolution
+reads as an image is copied to bfloat16 at the start of the step, with tiles of batch and features.
+The memory account counts this copy with the argument. An argument that only maps read, and a kernel
+that is an argument, keep their layout.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,12 +28,17 @@ _BFLOAT16_BYTES = 2
 
 
 def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
-    """By value, the two dimensions that are minor; only for what is connected to a convolution."""
+    """Returns the two minor dimensions of each value that is connected to a convolution by maps and
+    pooling."""
     program = graph.program
     pairs = (pair for equation in program.equations for pair in _of_convolution(equation))
-    kernels = {e.inputs[1] for e in program.equations if e.name == CONVOLUTION}
-    given = kernels.intersection(program.arguments)  # They stay as they are.
-    minor_of = {value: minor for value, minor in pairs if value not in given}
+    kernels = {
+        convolution.inputs[1]
+        for convolution in program.equations
+        if convolution.name == CONVOLUTION
+    }
+    kernel_arguments = kernels.intersection(program.arguments)  # These keep their layout.
+    minor_of = {value: minor for value, minor in pairs if value not in kernel_arguments}
     pending = list(minor_of)
     for value in pending:
         producer, rank = program.values[value].producer, len(program.values[value].shape)
@@ -42,20 +47,25 @@ def minor_dimensions(graph: HloGraph) -> Mapping[int, MinorDimensions]:
             if not (is_map(graph, index) or graph.opcodes[index] & _POOLS):
                 continue
             equation = program.equations[index]
-            for other in (*equation.reads, *equation.outputs):
-                if other not in minor_of and _is_alike(graph, index, value, other, rank):
-                    minor_of[other] = minor_of[value]
-                    pending.append(other)
+            for neighbour in (*equation.reads, *equation.outputs):
+                if neighbour not in minor_of and _is_alike(graph, index, value, neighbour, rank):
+                    minor_of[neighbour] = minor_of[value]
+                    pending.append(neighbour)
     return minor_of
 
 
 def _is_alike(graph: HloGraph, index: int, value: int, other: int, rank: int) -> bool:
-    """Whether an equation keeps the order of dimensions from one value to another."""
-    shape, wanted = graph.program.values[other].shape, graph.program.values[value].shape
-    return shape == wanted or (bool(graph.opcodes[index] & _POOLS) and len(shape) == rank)
+    """Returns whether equation `index` gives `value` and `other` the same minor dimensions: both
+    have the same shape, or a pool connects them and both have rank `rank`."""
+    other_shape, value_shape = graph.program.values[other].shape, graph.program.values[value].shape
+    return other_shape == value_shape or (
+        bool(graph.opcodes[index] & _POOLS) and len(other_shape) == rank
+    )
 
 
 def _of_convolution(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    """Yields the operands and the result of a convolution, with their minor dimensions; nothing for
+    other equations."""
     if equation.name != CONVOLUTION:
         return
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
@@ -67,13 +77,14 @@ def _of_convolution(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]
 
 
 def _copied_itemsizes(graph: HloGraph, minor_of: Mapping[int, MinorDimensions]) -> dict[int, int]:
-    """By argument that a convolution reads as an image, bytes of an element of its copy."""
+    """Returns the bytes of an element of the copy, by argument that a convolution reads as an
+    image."""
     program = graph.program
     return {
         value: min(_BFLOAT16_BYTES, program.values[value].itemsize)
         for value in minor_of
         if program.values[value].producer is None
-        and any(program.equations[r].name == CONVOLUTION for r in program.readers[value])
+        and any(program.equations[reader].name == CONVOLUTION for reader in program.readers[value])
     }
 
 
@@ -94,7 +105,8 @@ def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _has_minor_batch(module: InspectedModule) -> bool:
-    """Whether a kernel writes an image whose two minor dimensions are features and batch."""
+    """Returns whether a kernel writes an image whose two minor dimensions are features and
+    batch."""
     results = (array for kernel in module.kernels for array in kernel.results)
     images = (array for array in results if array.shape == (4, 32, 32, 64))
     return any(array.layout.startswith(("3,0,", "0,3,")) for array in images)

@@ -1,4 +1,4 @@
-"""XLA:TPU computes large constants where they are read."""
+"""XLA:TPU computes a large constant in each kernel that reads it, and does not store it."""
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,15 @@ def _read_twice(c: jax.Array, x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _waves() -> jax.Array:
-    rows, columns = (lax.broadcasted_iota("float32", (_WIDTH, _WIDTH), d) for d in (0, 1))
+    rows, columns = (
+        lax.broadcasted_iota("float32", (_WIDTH, _WIDTH), dimension) for dimension in (0, 1)
+    )
     return jnp.sin(rows * columns)
 
 
 def _holds_no_constant(module: InspectedModule) -> bool:
     is_computed_twice = sum(kernel.opcodes["sine"] for kernel in module.kernels) == 2
-    is_held = any(k.reads_nothing and k.writes(_WIDTH**2) for k in module.kernels)
+    is_held = any(writer.reads_nothing and writer.writes(_WIDTH**2) for writer in module.kernels)
     return is_computed_twice and not is_held
 
 

@@ -1,8 +1,9 @@
-"""XLA:TPU stores as bfloat16 what only matmuls and convolutions of float32 read.
+"""XLA:TPU stores a float32 value as bfloat16 if only matmuls and convolutions read it.
 
-These multiply bfloat16 in default precision. What nothing else reads is stored so, also in the
-loop that stacks it. A reduction that is fused with what yields the value does not read it.
-Arguments stay as they are. Collectives move such an operand in bfloat16.
+In default precision matmuls and convolutions multiply bfloat16. A value that nothing else reads is
+stored as bfloat16, also in the stack of a loop. A reduction that is fused with the unit that
+computes the value does not count as a reader. Arguments keep their dtype. Collectives move such an
+operand in bfloat16.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ _BFLOAT16_BYTES = 2
 
 
 class NarrowOperands:
-    """Which float32 values a step stores as bfloat16."""
+    """Determines which float32 values a step stores as bfloat16."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self._units, self._values = graph.units, graph.units.graph.program.values
@@ -35,9 +36,10 @@ class NarrowOperands:
         self._narrow: dict[int, bool] = {}
 
     def is_narrow(self, value: int) -> bool:
-        """Whether a float32 value is stored as bfloat16."""
+        """Returns whether a float32 value is stored as bfloat16; False for values of other
+        dtypes."""
         if value not in self._narrow:
-            self._narrow[value] = False  # What a loop hands on to itself.
+            self._narrow[value] = False  # Ends the recursion for values that a loop carries.
             self._narrow[value] = self._is_narrow(value)
         return self._narrow[value]
 
@@ -56,8 +58,8 @@ class NarrowOperands:
         return self.multiplies_narrow(unit, value) or self._is_reduced_at_once(reader, value)
 
     def multiplies_narrow(self, unit: Unit, value: int) -> bool:
-        """Whether a unit does nothing with a float32 operand but multiply it as bfloat16, or hands
-        it on to such units."""
+        """Returns whether a unit only multiplies a float32 operand as bfloat16, or passes the
+        operand on to units that do (as a slice or a stack of a loop)."""
         if self._units.border(unit) in (SLICE, STACK):
             return all(self.is_narrow(output) for output in unit.outputs)
         equations = self._units.graph.program.equations
@@ -73,34 +75,39 @@ class NarrowOperands:
         return True
 
     def _is_reduced_at_once(self, reader: int, value: int) -> bool:
-        """Whether a reduction is fused with the unit in front of it that yields the value.
+        """Returns whether the reader is a reduction that is fused with the unit that computes the
+        value.
 
-        Not with a loop, and not with a map that ends a matmul of its own: then a barrier stands
-        between.
+        A reduction is not fused with the border of a loop, a unit of another loop, or a unit that
+        interleaves elements. Nor is it fused with a map behind a matmul of the previous unit, since
+        a barrier stands between.
         """
         units, producer = self._units, self._units.producer[value]
-        reads, yields = units.units[reader], units.units[producer]
+        reading, yielding = units.units[reader], units.units[producer]
         shared = self._shared.get(reader)
         if shared is None or value not in shared.values:
             return False
-        if _REDUCE not in units.graph.opcodes[reads.root]:
+        if _REDUCE not in units.graph.opcodes[reading.root]:
             return False
-        if units.border(yields) is not None or reads.loop != yields.loop:
+        if units.border(yielding) is not None or reading.loop != yielding.loop:
             return False
-        if interleaves(units.graph.program.equations[yields.root]):
+        if interleaves(units.graph.program.equations[yielding.root]):
             return False
-        before = units.units[producer - 1] if producer else None
-        return before is None or not (
-            is_of_library(units.graph, before) and set(before.outputs) & set(yields.reads)
+        unit_before = units.units[producer - 1] if producer else None
+        return unit_before is None or not (
+            is_of_library(units.graph, unit_before)
+            and set(unit_before.outputs) & set(yielding.reads)
         )
 
 
 def _multiplies_bfloat16(equation: Equation) -> bool:
+    """Returns whether an equation is a matmul or convolution that multiplies bfloat16: one that
+    does not ask for high precision."""
     if equation.name not in (MATMUL, CONVOLUTION):
         return False
     precision = equation.jaxpr_eqn.params.get("precision")
-    given = precision if isinstance(precision, tuple) else (precision,)
-    return _PRECISE.isdisjoint(getattr(part, "name", str(part)) for part in given)
+    precisions = precision if isinstance(precision, tuple) else (precision,)
+    return _PRECISE.isdisjoint(getattr(part, "name", str(part)) for part in precisions)
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:

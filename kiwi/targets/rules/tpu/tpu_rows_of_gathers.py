@@ -1,9 +1,10 @@
 """XLA:TPU gathers and scatters rows that lie along the 128 lanes of a tile.
 
-Rows of 8 elements, as a device has of an embedding that is cut along its width, take 16 times their
-bytes so: in the table, in what is gathered from it, in what is added to it, and in the sum. Where
-nothing else needs rows, layout assignment would put the table's length along the lanes, and the
-table is copied. A table that is an argument is copied once, for the gather and for the update.
+Short rows, such as a device's part of an embedding that is cut along its width, are padded to 128
+elements. The padding affects the table, the gathered rows, the rows that are added, and the updated
+table. If no other operator needs rows, layout assignment puts the table's length along the lanes,
+and the gather reads a copy of the table. A table that is an argument is copied once, for the gather
+and the update.
 """
 
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ _SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "
 
 
 def rows_of(graph: HloGraph) -> dict[int, MinorDimensions]:
-    """By value that rows are gathered from, or scattered to, and by the rows themselves: the
-    dimension along which they lie."""
+    """Returns the dimension along which rows lie, by value: for the operands and results of gathers
+    and scatters of whole rows."""
     pairs = (pair for equation in graph.program.equations for pair in _of_equation(equation))
     return dict(pairs)
 
@@ -38,11 +39,17 @@ def _of_equation(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
 
 
 def _of_gather(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    """Yields the table and the gathered rows, with the dimension along which rows lie; nothing for
+    gathers of parts of rows."""
     params = equation.jaxpr_eqn.params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
     table = equation.jaxpr_eqn.invars[0].aval.shape
-    rows = [d for d in range(len(table)) if d not in numbers.collapsed_slice_dims]
-    is_of_rows = rows and all(sizes[d] == table[d] for d in rows)
+    rows = [
+        dimension
+        for dimension in range(len(table))
+        if dimension not in numbers.collapsed_slice_dims
+    ]
+    is_of_rows = rows and all(sizes[dimension] == table[dimension] for dimension in rows)
     if not is_of_rows or numbers.operand_batching_dims:
         return
     if isinstance(equation.inputs[0], int):
@@ -51,11 +58,19 @@ def _of_gather(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
 
 
 def _of_scatter(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
+    """Yields the scattered rows and the result, with the dimension along which rows lie; nothing
+    for scatters of parts of rows."""
     numbers = equation.jaxpr_eqn.params["dimension_numbers"]
     table, _, added = (variable.aval.shape for variable in equation.jaxpr_eqn.invars)
-    rows = [d for d in range(len(table)) if d not in numbers.inserted_window_dims]
+    rows = [
+        dimension
+        for dimension in range(len(table))
+        if dimension not in numbers.inserted_window_dims
+    ]
     windows = numbers.update_window_dims
-    is_of_rows = rows and [added[d] for d in windows] == [table[d] for d in rows]
+    is_of_rows = rows and [added[dimension] for dimension in windows] == [
+        table[dimension] for dimension in rows
+    ]
     if not is_of_rows or numbers.operand_batching_dims:
         return
     if isinstance(equation.inputs[2], int):
@@ -65,11 +80,11 @@ def _of_scatter(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
 
 def _apply(graph: KernelGraph) -> KernelGraph:
     hlo, storage = graph.units.graph, graph.storage
-    values, own = hlo.program.values, rows_of(hlo)
-    copied = {v: values[v].itemsize for v in own if values[v].producer is None}
+    values, minor_of = hlo.program.values, rows_of(hlo)
+    copied = {value: values[value].itemsize for value in minor_of if values[value].producer is None}
     storage = replace(
         storage,
-        minor={**through_maps(hlo, own), **storage.minor},
+        minor={**through_maps(hlo, minor_of), **storage.minor},
         copied_itemsize={**copied, **storage.copied_itemsize},
     )
     return replace(graph, storage=storage)

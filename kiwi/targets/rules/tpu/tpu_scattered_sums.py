@@ -1,7 +1,7 @@
-"""XLA:TPU reduce-scatters partial sums over part of a slice, in pieces of whole tiles.
+"""XLA:TPU reduce-scatters partial sums over a part of a slice, if the pieces are whole tiles.
 
-It all-reduces over two chips, over all of a square of 4 x 4 or more, and over a slice of three
-dimensions.
+It all-reduces them over two chips, over all chips of a square slice of 4 x 4 or more, and over all
+chips of a three-dimensional slice.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,16 @@ from kiwi.targets.rule import Rule, stating
 from kiwi.targets.witness import Example, Witness, array
 
 _TWO_CORES = frozenset({"v4", "v5p"})
+"""The generations whose chips have two cores."""
 
 
 def scatters_sums(mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -> bool:
-    """Whether it reduce-scatters; see `kiwi.kernels.facts.ScattersSums`."""
+    """Returns whether XLA:TPU reduce-scatters partial sums; see
+    `kiwi.kernels.facts.ScattersSums`."""
     interconnect = mesh.hardware.interconnect
     cores = 1 + (interconnect is not None and interconnect.generation in _TWO_CORES)
     dims, count = set(scattered.values()), prod(mesh.shape[axis] for axis in scattered)
-    pieces = (cuts_tiles(part.shape, d, count, part.itemsize, cores) for d in dims)
+    pieces = (cuts_tiles(part.shape, dimension, count, part.itemsize, cores) for dimension in dims)
     if count == 2 or not all(pieces):
         return False
     extents = () if mesh.topology is None else mesh.topology.extents
@@ -35,7 +37,8 @@ def scatters_sums(mesh: DeviceMesh, scattered: Mapping[int, int], part: Value) -
 
 
 def _summed(chips: int) -> Example:
-    """A product whose operands are cut along what is summed over; the result is cut."""
+    """Returns a matmul over `chips` chips, whose operands are cut along the summed dimension, and
+    whose result is cut along the rows."""
     cut = P(None, "x"), P("x")
     return Example(jnp.matmul, (array(1024, 1024),) * 2, (chips,), cut, P("x"))
 

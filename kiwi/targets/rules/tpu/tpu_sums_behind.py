@@ -1,7 +1,7 @@
-"""XLA:TPU moves a gradient's partial sums beside the next kernel of the backward pass alone.
+"""XLA:TPU reduce-scatters a gradient beside only one kernel: the next one of the backward pass.
 
-The reduce-scatter of a gradient stands behind the next operator of the backward pass that does not
-read it, another product as a rule.
+The done of the reduce-scatter stands behind the next operator of the backward pass, as a rule
+another matmul. That operator must not read the gradient.
 """
 
 from kiwi.hlo.graph import Phase
@@ -14,14 +14,21 @@ from kiwi.xla.read.inspected import InspectedModule
 
 
 def sums_behind(units: UnitGraph, unit: Unit) -> int | None:
-    """The next operator of the backward pass, if it does not read the gradient."""
+    """Returns the index of the next unit outside of the update, beside which the unit's gradient is
+    reduce-scattered.
+
+    The result is None if the unit is no library call of the backward pass, if the next unit reads
+    the gradient or belongs to another loop, or if there is no next unit.
+    """
     if unit.phase is not Phase.BACKWARD or not is_of_library(units.graph, unit):
         return None
-    following = (u for u in units.units[unit.index + 1 :] if u.phase is not Phase.UPDATE)
-    other = next(following, None)
-    if other is None or other.loop != unit.loop:
+    following = (
+        later for later in units.units[unit.index + 1 :] if later.phase is not Phase.UPDATE
+    )
+    next_unit = next(following, None)
+    if next_unit is None or next_unit.loop != unit.loop:
         return None
-    return other.index if set(unit.outputs).isdisjoint(other.reads) else None
+    return next_unit.index if set(unit.outputs).isdisjoint(next_unit.reads) else None
 
 
 def _behind(units: UnitGraph) -> dict[int, int]:
@@ -30,10 +37,11 @@ def _behind(units: UnitGraph) -> dict[int, int]:
 
 
 def _moves_beside_one(module: InspectedModule) -> bool:
-    """Whether one kernel lies between each start and its end, a matmul that also reduces."""
+    """Returns whether exactly one kernel stands between each start and its done: a matmul that also
+    moves the reduce-scatter."""
     places = {kernel.name: place for place, kernel in enumerate(module.kernels)}
-    starts = [places[k.name] for k in module.with_opcodes("AsyncCollectiveStart")]
-    ends = [places[k.name] for k in module.with_opcodes("AsyncCollectiveDone")]
+    starts = [places[collective.name] for collective in module.with_opcodes("AsyncCollectiveStart")]
+    ends = [places[collective.name] for collective in module.with_opcodes("AsyncCollectiveDone")]
     pairs = list(zip(starts, ends, strict=False))
     return bool(pairs) and all(
         end == start + 2 and module.kernels[start + 1].computes("convolution", "reduce-scatter")

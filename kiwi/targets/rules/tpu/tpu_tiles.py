@@ -1,8 +1,8 @@
-"""XLA:TPU fills up the tiles of buffers.
+"""XLA:TPU pads buffers to whole tiles.
 
-The two minor dimensions of a buffer are cut into tiles of 8 x 128 elements, those of a vector into
-128 to 1,024, and the last tile of each is filled up. Layout assignment makes those dimensions minor
-which waste least (`kiwi.mesh.tiles`).
+The two minor dimensions of a buffer are cut into tiles of 8 x 128 elements, and the dimension of a
+vector into tiles of 128 to 1,024. The last tile of a dimension is padded. Layout assignment chooses
+the minor dimensions with the least padding (`kiwi.mesh.tiles`).
 """
 
 from dataclasses import replace

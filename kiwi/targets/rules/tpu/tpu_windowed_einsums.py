@@ -1,4 +1,4 @@
-"""XLA:TPU runs a matmul while its operand is gathered, or its result scattered, piece by piece."""
+"""XLA:TPU computes a matmul in pieces, while its operand is gathered or its result scattered."""
 
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -8,7 +8,8 @@ from kiwi.targets.witness import Example, Witness, array
 
 
 def _gathered(way: int) -> Example:
-    """A matmul of the size at which XLA:TPU begins to cut it; its columns are gathered."""
+    """Returns a matmul just large enough for XLA:TPU to compute it in pieces. Its columns are
+    gathered. `way` is as in `Example`."""
     rows = array(65_536, 8192, dtype="bfloat16")
     columns = array(8192, 8192, dtype="bfloat16")
     return Example(jnp.matmul, (rows, columns), (8,), (P("x"), P(None, "x")), P("x"), way=way)

@@ -1,10 +1,11 @@
-"""XLA:TPU fuses strided slices, pads between elements and operands of windows with nothing.
+"""XLA:TPU does not fuse strided slices, interior pads, repeated elements and operands of windows.
 
-A slice of every n-th element, and a pad that puts elements so far apart, are kernels of their own:
-what they read or yield goes through memory. So does an element that is repeated between others, and
-what a pooling window slides over.
+A slice of every n-th element, and a pad that inserts elements between others, are separate kernels.
+Their operands and results go through memory. The same holds for a broadcast that repeats each
+element, and for the operand of a pooling window.
 
-What XLA makes of equations between two such ones is not said: slices of broadcasts are broadcasts.
+The rule does not cover equations between two strided ones, which XLA may simplify: a slice of a
+broadcast is a broadcast.
 """
 
 from kiwi.hlo.chains import Chains
@@ -18,7 +19,7 @@ from kiwi.targets.witness import Example, Witness, array
 
 
 def is_apart(chains: Chains, index: int) -> bool:
-    """Whether a map is not fused with what reads it."""
+    """Returns whether a map is not fused with its readers."""
     program, opcodes = chains.graph.program, chains.graph.opcodes
     (output,) = program.equations[index].outputs
     if interleaves(program.equations[index]) or repeats(program, index):
@@ -31,10 +32,13 @@ def is_apart(chains: Chains, index: int) -> bool:
 
 
 def moved_beside_strides(units: UnitGraph, unit: Unit) -> tuple[MovedBeside, ...]:
-    """The strided equations that take what a unit reads, or yield its result: what goes through
-    memory between each of them and the rest of the unit."""
+    """Returns the traffic between a unit's strided equations and the rest of the unit.
+
+    A strided equation counts if it either takes a value that the unit reads, or is the last
+    equation of the unit, but not both.
+    """
     program = units.graph.program
-    equations = [program.equations[k] for k in unit.equations]
+    equations = [program.equations[index] for index in unit.equations]
     read = {value for value, _ in unit.rule.reads}
     moved = []
     for place, equation in enumerate(equations):
