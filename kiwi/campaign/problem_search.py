@@ -320,7 +320,7 @@ class ProblemSearch:
             return
         known = () if self._given is None else (self._given,)
         is_lowered = self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any()
-        # If no limit was lowered, the search has already compared the obvious starts.
+        # Otherwise no obvious start is faster: the search has compared them.
         if is_lowered or most_seconds > (self._answer.objective or 0.0):
             known += self._obvious_starts
         limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
