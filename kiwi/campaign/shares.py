@@ -306,8 +306,8 @@ LEARNT_OVERLAP = 0.75
 All of it would be too much: a plan that counts on little overlap hides more than it counts on."""
 
 MOST_CORRECTIONS = 2
-"""A step is planned again with corrections from programs at most this often, and only as long as
-the program becomes faster."""
+"""A step is planned again with corrections from programs at most this often. The plan with the
+fastest program is the answer."""
 
 CORRECTED_SHARE = 0.5
 """Planning again with corrections stops after this part of the work."""
