@@ -109,16 +109,16 @@ def with_more_tied_steps(
     - `compiled`: compiles a plan; returns None if XLA fails.
     """
     for ties in (first_tie, all_ties):
-        tried, before = first, over_bytes(first)
-        while before > 0 and (tied_steps := more_tied_steps(tried, before, ties)):
+        tried, excess_before = first, over_bytes(first)
+        while excess_before > 0 and (tied_steps := more_tied_steps(tried, excess_before, ties)):
             if (program := compiled(with_tied_steps(tried, tied_steps))) is None:
                 break
             yield program
-            if (over := over_bytes(program)) <= 0:
+            if (excess := over_bytes(program)) <= 0:
                 return
-            if over >= before and ties is first_tie:
+            if excess >= excess_before and ties is first_tie:
                 break
-            tried, before = program, over
+            tried, excess_before = program, excess
 
 
 def more_tied_steps(

@@ -276,9 +276,9 @@ class ClosedLoop(Generic[P]):
     def _costs_time(self, proposal: P) -> bool:
         """Whether the proposal is slower than the postponed plan, and the postponed plan fits by
         one of its other programs."""
-        before = self._postponed
-        if before is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
-            before.plan
+        postponed = self._postponed
+        if postponed is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
+            postponed.plan
         ):
             return False
         return self._postponed_fits()
@@ -301,10 +301,10 @@ class ClosedLoop(Generic[P]):
     def _postponed_fits(self) -> bool:
         """Compiles the other programs of the postponed plan, and returns whether one fits. They
         have other heaps, other schedulers, more barriers, or another order of the units."""
-        given, self._postponed = self._postponed, None
-        if given is None:
+        postponed, self._postponed = self._postponed, None
+        if postponed is None:
             return False
-        nearest = self._with_more_barriers(given)
+        nearest = self._with_more_barriers(postponed)
         return nearest.plan.fits or self._nearest_order(nearest).plan.fits
 
     def _with_more_barriers(self, given: P) -> P:

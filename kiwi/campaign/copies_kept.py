@@ -102,8 +102,8 @@ def _others(
         (cost, _again_seconds(planning, solution), solution)
         for cost, solution in fitting(limited, starts)
     ]
-    for _, again, start in sorted(fit, key=lambda priced: priced[0] - priced[1]):
-        if start[:count] not in tried and again:
+    for _, again_seconds, start in sorted(fit, key=lambda priced: priced[0] - priced[1]):
+        if start[:count] not in tried and again_seconds:
             tried.add(start[:count])
             yield start
 

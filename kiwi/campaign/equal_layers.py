@@ -102,42 +102,46 @@ class EqualLayers:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
             self._balances = result.balances if result.solution else None
             return self._logged(EACH_OPERATOR, problem, settled_result(problem, result))
-        small = tied(problem, self._equal)
-        part = allowed.part(shares.TIED_SHARE)
-        first = self._logged(TIED_LAYERS, problem, self._solved_tied(small, part, warm_start))
-        left = allowed.less(spent(first)).at_least(part)
-        if first.solution is None:
-            answer = self._tools.solve(problem, left, warm_start)
+        tied_problem = tied(problem, self._equal)
+        tied_allowance = allowed.part(shares.TIED_SHARE)
+        tied_result = self._logged(
+            TIED_LAYERS, problem, self._solved_tied(tied_problem, tied_allowance, warm_start)
+        )
+        remaining = allowed.less(spent(tied_result)).at_least(tied_allowance)
+        if tied_result.solution is None:
+            answer = self._tools.solve(problem, remaining, warm_start)
             answer = self._logged(EACH_OPERATOR, problem, settled_result(problem, answer))
-            return _after([first], _with_peak_of(answer, first))
-        searches = [first]
-        groups = self._better_groups(problem, small, first, part)
+            return _after([tied_result], _with_peak_of(answer, tied_result))
+        searches = [tied_result]
+        groups = self._better_groups(problem, tied_problem, tied_result, tied_allowance)
         if groups is not None:
-            small, grouped = groups
+            tied_problem, grouped = groups
             searches.append(grouped)
-            left = left.less(spent(grouped)).at_least(part)
+            remaining = remaining.less(spent(grouped)).at_least(tied_allowance)
         best = searches[-1]
         assert best.objective is not None and best.solution is not None
-        start = small.expanded(best.solution)
+        start = tied_problem.expanded(best.solution)
         self._see(start)
-        known = self._bounded(problem, best.objective)
-        if known is not None:
-            return _after(searches, _with_bound(problem, start, known, len(small.classes)))
-        given = () if warm_start is None else tuple(warm_start)
-        better = _cheaper(problem, start, given)
-        polished = self._tools.solve(problem, left, better, shares.POLISH_ROUNDS, best.balances)
+        earlier = self._bounded(problem, best.objective)
+        if earlier is not None:
+            return _after(searches, _with_bound(problem, start, earlier, len(tied_problem.classes)))
+        given_start = () if warm_start is None else tuple(warm_start)
+        better = _cheaper(problem, start, given_start)
+        polished = self._tools.solve(
+            problem, remaining, better, shares.POLISH_ROUNDS, best.balances
+        )
         assert polished.objective is not None
         is_better = polished.objective < (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective
         self._logged(DIFFERENT_LAYERS, problem, polished, is_better=is_better)
         if not is_better:
-            answer = _with_bound(problem, start, polished, len(small.classes))
+            answer = _with_bound(problem, start, polished, len(tied_problem.classes))
             self._known = problem, answer
             return _after(searches, answer)
         self._equal = ()  # Layers differ in later rounds, too.
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
             return _after(searches, settled_result(problem, polished))
-        left = left.less(spent(polished)).at_least(part)
-        answer = settled_result(problem, self._tools.solve(problem, left, polished.solution))
+        remaining = remaining.less(spent(polished)).at_least(tied_allowance)
+        answer = settled_result(problem, self._tools.solve(problem, remaining, polished.solution))
         # A search that ends at once has no balances: those of the search before it are kept.
         self._balances = answer.balances or polished.balances
         self._logged(DIFFERENT_LAYERS, problem, answer)
@@ -164,22 +168,24 @@ class EqualLayers:
         """Returns the problem with two groups of layers, and its result; None if it does not gain
         enough. In later rounds the layers are in these groups from the start."""
         assert first.objective is not None
-        most = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
-        if self._is_grouped or first.bound > most:
+        most_cost = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
+        if self._is_grouped or first.bound > most_cost:
             return None
         mixture = best_mixture(small.problem, first, max(tie.end_layer for tie in self._equal))
-        if mixture is None or mixture.cost > most:
+        if mixture is None or mixture.cost > most_cost:
             return None
         equal = mixture.groups(self._equal)
         groups = tied(problem, equal)
-        rest = mixture.between(groups, small, self._equal)
-        grouped = self._tools.solve(rest.problem, part, None, shares.TIED_ROUNDS, first.balances)
-        is_better = grouped.objective is not None and grouped.objective <= most
+        restricted = mixture.between(groups, small, self._equal)
+        grouped = self._tools.solve(
+            restricted.problem, part, None, shares.TIED_ROUNDS, first.balances
+        )
+        is_better = grouped.objective is not None and grouped.objective <= most_cost
         self._logged(TWO_GROUPS, problem, grouped, is_better=is_better)
         if grouped.solution is None or not is_better:
             return None
         self._equal, self._is_grouped = equal, True
-        return groups, replace(grouped, solution=rest.whole(grouped.solution))
+        return groups, replace(grouped, solution=restricted.whole(grouped.solution))
 
     def _bounded(self, problem: Problem, objective: float) -> SolveResult | None:
         """Returns the whole problem's result of an earlier round if its bound holds for this round
@@ -201,9 +207,9 @@ class EqualLayers:
         if not self._equal:
             result = self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
             return self._logged(EACH_OPERATOR, problem, settled_result(problem, result))
-        small = tied(problem, self._equal)
-        result = self._logged(TIED_LAYERS, problem, self._solved_tied(small, allowed, None))
-        return replace(result, solution=result.solution and small.expanded(result.solution))
+        tied_problem = tied(problem, self._equal)
+        result = self._logged(TIED_LAYERS, problem, self._solved_tied(tied_problem, allowed, None))
+        return replace(result, solution=result.solution and tied_problem.expanded(result.solution))
 
     def _logged(
         self, attempt: Attempt, problem: Problem, result: SolveResult, *, is_better: bool = True
@@ -341,21 +347,21 @@ class Mixture:
         - `groups`: the tied problem with these groups. `small`: the tied problem without groups.
         - `equal`: the equal nodes of all layers.
         """
-        rest = Restricted.nothing(groups.problem)
+        restricted = Restricted.nothing(groups.problem)
         grouped = {member for tie in equal for member in tie.members}
-        taken = {
+        options_of = {
             member: options
             for tie, *options in zip(small.classes, self.before, self.behind, strict=True)
             for member in tie.members
             if member in grouped
         }
-        masks = [np.ones(len(kept), dtype=np.bool_) for kept in rest.kept]
+        masks = [np.ones(len(kept), dtype=np.bool_) for kept in restricted.kept]
         for group, mask in zip(groups.classes, masks, strict=True):
-            options = taken.get(group.members[0])
+            options = options_of.get(group.members[0])
             if options is not None and not self.layer - 1 <= group.first_layer <= self.layer:
                 mask[:] = False
                 mask[options[group.first_layer >= self.layer]] = True
-        return rest.to(masks)
+        return restricted.to(masks)
 
 
 def best_mixture(problem: Problem, found: SolveResult, layers: int) -> Mixture | None:

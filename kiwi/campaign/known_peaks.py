@@ -40,13 +40,13 @@ def at_most_known(
 ) -> InfeasibleBudgetError:
     """Returns the error; if a known plan's peak is smaller than the least peak that the error
     names, the returned error names the known peak."""
-    known, named = known_peak_bytes(step, settings), error.least_peak_bytes
-    if known is None or (named is not None and named <= known):
+    known_bytes, named_bytes = known_peak_bytes(step, settings), error.least_peak_bytes
+    if known_bytes is None or (named_bytes is not None and named_bytes <= known_bytes):
         return error
     return error.changed(
-        what=f"{error.what} A plan made before needs {format_bytes(known)}.",
-        suggestion=f"memory_budget={known}, which that plan meets.",
-        least_peak_bytes=known,
+        what=f"{error.what} A plan made before needs {format_bytes(known_bytes)}.",
+        suggestion=f"memory_budget={known_bytes}, which that plan meets.",
+        least_peak_bytes=known_bytes,
     )
 
 

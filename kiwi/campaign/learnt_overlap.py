@@ -37,14 +37,16 @@ def reached_overlap(plan: PlanRecord, known: float) -> float | None:
     compiled, estimate = plan.compiled, plan.estimate
     if compiled is None or compiled.time is None:
         return None
-    hidden = estimate.hidden_seconds - estimate.without_overlap.hidden_seconds
-    late = compiled.time.step_seconds - estimate.step_seconds
-    if hidden <= 0 or late <= (shares.LATE_PROGRAM - 1) * estimate.step_seconds:
+    hidden_seconds = estimate.hidden_seconds - estimate.without_overlap.hidden_seconds
+    late_seconds = compiled.time.step_seconds - estimate.step_seconds
+    if hidden_seconds <= 0 or late_seconds <= (shares.LATE_PROGRAM - 1) * estimate.step_seconds:
         return None
-    waits = min(hidden, _waiting_seconds(compiled.time) - estimate.exposed_seconds)
-    if waits < shares.CAUSED_BY_WAITING * late:
+    waiting_seconds = min(
+        hidden_seconds, _waiting_seconds(compiled.time) - estimate.exposed_seconds
+    )
+    if waiting_seconds < shares.CAUSED_BY_WAITING * late_seconds:
         return None
-    return known * (1 - shares.LEARNT_OVERLAP * waits / hidden)
+    return known * (1 - shares.LEARNT_OVERLAP * waiting_seconds / hidden_seconds)
 
 
 def _waiting_seconds(time: SimulatedTime) -> float:

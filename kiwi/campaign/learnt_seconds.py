@@ -122,11 +122,11 @@ def _shared_out(units: UnitGraph, spared: Mapping[int, float]) -> Mapping[int, f
     shared_seconds: dict[int, float] = defaultdict(float)
     for index, seconds in spared.items():
         unit = units.units[index]
-        near = {reader for value in unit.outputs for reader in units.readers.get(value, ())}
-        near |= {
+        neighbours = {reader for value in unit.outputs for reader in units.readers.get(value, ())}
+        neighbours |= {
             producer for value in unit.reads if (producer := units.producer.get(value)) is not None
         }
-        for other in near - {index}:
+        for other in neighbours - {index}:
             shared_seconds[other] += seconds
     return shared_seconds
 

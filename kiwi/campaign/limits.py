@@ -101,17 +101,17 @@ class ProblemLimits(LimitController):
         - `fits`: whether the last plan is within all budgets, the host's included.
         """
         measured = [Measured.of(past) for past in rounds]
-        over = [plan.held_bytes for plan in measured if self.over_bytes(plan) > 0]
-        within = [plan.limit_bytes for plan in measured if self.over_bytes(plan) <= 0]
+        over_held_bytes = [plan.held_bytes for plan in measured if self.over_bytes(plan) > 0]
+        within_limit_bytes = [plan.limit_bytes for plan in measured if self.over_bytes(plan) <= 0]
         left_bytes = last.held_bytes - self.over_bytes(last) - last.limit_bytes
-        if not over and left_bytes < shares.ROOM * self.budget_bytes:
+        if not over_held_bytes and left_bytes < shares.ROOM * self.budget_bytes:
             return None
         limit_bytes = self.by_excess(last.limit_bytes if fits else last.held_bytes, last)
-        if not within:
+        if not within_limit_bytes:
             return max(0, limit_bytes - int(shares.LOWER * self.budget_bytes))
-        if not over:
+        if not over_held_bytes:
             return max(0, limit_bytes)
-        self.low_bytes, self.high_bytes = max(within), min(over)
+        self.low_bytes, self.high_bytes = max(within_limit_bytes), min(over_held_bytes)
         limit_bytes = self.inside(limit_bytes)
         is_worth = self.is_worth(limit_bytes - self.low_bytes, shares.PROBLEM_RISE)
         return limit_bytes if is_worth else None

@@ -98,9 +98,9 @@ def _kept_copies(plan: PlanRecord) -> Iterator[Note]:
     """Notes the time saved by kept copies of operands, which the solver's gap does not include."""
     count = len(plan.execution.kept_copies)
     if count:
-        before, plural = plan.solve_result.objective, count > 1
+        searched_seconds, plural = plan.solve_result.objective, count > 1
         # Negative if the estimate is of a program that waits for its collectives.
-        saved = 0.0 if before is None else before - plan.estimate.step_seconds
+        saved = 0.0 if searched_seconds is None else searched_seconds - plan.estimate.step_seconds
         saves = f", which saves {format_seconds(saved)}" if saved > 0 else ""
         yield Note.of(
             topics.KEPT_COPIES,
@@ -233,8 +233,8 @@ def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]
         return
     pins = [(value, constraint_pin(program, value, plan.mesh)) for value in program.constraints]
     for value, pin in (*asked_pins(plan.traced, settings).items(), *pins):
-        lies = layouts.get(value)
-        yield pin, pin.layout is not None and lies is not None and pin.allows(lies)
+        layout = layouts.get(value)
+        yield pin, pin.layout is not None and layout is not None and pin.allows(layout)
 
 
 def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[Note]:

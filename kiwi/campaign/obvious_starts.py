@@ -155,19 +155,23 @@ class _Greedy:
         option_of: dict[int, int] = {}
         unwanted = [*allowed, *self._unwanted[recomputes]]
         for i in range(self._first, len(self._near)):
-            costs, read = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
+            costs, source_costs = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
             for j, end in self._near[i]:
                 if j in option_of:
                     costs += end.beside(option_of[j])
                 elif j < self._first:
-                    read[j] = read.get(j, allowed[j][:, None]) + end.all
-            for between in read.values():
+                    source_costs[j] = source_costs.get(j, allowed[j][:, None]) + end.all
+            for between in source_costs.values():
                 costs += between.min(axis=0)
-            wanted = costs + unwanted[i]
-            option_of[i] = best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
+            wanted_costs = costs + unwanted[i]
+            option_of[i] = best = int(
+                np.argmin(wanted_costs if np.isfinite(wanted_costs).any() else costs)
+            )
             if not np.isfinite(costs[best]):
                 return None
-            option_of |= {j: int(np.argmin(between[:, best])) for j, between in read.items()}
+            option_of |= {
+                j: int(np.argmin(between[:, best])) for j, between in source_costs.items()
+            }
         option_of = {
             i: int(np.argmin(allowed_costs)) for i, allowed_costs in enumerate(allowed)
         } | option_of

@@ -155,10 +155,15 @@ class OverlapSearch(Generic[P]):
             is_refused = refused is not None and not tried
             # A program that was not compiled in the best way says nothing about that way.
             off = 1.0 if is_refused else aims.off(aim.proposal.plan)
-            most = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
+            most_next_seconds = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
             with self._history.within(LESS_MEMORY):
                 proposal = aims.next(
-                    aim.proposal, tried, most, propose, anew=is_refused, rises=self.found is None
+                    aim.proposal,
+                    tried,
+                    most_next_seconds,
+                    propose,
+                    anew=is_refused,
+                    rises=self.found is None,
                 )
                 programs = [] if proposal is None else self._of_next(proposal, forms)
             if not programs:
@@ -166,8 +171,8 @@ class OverlapSearch(Generic[P]):
             fitting = [program for program in programs if self._fits(program)]
             forms = [program.form for program in fitting] or _undominated(programs)
             aim = self._aim(fitting or programs)
-            before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
-            larger += smallest is before
+            smallest_before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
+            larger += smallest is smallest_before
             if larger > shares.MOST_LARGER and self.found is None:
                 break  # Collectives that begin early hold as much in smaller plans.
         if self.found is None:

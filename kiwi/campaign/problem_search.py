@@ -94,11 +94,11 @@ class _Model:
         memory = plan.compiled.memory
         self.solved_excess_bytes, self.solved_waste_bytes = self.excess_bytes, self.waste_bytes
         if memory is None:
-            beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
-            self.waste_bytes += max(beyond, 0)
+            beyond_bytes = plan.compiled.peak_bytes - plan.estimate.peak_bytes
+            self.waste_bytes += max(beyond_bytes, 0)
             return
-        matters = shares.NEAR_BUDGET * plan.memory_budget_bytes
-        compiled_excess = excess(memory, plan.estimate.memory_bytes, matters)
+        least_bytes = shares.NEAR_BUDGET * plan.memory_budget_bytes
+        compiled_excess = excess(memory, plan.estimate.memory_bytes, least_bytes)
         is_new = (
             np.any(compiled_excess > self.excess_bytes)
             or memory.fragmentation_bytes > self.waste_bytes
@@ -179,9 +179,9 @@ class ProblemSearch:
         """Returns a plan under the limit, found from the last solution; raises `Refusal` if there
         is none."""
         self._limit_bytes = limit_bytes
-        before, total = self._spent, self._tools.allowance
+        spent_before, total = self._spent, self._tools.allowance
         # All rounds share one allowance, but each late round gets at least a part of it.
-        allowed = total.less(before).at_least(late_part(total))
+        allowed = total.less(spent_before).at_least(late_part(total))
         result = self._beside_crowds(limit_bytes, allowed)
         solution, starts, corrected = (
             result.solution,
@@ -201,7 +201,9 @@ class ProblemSearch:
         if best.solution != self._found:
             self._made_by = self._layers.made_by
             self._answer = _of_solution(result, self._problem.problem, best.solution)
-        return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
+        return self._proposal(
+            Solved(self._problem, best.solution, best.kept), self._answer, spent_before
+        )
 
     def _beside_crowds(self, limit_bytes: int, allowed: Allowance) -> SolveResult:
         """Returns the result of the search, without options of correction nodes.
@@ -212,7 +214,7 @@ class ProblemSearch:
         more computation, so the first bound holds for all these problems.
         """
         self._cut(self._uncut)
-        before = self._spent
+        spent_before = self._spent
         best = self._own(limit_bytes, allowed, self._latest)
         made_by = self._made_by
         assert best.solution is not None
@@ -223,16 +225,18 @@ class ProblemSearch:
             self._cut(cut)
             assert best.solution is not None
             best = _of_solution(best, cut.problem, best.solution)
-            left = allowed.less(self._spent.less(before)).at_least(late_part(allowed))
+            remaining = allowed.less(self._spent.less(spent_before)).at_least(late_part(allowed))
             with self._tools.history.within(CROWDED_COPIES):
-                again = self._own(limit_bytes, left, best.solution)
-            assert again.solution is not None
-            cut = self._problem.crowded_as(again.solution)
-            again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
-            assert best.objective is not None and again.objective is not None
-            if again.objective >= best.objective:
+                solved_again = self._own(limit_bytes, remaining, best.solution)
+            assert solved_again.solution is not None
+            cut = self._problem.crowded_as(solved_again.solution)
+            solved_again = replace(
+                _of_solution(solved_again, cut.problem, solved_again.solution), bound=best.bound
+            )
+            assert best.objective is not None and solved_again.objective is not None
+            if solved_again.objective >= best.objective:
                 break
-            best, made_by = again, self._made_by
+            best, made_by = solved_again, self._made_by
         self._made_by = made_by
         return best
 
@@ -394,9 +398,9 @@ class ProblemSearch:
         self._made_by = self._layers.made_by
         self._spent = self._spent.and_also(spent(result))
         if (start := better_start(lambda: self._obvious_starts, problem, result)) is not None:
-            left, before = allowed.less(spent(result)), result
-            result = settled_result(problem, self._tools.solve(problem, left, start))
-            result = replace(result, deterministic=before.deterministic and result.deterministic)
+            remaining, searched = allowed.less(spent(result)), result
+            result = settled_result(problem, self._tools.solve(problem, remaining, start))
+            result = replace(result, deterministic=searched.deterministic and result.deterministic)
             self._spent = self._spent.and_also(spent(result))
             history = self._tools.history
             self._made_by = history.solution(OBVIOUS_START, problem.limit_bytes, result)

@@ -35,12 +35,12 @@ def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudget
 def _infeasible(
     limit_bytes: int, least: int | None, bound_bytes: int | None
 ) -> InfeasibleBudgetError:
-    known = f"The smallest peak found is {format_bytes(least)}." if least else ""
+    smallest_text = f"The smallest peak found is {format_bytes(least)}." if least else ""
     is_proven = bound_bytes is not None and bound_bytes > limit_bytes
     no_plan = "No plan is" if is_proven else "No plan was found that is"
     return InfeasibleBudgetError(
         f"{no_plan} predicted to need as little as {format_bytes(limit_bytes)} per device. "
-        f"{known}".strip(),
+        f"{smallest_text}".strip(),
         cause="Arguments, results and the largest operator's operands need more than that.",
         suggestion=f"memory_budget={size_above(least)}, or a larger mesh, or a smaller batch."
         if least
@@ -93,8 +93,8 @@ def blamed(
     labels = pins.labels
     if not labels or not is_possible_without(*labels):
         return error
-    tried = labels if len(labels) <= shares.MOST_DROPPED_PINS else ()
-    guilty = [label for label in tried if is_possible_without(label)]
+    tried_labels = labels if len(labels) <= shares.MOST_DROPPED_PINS else ()
+    guilty = [label for label in tried_labels if is_possible_without(label)]
     without = ", or without ".join(guilty) or f"the pins {', '.join(labels)}"
     return error.changed(
         cause=f"A plan is found without {without}.",

@@ -243,11 +243,11 @@ class _Moving:
 
     def _result(self, buffer: Buffer) -> MovingBuffer:
         """Returns the buffer of a unit's result or workspace."""
-        start, end, over = buffer.start, buffer.end, buffer.overwritten_by
+        start, end, overwriter = buffer.start, buffer.end, buffer.overwritten_by
         loop, times = self._units[buffer.index].loop, self._readings[buffer.index]
-        reading_times = (time for time in times if start < time < end or time == over)
+        reading_times = (time for time in times if start < time < end or time == overwriter)
         # A reader inside a loop holds a value from outside until the last iteration ends.
         readers = {self._ranges.until(loop, time) for time in reading_times}
-        if over < 0 and end - 1 > start:
+        if overwriter < 0 and end - 1 > start:
             readers.add(end - 1)
-        return MovingBuffer(buffer.bytes, start, tuple(sorted(readers)), over)
+        return MovingBuffer(buffer.bytes, start, tuple(sorted(readers)), overwriter)

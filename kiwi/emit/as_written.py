@@ -72,9 +72,9 @@ def _order(program: Program) -> Iterator[int]:
 def _constrained(array: Any, constraint: Any) -> Any:
     """Returns an array under a constraint of the program, over the constraint's abstract mesh: the
     devices of the mesh itself may not be the ones that the program is compiled for."""
-    given = constraint.params["sharding"]
-    anywhere = NamedSharding(given.mesh.abstract_mesh, given.spec)
-    return constraint.primitive.bind(array, **{**constraint.params, "sharding": anywhere})
+    traced_sharding = constraint.params["sharding"]
+    abstract_sharding = NamedSharding(traced_sharding.mesh.abstract_mesh, traced_sharding.spec)
+    return constraint.primitive.bind(array, **{**constraint.params, "sharding": abstract_sharding})
 
 
 class _AsWritten(Interpreter):

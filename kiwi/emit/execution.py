@@ -148,10 +148,12 @@ def recomputation_schedule(
     - `again_at`: by unit, the unit before which it is fetched or recomputed.
     - `fetched`: the units of `again_at` that are fetched.
     """
-    again: list[list[int]] = [[] for _ in depths]
+    before_unit: list[list[int]] = [[] for _ in depths]
     for unit in sorted(again_at, key=lambda unit: (depths[unit], unit not in fetched, unit)):
-        again[again_at[unit]].append(unit)
-    return Schedule(tuple(step for unit in range(len(depths)) for step in (*again[unit], unit)))
+        before_unit[again_at[unit]].append(unit)
+    return Schedule(
+        tuple(step for unit in range(len(depths)) for step in (*before_unit[unit], unit))
+    )
 
 
 def _result_shardings(

@@ -57,8 +57,8 @@ def written(
         start = (index + _zero_behind(token)) * rows
         element = jax.device_put(part.reshape(rows, columns), jax.memory.Space.Host)
         buffer = lax.dynamic_update_slice(buffer, element, (start, 0))
-        few = lax.dynamic_slice(buffer, (start, 0), (min(rows, _TILE_ROWS), columns))
-        return buffer, jnp.max(jax.device_put(few, jax.memory.Space.Device))[None]
+        read_back = lax.dynamic_slice(buffer, (start, 0), (min(rows, _TILE_ROWS), columns))
+        return buffer, jnp.max(jax.device_put(read_back, jax.memory.Space.Device))[None]
 
     by_device, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
     run = context.on_each_device(write, (by_device, spec, P(), by_device), (by_device, by_device))
@@ -96,11 +96,11 @@ def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> 
     """
 
     def read(part: Any, zero: Any) -> Any:
-        cut, half = _half(part.shape)
+        dim, half = _half(part.shape)
         starts = (zero, zero + half)
-        halves = (lax.dynamic_slice_in_dim(part, start, half, cut) for start in starts)
+        halves = (lax.dynamic_slice_in_dim(part, start, half, dim) for start in starts)
         moved = [jax.device_put(on_host, jax.memory.Space.Device) for on_host in halves]
-        return _in_order(jnp.concatenate(moved, cut))
+        return _in_order(jnp.concatenate(moved, dim))
 
     spec = context.execution.mesh.partition_spec(layout)
     return context.on_each_device(read, (spec, P()), spec)(array, zero)
@@ -117,15 +117,15 @@ def stored(
     """
 
     def write(buffer: Any, part: Any, token: Any) -> tuple[Any, Any]:
-        cut, half = _half(part.shape)
+        dim, half = _half(part.shape)
         zero, part = _zero_behind(token), _in_order(part)
         for start in (0, half):
-            piece = lax.slice_in_dim(part, start, start + half, axis=cut)
+            piece = lax.slice_in_dim(part, start, start + half, axis=dim)
             on_host = jax.device_put(piece, jax.memory.Space.Host)
-            buffer = lax.dynamic_update_slice_in_dim(buffer, on_host, start + zero, cut)
-        few = min(half, _tile(part.shape, cut))
-        last = lax.dynamic_slice_in_dim(buffer, 2 * half - few + zero, few, cut)
-        return buffer, jnp.max(jax.device_put(last, jax.memory.Space.Device))[None]
+            buffer = lax.dynamic_update_slice_in_dim(buffer, on_host, start + zero, dim)
+        last_rows = min(half, _tile(part.shape, dim))
+        read_back = lax.dynamic_slice_in_dim(buffer, 2 * half - last_rows + zero, last_rows, dim)
+        return buffer, jnp.max(jax.device_put(read_back, jax.memory.Space.Device))[None]
 
     by_device, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
     return context.on_each_device(write, (spec, spec, by_device), (spec, by_device))(
@@ -146,9 +146,9 @@ def _in_order(part: Any) -> Any:
 
 def _half(local: Sequence[int]) -> tuple[int, int]:
     """Returns the dimension along which a shard is halved, and the size of a half along it."""
-    cut = _halved_dimension(local)
-    assert cut is not None
-    return cut, local[cut] // 2
+    dim = _halved_dimension(local)
+    assert dim is not None
+    return dim, local[dim] // 2
 
 
 def _halved_dimension(local: Sequence[int]) -> int | None:

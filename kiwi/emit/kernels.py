@@ -111,8 +111,8 @@ def _along(tensor: Factors, array: Any, result: Factors, sizes: Mapping[str, int
     """
     present, wanted = [*chain(*tensor)], [*chain(*result)]
     kept = [factor for factor in present if factor in wanted]
-    cut = array.reshape([sizes[factor] for factor in present])
-    summed = cut.sum(
+    factored = array.reshape([sizes[factor] for factor in present])
+    summed = factored.sum(
         [k for k, factor in enumerate(present) if factor not in wanted], dtype=array.dtype
     )
     ordered = summed.transpose([kept.index(factor) for factor in wanted if factor in kept])

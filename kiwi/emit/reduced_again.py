@@ -39,12 +39,12 @@ def reduced_again(execution: Execution) -> Mapping[int, tuple[ReducedAgain, ...]
 def _of_readers(execution: Execution) -> Iterator[tuple[int, ReducedAgain]]:
     graph, recomputed = execution.units, execution.recomputed
     reductions = execution.kernels.rows
-    for index, last in reductions.items():
-        if not (last.repeats and {index, last.reader} <= recomputed):
+    for index, reduction in reductions.items():
+        if not (reduction.repeats and {index, reduction.reader} <= recomputed):
             continue
-        unit, rows = graph.units[index], last.rows
-        alike = [k for k in recomputed & reductions.keys() if reductions[k].rows == rows]
-        again = ReducedAgain(rows, tuple(sorted(k for k in alike if k <= index)))
+        unit, rows = graph.units[index], reduction.rows
+        same_rows = [k for k in recomputed & reductions.keys() if reductions[k].rows == rows]
+        again = ReducedAgain(rows, tuple(sorted(k for k in same_rows if k <= index)))
         for reader in (graph.units[k] for k in graph.readers[unit.outputs[0]]):
             is_later = reader.phase != unit.phase and rows in reader.reads
             if is_later and all(

@@ -183,8 +183,8 @@ class Values:
             dims = wanted[value].dims
             sharding = TensorSharding((*dims[:groups], (), *dims[groups:]))
             spec = self._execution.mesh.partition_spec(sharding)
-            named = jax.sharding.NamedSharding(self._context.jax_mesh, spec)
-            return lax.with_sharding_constraint(repeated, named)
+            named_sharding = jax.sharding.NamedSharding(self._context.jax_mesh, spec)
+            return lax.with_sharding_constraint(repeated, named_sharding)
 
         return ragged_product(equation, equation.operands(local.__getitem__), laid_out)
 

@@ -174,11 +174,11 @@ class _ByNames:
         return Price(estimate.step_seconds, estimate.peak_bytes, fits)
 
     def _note(self, search: PolicySearch | ModelSearch) -> Note:
-        said = (
+        text = (
             f"{len(search.known)} of {search.count} policies of {len(self.names)} names were "
             "priced" + ("." if search.is_complete else ", the most that the effort allows.")
         )
-        return Note.of(topics.POLICIES_PRICED, said)
+        return Note.of(topics.POLICIES_PRICED, text)
 
     def _refusal(self, search: PolicySearch | ModelSearch) -> KiwiError:
         budget_bytes = self.settings.memory_budget_bytes

@@ -70,10 +70,10 @@ class Joint(ProblemPlanner):
         # This search has the whole allowance, so that no host budget makes the answer slower.
         plain = self._without_offloading(step, tools)
         half = tools.part(shares.OFFLOADING_SHARE)
-        begun = None if plain is None else self._begun_with(plain, step, half)
+        plain_start = None if plain is None else self._begun_with(plain, step, half)
         try:
             with tools.history.within(WITH_OFFLOADING):
-                offloading = super().plan(step, budget_bytes, half, begun)
+                offloading = super().plan(step, budget_bytes, half, plain_start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             if plain is None:
                 raise
@@ -83,12 +83,12 @@ class Joint(ProblemPlanner):
     def _without_offloading(self, step: StepToPlan, tools: Tools) -> Plan | None:
         """Returns the plan without offloaded values; None if none is found that fits, including
         arguments on the host within the host's budget."""
-        keeping = tools.with_settings(host_budget_bytes=None)
-        budget_bytes = keeping.settings.memory_budget_bytes
-        start = Start(self.formulate(step, budget_bytes, keeping.settings))
+        device_tools = tools.with_settings(host_budget_bytes=None)
+        budget_bytes = device_tools.settings.memory_budget_bytes
+        start = Start(self.formulate(step, budget_bytes, device_tools.settings))
         try:
             with tools.history.within(WITHOUT_OFFLOADING):
-                plan = super().plan(step, budget_bytes, keeping, start)
+                plan = super().plan(step, budget_bytes, device_tools, start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return None
         plan = replace(plan, host_limit_bytes=tools.settings.host_limit_bytes)

@@ -154,25 +154,29 @@ class Planner(ABC):
         self._check_step(step, settings)
         tools = Tools.of(settings, len(step.units.units))
         tools = tools if is_checked else tools.unchecked
-        known = replace(settings, planner=self.name, verify=settings.verify if is_checked else None)
+        effective_settings = replace(
+            settings, planner=self.name, verify=settings.verify if is_checked else None
+        )
         try:
             plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         except InfeasibleBudgetError as error:
             if isinstance(error, BudgetNotMetError):
                 error.plan = replace(error.plan, history=tools.history.concluded(()))
-            told = at_most_known(error, step, known)
-            told = naming_whole(told, step.units, settings.mesh, settings.memory_budget_bytes)
-            if told is error:
+            explained = at_most_known(error, step, effective_settings)
+            explained = naming_whole(
+                explained, step.units, settings.mesh, settings.memory_budget_bytes
+            )
+            if explained is error:
                 raise
-            raise told from error
-        note_peak(step, known, plan.peak_bytes)
+            raise explained from error
+        note_peak(step, effective_settings, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
         for note in costly_kernels(plan):
             _LOG.warning(note)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
-        checked, uncheckable = self._cross_checked(plan, known)
+        checked, uncheckable = self._cross_checked(plan, effective_settings)
         return replace(
             plan,
             cross_check=checked,
@@ -196,8 +200,8 @@ class Planner(ABC):
             return None, ()
         has_host_values = plan.estimate.host_peak_bytes or plan.execution.fetched
         if has_host_values and not named(verify).has_host_memory:
-            said = f"Not compiled: programs for {verify!r} have no host memory."
-            return None, (Note.of(topics.UNCHECKED_HOST, said),)
+            text = f"Not compiled: programs for {verify!r} have no host memory."
+            return None, (Note.of(topics.UNCHECKED_HOST, text),)
         step = plan.step_for(named(verify))
         try:
             return cross_checked(plan.execution, step, verify, plan.memory_budget_bytes), ()
@@ -228,11 +232,11 @@ class Planner(ABC):
         if not settings.host_budget_bytes or self.may_offload(settings):
             return ()
         if not self.offloads:
-            said = f"The planner {self.name!r} offloads nothing to the host's memory."
-            return (Note.of(topics.PLANNER_KEEPS_ON_DEVICE, said),)
+            text = f"The planner {self.name!r} offloads nothing to the host's memory."
+            return (Note.of(topics.PLANNER_KEEPS_ON_DEVICE, text),)
         target = planned_target(settings.verify, settings.mesh.hardware)
-        said = f"Nothing is offloaded to the host's memory in programs for {target.name!r}."
-        return (Note.of(topics.NO_HOST_ON_TARGET, said),)
+        text = f"Nothing is offloaded to the host's memory in programs for {target.name!r}."
+        return (Note.of(topics.NO_HOST_ON_TARGET, text),)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
         if step.program.loops and not self.opens_loops:

@@ -179,14 +179,14 @@ class _Table:
         seconds.
         """
         seconds, size_bytes = self._predicted(search.known).T
-        left = np.array([policy not in search.known for policy in self.policies])
+        unpriced = np.array([policy not in search.known for policy in self.policies])
         limit_bytes = NEAR * search.budget_bytes
         allowed = search.best_seconds * (1 - _SAME) + error_seconds
-        worth = left & (size_bytes <= limit_bytes) & (seconds < allowed)
-        if worth.any():
-            k = int(np.argmin(np.where(worth, seconds, math.inf)))
-        elif left.any() and math.isinf(search.best_seconds):
-            return self.policies[int(np.argmin(np.where(left, size_bytes, math.inf)))], math.inf
+        promising = unpriced & (size_bytes <= limit_bytes) & (seconds < allowed)
+        if promising.any():
+            k = int(np.argmin(np.where(promising, seconds, math.inf)))
+        elif unpriced.any() and math.isinf(search.best_seconds):
+            return self.policies[int(np.argmin(np.where(unpriced, size_bytes, math.inf)))], math.inf
         else:
             return None
         return self.policies[k], float(seconds[k])
@@ -212,11 +212,11 @@ class _Table:
         - `saved`: the rows of `saves` of the priced policies.
         - `figures`: their seconds and bytes, shape [priced policies, 2].
         """
-        plain = figures[0]  # The policy that recomputes every name.
+        base = figures[0]  # The policy that recomputes every name.
         assumed = _TRUST * np.eye(len(self.assumed))
         rows = np.concatenate([saved, assumed])
-        wanted = np.concatenate([figures - plain, assumed @ self.assumed])
-        return np.linalg.lstsq(rows, wanted, rcond=None)[0]
+        targets = np.concatenate([figures - base, assumed @ self.assumed])
+        return np.linalg.lstsq(rows, targets, rcond=None)[0]
 
 
 def _saved(policies: Sequence[Policy]) -> np.ndarray:

@@ -47,24 +47,26 @@ class ProblemPlanner(Planner):
             latest, tools = self._with_reached_overlap(step, budget_bytes, tools)
         else:
             latest = self._once(step, budget_bytes, tools, start)
-        best, corrections, others = latest, tools.settings.corrections, ()
+        best, corrections, other_rounds = latest, tools.settings.corrections, ()
         for _ in range(shares.MOST_CORRECTIONS if start is None else 0):
-            taught = learnt(latest)
-            if not taught:
+            new_corrections = learnt(latest)
+            if not new_corrections:
                 break
-            corrections = corrections.and_also(taught)
-            again = tools.part(shares.CORRECTED_SHARE).with_settings(corrections=corrections)
+            corrections = corrections.and_also(new_corrections)
+            corrected_tools = tools.part(shares.CORRECTED_SHARE).with_settings(
+                corrections=corrections
+            )
             with tools.history.within(WITH_CORRECTIONS):
                 try:
-                    latest = self._once(latest.traced, budget_bytes, again, None)
+                    latest = self._once(latest.traced, budget_bytes, corrected_tools, None)
                 except (InfeasibleBudgetError, NoPlanFoundError):
                     break
             if compiled_seconds(latest) < compiled_seconds(best):
                 best, slower = latest, best
             else:
                 slower = latest
-            others += slower.rounds
-        best = replace(best, rounds=(*others, *best.rounds))
+            other_rounds += slower.rounds
+        best = replace(best, rounds=(*other_rounds, *best.rounds))
         bound = latest.solve_result.bound
         return self._priced(best, corrections.and_also(learnt(latest)), bound)
 
@@ -78,14 +80,14 @@ class ProblemPlanner(Planner):
             return self._once(step, budget_bytes, learning, None), tools
         except LessOverlap as late:
             corrections = replace(tools.settings.corrections, overlap=late.overlap)
-            again, seconds = tools.with_settings(corrections=corrections), late.seconds
+            corrected_tools, seconds = tools.with_settings(corrections=corrections), late.seconds
         with tools.history.within(WITH_CORRECTIONS):
             try:
-                plan = self._once(step, budget_bytes, again, None)
+                plan = self._once(step, budget_bytes, corrected_tools, None)
             except (InfeasibleBudgetError, NoPlanFoundError):
                 plan = None
         if plan is not None and compiled_seconds(plan) <= seconds:
-            return plan, again
+            return plan, corrected_tools
         return self._once(step, budget_bytes, tools, None), tools
 
     def _priced(self, plan: Plan, corrections: Corrections, bound: float) -> Plan:

@@ -68,8 +68,8 @@ def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
     of_arguments = next((typed.mesh for typed in call.typed if typed is not None), None)
     if of_arguments is not None:
         is_abstract = isinstance(of_arguments, AbstractMesh)
-        under = of_arguments if is_abstract else of_arguments.abstract_mesh
-        yield replace(call, context=MeshContext.under(under))
+        abstract_mesh = of_arguments if is_abstract else of_arguments.abstract_mesh
+        yield replace(call, context=MeshContext.under(abstract_mesh))
         return
     if mesh is None:
         return

@@ -120,10 +120,10 @@ def propagated_shardings(
     )
     shardings: dict[int, TensorSharding] = {}
     for instruction in instructions(propagated_text_on_cpu(step)):
-        lies = tensor_sharding(instruction.sharding, len(instruction.shape), mesh)
-        if lies is not None:
+        sharding = tensor_sharding(instruction.sharding, len(instruction.shape), mesh)
+        if sharding is not None:
             # The last instruction of a scope yields the equation's result.
-            shardings.update(dict.fromkeys(_values_of(program, inputs, instruction), lies))
+            shardings.update(dict.fromkeys(_values_of(program, inputs, instruction), sharding))
     return shardings | dict(_of_carries(program, shardings))
 
 
@@ -140,7 +140,7 @@ def _of_carries(
         for equation in program.equations
         if equation.name == RESULT
     ]
-    pairs += [(value, following.get(left, left)) for value, left in results]
+    pairs += [(value, following.get(carry_value, carry_value)) for value, carry_value in results]
     for value, handed_on in pairs:
         if isinstance(handed_on, int) and handed_on in found:
             yield value, found[handed_on]
