@@ -83,6 +83,7 @@ def with_metrics_in_time(plan: Plan) -> Plan | None:
 
 
 def _with_other_barriers(plan: Plan, execution: Execution) -> Plan | None:
+    """Returns the plan with another execution; None if its barriers are the same."""
     is_same = barriers(execution) == barriers(plan.execution)
     return None if is_same else replace(plan, execution=execution)
 

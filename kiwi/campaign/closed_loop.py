@@ -6,9 +6,9 @@ collective runs beside computation. A program *overlaps* if collectives do.
 1. The proposer proposes a plan under a limit, at first the budget unless the proposer names another
    first limit. If there is no plan under that limit, the proposer may name the next limit.
 2. If the plan is predicted to be faster with overlap, the loop first looks for a program that
-   overlaps (`kiwi.campaign.overlap_search`). If that program is clearly faster than the plan is
-   predicted to be when it waits, nothing else is compiled. Otherwise the same plan is also compiled
-   into a program that waits, and the faster program is the answer.
+   overlaps (`kiwi.campaign.overlap_search`). If that program is clearly faster than a program that
+   waits is predicted to be, nothing else is compiled. Otherwise the same plan is also compiled into
+   a program that waits, and the faster program is the answer.
 3. Without such a program, the plan is compiled with few barriers. While programs are over the
    budget, the proposer learns from each and names the next limit.
 4. If the next plan is slower, or if there is none, the plan over the budget is compiled with more
@@ -422,10 +422,12 @@ class ClosedLoop(Generic[P]):
         return None if begin is None else begin(plan.step)()
 
     def _with_rounds(self, plan: Plan) -> Plan:
+        """Returns the plan with all rounds so far and its notes."""
         plan = replace(plan, rounds=tuple(self._rounds))
         return replace(plan, notes=notes(plan, self._planner, self._tools.settings))
 
     def _not_met(self, nearest: Plan) -> BudgetNotMetError:
+        """Returns the error if no plan fits. `nearest`: the plan with the smallest peak."""
         peak_bytes, budget = nearest.peak_bytes, format_bytes(self._budget_bytes)
         how = "compiled" if nearest.compiled is not None else "estimated"
         return BudgetNotMetError(
@@ -452,6 +454,7 @@ def _is_same_program(one: Plan, other: Plan) -> bool:
 
 
 def _attempt(plan: Plan) -> Attempt:
+    """Returns the attempt under which a plan's program is logged."""
     return ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
 
 

@@ -132,6 +132,7 @@ def _keeping(
     solution: tuple[int, ...],
     allowed: Allowance,
 ) -> Keeping:
+    """Returns a solution with the copies that it keeps, found with an allowance."""
     kept, took = kept_copies(planning, corrected, solution, allowed)
     problem = planning.restricted(solution, kept).problem
     return Keeping(solution, kept, evaluate(problem, [0] * len(problem.nodes)).cost, took)

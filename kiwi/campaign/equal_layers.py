@@ -42,6 +42,7 @@ from kiwi.solver.tied import EqualNodes, Tied, tied
 from kiwi.timings import timed
 
 Solution = tuple[int, ...]
+"""The index of an option for each node of a problem."""
 
 EQUAL_LAYERS = "Equal layers decide alike"
 """The first words of the message of a result whose equal layers decide alike."""
@@ -97,6 +98,7 @@ class EqualLayers:
     def _searched(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
+        """Solves a problem as the module's docstring says: tied, in groups, then as a whole."""
         warm_start = self._best_seen(problem, warm_start)
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)

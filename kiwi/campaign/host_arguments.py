@@ -41,6 +41,7 @@ _SHOWN = 3
 """A note lists this many arguments by name, and only the number of the others."""
 
 _REFUSALS = (BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError)
+"""The errors after which another set is tried."""
 
 Trace = Callable[[OnHost], StepToPlan]
 """Traces the step with some arguments on the host."""
@@ -83,12 +84,15 @@ def plan_with_host_arguments(
 
 @dataclass(frozen=True)
 class _Search:
+    """The search over nested sets of arguments. `given`: arguments given to the host."""
+
     trace: Trace
     given: frozenset[int]
     settings: Settings
     make: Make
 
     def run(self, sets: Sequence[frozenset[int]]) -> Plan:
+        """Returns the fastest plan over the sets; raises the last refusal if no set has a plan."""
         predicted = self._predicted_seconds(sets)
         best = min(predicted, key=predicted.__getitem__, default=len(sets) - 1)
         # If no plan of the fastest set fits as compiled, a larger set may: it needs less memory.
@@ -136,6 +140,7 @@ class _Search:
             return None
 
     def _plan(self, arguments: frozenset[int], settings: Settings) -> Plan:
+        """Returns the plan with these arguments on the host; raises a refusal if there is none."""
         step = self.trace(OnHost(arguments))
         plan = self.make(step, settings)
         return replace(plan, notes=(*plan.notes, *_notes(step, arguments - self.given)))
@@ -185,6 +190,7 @@ def _first(step: StepToPlan, ordered: Sequence[int], share: float) -> frozenset[
 
 
 def _notes(step: StepToPlan, arguments: frozenset[int]) -> Iterator[Note]:
+    """Yields the note about arguments that Kiwi itself has placed on the host, if there are any."""
     if not arguments:
         return
     paths = [slash_path(step.call.paths[k]) for k in sorted(arguments)]

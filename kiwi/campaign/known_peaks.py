@@ -51,6 +51,7 @@ def at_most_known(
 
 
 def _key(step: StepToPlan, settings: Settings) -> Hashable:
+    """Returns a key that is equal for the same step, mesh and compiler."""
     program, mesh = step.program, settings.mesh
     equations = (
         (

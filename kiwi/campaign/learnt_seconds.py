@@ -83,6 +83,7 @@ def learnt(plan: PlanRecord) -> tuple[Correction, ...]:
 
 
 def _by_kind(plan: PlanRecord) -> Mapping[str, list[Took]]:
+    """Returns the times of all units, by kind of unit."""
     units = plan.execution.units
     kinds: dict[str, list[Took]] = defaultdict(list)
     for took in _took(plan):
@@ -91,6 +92,7 @@ def _by_kind(plan: PlanRecord) -> Mapping[str, list[Took]]:
 
 
 def _took(plan: PlanRecord) -> Iterator[Took]:
+    """Yields the time of each unit in the plan's compiled program."""
     assert plan.compiled is not None and plan.compiled.time is not None
     compiled = plan.compiled.time.by_unit
     planned = {decision.unit: decision.priced for decision in plan.decisions}
@@ -132,6 +134,7 @@ def _shared_out(units: UnitGraph, spared: Mapping[int, float]) -> Mapping[int, f
 
 
 def _worst(members: list[Took]) -> Took:
+    """Returns the unit whose time differs most from its price."""
     return max(members, key=lambda member: abs(member.excess))
 
 
@@ -147,6 +150,7 @@ def _correction(plan: PlanRecord, kind: str, members: list[Took]) -> Correction:
 
 
 def _of_sharding(plan: PlanRecord, kind: str, took: Took) -> Correction:
+    """Returns the correction of a kind for a unit's present sharding alone."""
     decision = plan.decisions[took.unit]
     name = _name(plan, took)
     return Correction(kind, name, decision.reads, decision.results, seconds=took.seconds_of_run)

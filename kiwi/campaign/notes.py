@@ -256,6 +256,7 @@ def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
 
 
 def _labels(pins: Sequence[Pin]) -> str:
+    """Returns the labels of up to three different pins."""
     return ", ".join(list(dict.fromkeys(pin.label for pin in pins))[:3])
 
 
@@ -274,6 +275,7 @@ def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[No
 
 
 def _solver(plan: PlanRecord) -> Iterator[Note]:
+    """Notes the solver's message, and whether the clock ended the search."""
     if plan.solve_result.message:
         is_tied = plan.solve_result.message.startswith(EQUAL_LAYERS)
         topic = topics.EQUAL_LAYERS if is_tied else topics.SOLVER_SAID

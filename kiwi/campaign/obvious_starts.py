@@ -89,6 +89,7 @@ def better_start(
 
 
 def _patterns(axes: Sequence[int], *, recomputes: bool) -> Iterator[Pattern]:
+    """Yields all patterns over mesh axes. Patterns with the most data axes come first."""
     for count in reversed(range(len(axes) + 1)):
         for data_axes in itertools.combinations(axes, count):
             for shards_state in (False, True)[: 1 + bool(data_axes)]:

@@ -1,4 +1,4 @@
-"""The search for a plan whose program can overlap its collectives with computation in the budget.
+"""The search for a plan whose program overlaps collectives with computation within the budget.
 
 Overlapping programs need more memory than their plan predicts: collectives begin early, and their
 operands and results are held longer. This module compiles only such programs, and few of them. The
@@ -285,6 +285,8 @@ class OverlapSearch(Generic[P]):
         return sorted(reversed(ways), key=lambda way: way in without_sums)[: shares.MOST_WAYS]
 
     def _without_copies_ahead(self, smallest: _Made[P]) -> None:
+        """Compiles the plan of the smallest program without copies that begin ahead of their
+        readers, unless there were none."""
         bare = replace(smallest.proposal, plan=without_forms(smallest.proposal.plan))
         if with_copies_ahead(bare.plan) is not None:
             form = replace(smallest.form, copies_ahead=False)
@@ -416,6 +418,7 @@ class _Aims(Generic[P]):
         return max(high[1], low[1] + share * (high[1] - low[1]))
 
     def _limit_after(self, aim: Plan, tried: int, *, anew: bool) -> int | None:
+        """Returns the limit after a program, None to end; records the plan if it was too large."""
         planned_bytes = aim.estimate.peak_bytes
         measured = Measured(self._asked_bytes, planned_bytes, _overlapping_bytes(aim))
         limit_bytes = self._limits.after_program(

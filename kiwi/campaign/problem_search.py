@@ -354,9 +354,11 @@ class ProblemSearch:
         return Measured(rounds[-1].limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
 
     def _next_limit(self) -> int:
+        """Returns the budget lowered by the waste of the heap, at least 0."""
         return max(0, self._budget_bytes - self._model.waste_bytes)
 
     def _proposal(self, solved: Solved, result: SolveResult, before: Allowance) -> _InOrder:
+        """Returns the proposal of a solution. `before`: the work and time spent before it."""
         plan = plan_of_solution(self._planner.name, self._step, solved, result, self._budget_bytes)
         return _InOrder(
             replace(plan, made_by=(self._made_by,)),

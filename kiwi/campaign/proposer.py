@@ -14,6 +14,7 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 
 Refusal = InfeasibleBudgetError | NoPlanFoundError
+"""An error that says that there is no plan under a limit."""
 
 
 @dataclass(frozen=True)

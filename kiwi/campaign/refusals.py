@@ -35,6 +35,11 @@ def infeasible_budget(limit_bytes: int, result: SolveResult) -> InfeasibleBudget
 def _infeasible(
     limit_bytes: int, least: int | None, bound_bytes: int | None
 ) -> InfeasibleBudgetError:
+    """Returns the error for a limit without a plan.
+
+    - `least`: the smallest peak found, in bytes; None if none was found.
+    - `bound_bytes`: a lower bound of all peaks; None if there is none.
+    """
     smallest_text = f"The smallest peak found is {format_bytes(least)}." if least else ""
     is_proven = bound_bytes is not None and bound_bytes > limit_bytes
     no_plan = "No plan is" if is_proven else "No plan was found that is"

@@ -62,6 +62,7 @@ class RefusedLimits:
 
 
 _OF_PROBLEMS: WeakKeyDictionary[PlanningProblem, RefusedLimits] = WeakKeyDictionary()
+"""The refused limits of each problem in use."""
 
 
 def refused_limits(planning: PlanningProblem) -> RefusedLimits:

@@ -78,6 +78,8 @@ def _constrained(array: Any, constraint: Any) -> Any:
 
 
 class _AsWritten(Interpreter):
+    """The interpreter of a program as it is written."""
+
     def _evaluate(self, step: ScheduledUnit) -> None:
         super()._evaluate(step)
         unit = self._graph.units[step.unit]

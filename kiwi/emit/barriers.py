@@ -147,6 +147,7 @@ class _BarrierBuilder:
         return Barriers(tuple(self._found), self._loops)
 
     def _walk(self, body: LoopBody) -> None:
+        """Builds the barriers of a body and of the loops inside it."""
         before: list[int] = []
         copies = copies_made_again(self._execution, self._flow, body)
         recomputed = recomputed_groups(body)

@@ -159,6 +159,8 @@ def recomputation_schedule(
 def _result_shardings(
     planning: PlanningProblem, layouts: dict[int, TensorSharding]
 ) -> tuple[TensorSharding | None, ...]:
+    """Returns the sharding of each flat result: the one that the caller gives, the one of the
+    argument that the result replaces, or the stored one; None for a literal."""
     shardings: list[TensorSharding | None] = []
     for position, result in enumerate(planning.units.graph.program.results):
         if position in planning.fixed.results:

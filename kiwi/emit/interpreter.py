@@ -315,6 +315,7 @@ class Interpreter(Values):
         return branches[0].carries, results
 
     def _inside(self, body: LoopBody, indices: tuple[Any, ...]) -> "Interpreter":
+        """Returns an interpreter of one iteration of a loop that this one runs."""
         return type(self)(self._context, body, self, indices)
 
     def _scan(
@@ -415,6 +416,7 @@ class Interpreter(Values):
         return buffers
 
     def _zeros(self, value: int) -> Any:
+        """Returns zeros in the shape in which this interpreter holds a value."""
         return lax.full(self._stacked_shape(value), 0, self._program.values[value].dtype)
 
     def _stacked_shape(self, value: int) -> tuple[int, ...]:

@@ -258,6 +258,7 @@ class LiveResults:
         return is_of_library(self._graph.graph, unit)
 
     def _may_be_gradient(self, unit: Unit) -> bool:
+        """Whether a unit is a matmul or a reduction of the backward pass with its own kernel."""
         is_kernel = unit.index not in self._shared  # Otherwise fused with its operands' kernel.
         reduces = "reduce" in self._graph.graph.opcodes[unit.root] and is_kernel
         return unit.phase is Phase.BACKWARD and (reduces or self._is_matmul(unit))

@@ -37,6 +37,7 @@ def reduced_again(execution: Execution) -> Mapping[int, tuple[ReducedAgain, ...]
 
 
 def _of_readers(execution: Execution) -> Iterator[tuple[int, ReducedAgain]]:
+    """Yields units of the backward pass, each with reductions that it repeats."""
     graph, recomputed = execution.units, execution.recomputed
     reductions = execution.kernels.rows
     for index, reduction in reductions.items():

@@ -51,6 +51,8 @@ WITHIN = 1.03
 of the fastest one's. Predictions do not separate policies that are closer."""
 
 _UNLIMITED = 2**62
+"""A budget in bytes that stands for no limit."""
+
 _REFUSALS = (InfeasibleBudgetError, NoPlanFoundError)
 
 
@@ -98,6 +100,7 @@ class _ByNames:
     make: Make
 
     def plan(self) -> Plan:
+        """Returns the fastest plan; raises the last refusal if no policy has a plan that fits."""
         search = self._search()
         refusal: KiwiError | None = None
         made: list[Plan] = []
@@ -150,6 +153,7 @@ class _ByNames:
         return (DEVICE, REMAT, OFFLOAD) if offloads else (DEVICE, REMAT)
 
     def traced(self, policy: Policy) -> StepToPlan:
+        """Returns the step traced under a policy."""
         return self.trace(dict(zip(self.names, policy, strict=True)))
 
     def free(self, policy: Policy) -> Price:
@@ -161,6 +165,7 @@ class _ByNames:
         return self._price(policy, self.settings.memory_budget_bytes)
 
     def _price(self, policy: Policy, budget_bytes: int) -> Price:
+        """Returns the price of a policy under a memory limit, estimated with effort "quick"."""
         quick = {"effort": "quick", "on_progress": None}
         settings = replace(self.settings, memory_budget_bytes=budget_bytes, **quick)
         planner = planner_named(settings.planner)

@@ -148,6 +148,7 @@ class Planner(ABC):
     def _made(
         self, step: StepToPlan, settings: Settings, start: Start | None, *, is_checked: bool
     ) -> Plan:
+        """Makes a plan as `make` does, without the timings."""
         started = time.monotonic()
         check_search(settings)
         self.check(settings.mesh)
@@ -229,6 +230,7 @@ class Planner(ABC):
         return settings.host_limit_bytes or UNLIMITED_HOST_BYTES
 
     def _unused_host_budget(self, settings: Settings) -> tuple[Note, ...]:
+        """Returns a note if there is a host budget that the planner does not use."""
         if not settings.host_budget_bytes or self.may_offload(settings):
             return ()
         if not self.offloads:
@@ -239,6 +241,8 @@ class Planner(ABC):
         return (Note.of(topics.NO_HOST_ON_TARGET, text),)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
+        """Raises `LoopNotSupportedError` or `InvalidArgumentError` if the planner cannot plan the
+        step, or the compiler cannot check it."""
         if step.program.loops and not self.opens_loops:
             raise LoopNotSupportedError(
                 f"The planner {self.name!r} cannot plan the bodies of scans: the step has "

@@ -127,6 +127,7 @@ class PolicySearch:
             self.best = policy, price
 
     def _is_better(self, price: Price) -> bool:
+        """Whether a price is below the best one's, by seconds and then by bytes."""
         if self.best is None:
             return True
         best = self.best[1]

@@ -20,6 +20,7 @@ MODULES = ("kiwi.planners.product", "kiwi.literature.planners")
 """The modules with planners, in the order in which they are imported and their planners listed."""
 
 _registered: dict[str, Planner] = {}
+"""The planners that are registered so far, by name."""
 
 
 def register(planner: Planner) -> None:
