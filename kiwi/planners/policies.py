@@ -16,9 +16,9 @@ A node of the search tree decides some of the names; the others are open.
 3. Names are decided in ascending order of the seconds that recomputing the name alone costs for
    each byte saved.
 
-Rules 1 and 2 can be wrong. A policy that saves more can be faster because its shardings differ, and
-recomputation has buffers of its own. So if there are at most `EXHAUSTIVE` policies, all are priced,
-and tried in the order of their free seconds.
+Rules 1 and 2 can be wrong. A policy that keeps more names can be slower because its shardings
+differ, and recomputation has buffers of its own. So if there are at most `EXHAUSTIVE` policies, all
+are priced, and tried in the order of their free seconds.
 """
 
 import itertools
