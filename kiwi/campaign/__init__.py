@@ -1,1 +1,1 @@
-"""The state of one planning, the attempts made in it, and what each may spend."""
+"""The state of one planning, the attempts made in it, and the work that each may spend."""

@@ -1,16 +1,16 @@
-"""`Attempt`: a named thing that the search may try, and what it may spend."""
+"""`Attempt`: a named step that a campaign may try, with its trigger and its limits."""
 
 import enum
 from dataclasses import dataclass
 
 
 class Kind(enum.Enum):
-    """What an attempt changes.
+    """The part of planning that an attempt changes.
 
-    - `REQUEST`: the request: the arguments on the host, or whether values are offloaded.
-    - `SEARCH`: the start of a search of the problem, and its limit.
-    - `SOLUTION`: how one problem is solved under one limit.
-    - `PROGRAM`: how one plan is compiled.
+    - `REQUEST`: which arguments lie in host memory, or whether values are offloaded.
+    - `SEARCH`: the start of a search of the problem, and the search's memory limit.
+    - `SOLUTION`: the way in which one problem is solved under one limit.
+    - `PROGRAM`: the way in which one plan is compiled.
     """
 
     REQUEST = "request"
@@ -21,13 +21,14 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A named attempt.
+    """A description of an attempt, a row of the table in `docs/reference/attempts.md`.
 
-    - `name`: its name in `plan.history`.
+    - `name`: the attempt's name in `plan.history`.
+    - `kind`: the part of planning that the attempt changes.
     - `when`: the trigger, in words.
-    - `tries`: what it tries, in words.
-    - `spends`: the entries of `kiwi.campaign.shares` that bound it.
-    - `module`: the module of `kiwi` that makes it.
+    - `tries`: the change that the attempt makes, in words.
+    - `spends`: the names of the constants in `kiwi.campaign.shares` that limit the attempt.
+    - `module`: the module that makes the attempt, e.g. "kiwi.campaign.campaign".
     """
 
     name: str

@@ -1,7 +1,7 @@
 """All attempts of a campaign, in the order in which they are made, outermost first.
 
-Requests contain searches, searches contain rounds, and a round is a solution and its programs.
-`docs/reference/attempts.md` is this table as a page.
+A request consists of searches. A search consists of rounds. A round is one solution of the problem
+and the programs compiled from that solution. `docs/reference/attempts.md` shows this table.
 """
 
 from kiwi.campaign.attempt import Attempt, Kind
@@ -340,4 +340,4 @@ ATTEMPTS = (
     WITHOUT_COPIES_AHEAD,
     LESS_MEMORY,
 )
-"""All of them, in this order."""
+"""All attempts, in the order in which they are made."""

@@ -1,20 +1,24 @@
-"""From few barriers to one at every step: the programs that the closed loop compiles of one plan.
+"""The programs that the closed loop compiles from one plan, from few optimization barriers to many.
 
-1. A plan begins with only the barriers that it needs (`kiwi.emit.needed_barriers`), if the
-   compiler's own scheduler keeps memory low (`Compiler.schedules_for_memory`).
-2. If it is over the budget, the compiler's other schedulers order it, if there are any
-   (`Compiler.schedulers`). That forbids no fusion. If the heap wastes as much as the excess,
-   buffers are placed otherwise (`Compiler.heaps`).
-3. For some units the compiled program holds more at its peak than the plan does at that time: it
-   computes them early, reads them late, or computes beside them what backward readers need of their
-   operands. One step is tied for each such unit, those with the largest difference first, until the
-   excess is covered. If that does not help, all steps that could help are tied. This is done
-   `shares.MOST_TIED_TRIALS` times at most, or until it makes the program larger.
+A *tied* step has a barrier that keeps it at its place in the plan's order.
 
-If no plan fits so, the loop ties every step (`kiwi.campaign.closed_loop`).
+1. If the compiler's own scheduler keeps memory low (`Compiler.schedules_for_memory`), the plan is
+   first compiled with only the barriers that it needs (`kiwi.emit.needed_barriers`).
+2. If that program is over the budget, it is compiled with each of the compiler's other schedulers
+   (`Compiler.schedulers`). A scheduler, unlike a barrier, prevents no fusion. If the heap wastes at
+   least as many bytes as the program is over the budget, the program is also compiled with the
+   compiler's other ways to place buffers (`Compiler.heaps`).
+3. For some units the compiled program holds more bytes at its peak than the plan does at that time.
+   The program computes these units early, reads their results late, or computes operands of
+   backward readers beside them. One step is tied for each such unit, in order of the difference in
+   bytes, the largest first, until the differences add up to the excess over the budget. If that
+   does not help, all steps that could help are tied. Steps are tied at most
+   `shares.MOST_TIED_TRIALS` times, and not after a program has become much larger.
 
-A program whose collectives overlap with computation may have its barriers earlier. Copies that
-begin ahead of their readers are hidden, and held longer.
+If no plan fits so, the closed loop ties every step (`kiwi.campaign.closed_loop`).
+
+In a program whose collectives overlap with computation, the barrier of a resharded copy may stand
+at a matmul ahead of the copy's reader. The copy is then hidden behind that matmul, and held longer.
 """
 
 from collections import Counter
@@ -34,16 +38,18 @@ from kiwi.xla.step import Arrangement
 
 
 def with_needed_barriers(plan: Plan) -> Plan | None:
-    """The plan with only the barriers that it needs; None if its compiler needs one at
-    every step."""
+    """Returns the plan with only the barriers that it needs, not yet compiled; None if its compiler
+    needs a barrier at every step."""
     if not plan.execution.facts.schedules_for_memory:
         return None
     return with_tied_steps(plan, frozenset())
 
 
 def other_heaps(plan: Plan) -> Iterator[Plan]:
-    """A compiled plan with other placements of its buffers, if the heap wastes as much as the plan
-    is over the budget."""
+    """Yields a compiled plan with each other way to place its buffers, not yet compiled.
+
+    Nothing is yielded unless the plan is over the budget by no more than its heap wastes.
+    """
     execution, memory = plan.execution, None if plan.compiled is None else plan.compiled.memory
     missing_bytes = plan.peak_bytes - plan.memory_budget_bytes
     if memory is not None and 0 < missing_bytes <= memory.fragmentation_bytes:
@@ -52,118 +58,153 @@ def other_heaps(plan: Plan) -> Iterator[Plan]:
 
 
 def arranged(plan: Plan, how: Arrangement) -> Plan:
-    """The plan in another arrangement, not yet compiled."""
+    """Returns the plan in another arrangement (scheduler and heap), not yet compiled."""
     return replace(plan, execution=replace(plan.execution, arrangement=how))
 
 
 def with_copies_ahead(plan: Plan) -> Plan | None:
-    """The plan with copies that begin ahead of their readers, not yet compiled; None if no copy
-    does."""
+    """Returns the plan with copies that begin ahead of their readers, not yet compiled; None if no
+    copy does."""
     if not plan.execution.facts.copies_ahead:
         return None
     return _with_other_barriers(plan, replace(plan.execution, copies_ahead=True))
 
 
 def with_gradients_in_time(plan: Plan) -> Plan | None:
-    """The plan with gradients that matmuls wait for, not yet compiled; None if none does."""
+    """Returns the plan with matmuls that wait for gradients, not yet compiled; None if no matmul
+    does."""
     return _with_other_barriers(plan, replace(plan.execution, gradients_in_time=True))
 
 
 def with_metrics_in_time(plan: Plan) -> Plan | None:
-    """The plan with large values that the forward pass does not read late, not yet compiled; None
-    if that needs no barrier."""
+    """Returns the plan with barriers against late reads of large values by the forward pass, not
+    yet compiled; None if no barrier is needed."""
     return _with_other_barriers(plan, replace(plan.execution, metrics_in_time=True))
 
 
 def _with_other_barriers(plan: Plan, execution: Execution) -> Plan | None:
+    """Returns the plan with another execution; None if its barriers are the same."""
     is_same = barriers(execution) == barriers(plan.execution)
     return None if is_same else replace(plan, execution=execution)
 
 
 def with_tied_steps(plan: Plan, tied_steps: frozenset[int]) -> Plan:
-    """The plan with other barriers, not yet compiled."""
+    """Returns the plan with these steps tied, not yet compiled.
+
+    - `tied_steps`: positions in the schedule.
+    """
     return replace(plan, execution=replace(plan.execution, tied_steps=tied_steps))
 
 
 def with_more_tied_steps(
     first: Plan, over_bytes: Callable[[Plan], int], compiled: Callable[[Plan], Plan | None]
 ) -> Iterator[Plan]:
-    """A compiled plan with more and more tied steps, until it fits or nothing helps. At first one
-    step is tied for each unit that the program holds too long, as long as that makes it smaller.
-    From the trial `first` on, all steps that could help are tied.
+    """Yields a plan, each time compiled with more tied steps, until it fits or nothing helps.
 
-    - `over_bytes`: by how much a plan is over the budget.
-    - `compiled`: compiles a plan; None if XLA cannot.
+    The first series of trials ties one step for each unit that the program holds too long. The
+    series ends when a program is no smaller than the program before. The second series begins again
+    with `first` and ties all steps that could help.
+
+    - `first`: a compiled plan over the budget.
+    - `over_bytes`: returns the bytes by which a plan is over the budget.
+    - `compiled`: compiles a plan; returns None if XLA fails.
     """
     for ties in (first_tie, all_ties):
-        tried, before = first, over_bytes(first)
-        while before > 0 and (tied_steps := more_tied_steps(tried, before, ties)):
-            if (found := compiled(with_tied_steps(tried, tied_steps))) is None:
+        tried, excess_before = first, over_bytes(first)
+        while excess_before > 0 and (tied_steps := more_tied_steps(tried, excess_before, ties)):
+            if (program := compiled(with_tied_steps(tried, tied_steps))) is None:
                 break
-            yield found
-            if (over := over_bytes(found)) <= 0:
+            yield program
+            if (excess := over_bytes(program)) <= 0:
                 return
-            if over >= before and ties is first_tie:
+            if excess >= excess_before and ties is first_tie:
                 break
-            tried, before = found, over
+            tried, excess_before = program, excess
 
 
 def more_tied_steps(
     tried: Plan, over_bytes: int, ties: Callable[[Execution, int, int], Iterator[int]]
 ) -> frozenset[int] | None:
-    """The tied steps of a compiled plan that is over the budget by so much, with further ones; None
-    if none helps."""
+    """Returns the tied steps of a compiled plan together with further steps to tie; None if no
+    further step helps.
+
+    - `over_bytes`: the bytes by which the plan is over the budget.
+    - `ties`: `first_tie` or `all_ties`.
+    """
     memory = None if tried.compiled is None else tried.compiled.memory
     tied = tried.execution.tied_steps
     if memory is None or tied is None:
         return None
-    found, missing_bytes, least_bytes = set(tied), over_bytes, shares.LEAST_TIED_PART * over_bytes
+    tied_steps, missing_bytes, least_bytes = (
+        set(tied),
+        over_bytes,
+        shares.LEAST_TIED_PART * over_bytes,
+    )
     for size, unit, now in _unplanned(tried, memory):
         positions = set(ties(tried.execution, unit, now))
         if missing_bytes > 0 and size >= least_bytes and not positions <= tied:
-            found |= positions
+            tied_steps |= positions
             missing_bytes -= size
-    return frozenset(found) if found != tied else None
+    return frozenset(tied_steps) if tied_steps != tied else None
 
 
 def _unplanned(tried: Plan, memory: CompiledMemory) -> Iterator[tuple[int, int, int]]:
-    """The units of which the program holds more at its peak than the plan, by bytes, the largest
-    first, with the unit and the step at that time."""
-    more: Counter[int] = Counter()
+    """Yields the units for which the program holds more bytes at its peak than the plan.
+
+    Each item is the difference in bytes, the unit, and the position of the plan's step at the peak.
+    The unit with the largest difference comes first.
+    """
+    unplanned_bytes: Counter[int] = Counter()
     for buffer in memory.at_peak:
         if buffer.scope is not None and buffer.kind == "temporary":
-            more[buffer.scope.unit] += buffer.bytes
-    results = [b for b in tried.estimate.buffers if b.kind != "argument"]
-    # The point of time at which the plan holds most of what the program holds at its peak.
-    curve = curve_bytes([b for b in results if b.index in more], max(b.end for b in results))
+            unplanned_bytes[buffer.scope.unit] += buffer.bytes
+    results = [held for held in tried.estimate.buffers if held.kind != "argument"]
+    # The time at which the plan holds the most bytes of the units that the program holds at its
+    # peak: it stands for the program's peak in the plan's order.
+    curve = curve_bytes(
+        [held for held in results if held.index in unplanned_bytes],
+        max(held.end for held in results),
+    )
     time = int(np.argmax(curve))
-    for planned in (b for b in results if b.start <= time < b.end):
-        more[planned.index] -= planned.bytes
+    for planned in (held for held in results if held.start <= time < held.end):
+        unplanned_bytes[planned.index] -= planned.bytes
     now = time if tried.estimate.times else tried.execution.schedule.steps.index(time)
-    for unit, size in more.most_common():
+    for unit, size in unplanned_bytes.most_common():
         if size > 0:
             yield size, unit, now
 
 
 def first_tie(execution: Execution, unit: int, now: int) -> Iterator[int]:
-    """The step to tie first: that of a unit that the program computes early. For other units it is
-    the step that waits for the latest reader until `now`, or for the unit's own result."""
+    """Yields the one step to tie first for a unit.
+
+    If the plan computes the unit after `now`, the program computes the unit early: its own step is
+    tied. Otherwise the step is tied that waits for the unit's latest reader until `now`, or for the
+    unit itself if nothing reads it by then.
+
+    - `now`: the position of the plan's step at the program's peak.
+    """
     steps, units = execution.schedule.steps, execution.units
-    last = max(k for k, each in enumerate(steps) if each == unit)
+    last = max(k for k, scheduled in enumerate(steps) if scheduled == unit)
     awaited = {unit}.union(*(units.readers.get(v, ()) for v in units.units[unit].outputs))
-    latest = max((k for k, each in enumerate(steps[: now + 1]) if each in awaited), default=now)
+    latest = max(
+        (k for k, scheduled in enumerate(steps[: now + 1]) if scheduled in awaited), default=now
+    )
     yield last if last > now else min(latest + 1 + SLACK, now)
 
 
 def all_ties(execution: Execution, unit: int, now: int) -> Iterator[int]:
-    """The steps to tie so that a unit's result, or a value that XLA computes with it, is not live
-    when the step at `now` runs."""
+    """Yields the steps to tie so that neither a unit's result nor a value that XLA computes with
+    the unit is live when the step at position `now` runs."""
     steps, units = execution.schedule.steps, execution.units
-    last = max(k for k, each in enumerate(steps) if each == unit)
+    last = max(k for k, scheduled in enumerate(steps) if scheduled == unit)
     if last > now:
         yield last
-    own = units.units[unit]
-    readers = {r for value in (*own.reads, *own.outputs) for r in units.readers.get(value, ())}
-    for position, each in enumerate(steps):
-        if each in readers - {unit}:
+    tied_unit = units.units[unit]
+    readers = {
+        reader
+        for value in (*tied_unit.reads, *tied_unit.outputs)
+        for reader in units.readers.get(value, ())
+    }
+    for position, scheduled in enumerate(steps):
+        if scheduled in readers - {unit}:
             yield from (position,) if position > now else (position + 1, position + 2)

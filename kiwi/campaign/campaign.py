@@ -1,9 +1,9 @@
-"""The state of one planning, and its searches, until one of them finds a plan.
+"""The state of one planning, and the searches that run until one of them finds a plan.
 
-1. The problem is searched under the budget.
-2. If that finds no plan, other searches follow in their order (`kiwi.campaign.searches`), each if
-   it applies. They change the state: the plan, or why there is none.
-3. The first plan is the answer. Without one, the last refusal is raised.
+1. The first search solves the problem under the budget.
+2. If it finds no plan, the other searches that apply follow in their order
+   (`kiwi.campaign.searches`). Each changes the state: it sets the plan, or the refusal.
+3. The first plan found is the answer. If no search finds one, the last refusal is raised.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,23 +25,23 @@ from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
 
 OtherStart = Callable[[Refusal, Tools], Start | None]
-"""The start of another search, from a refusal, and tools with the budget that the start has to
-meet."""
+"""Returns a start for another search, or None. The arguments are the refusal of the search before,
+and tools whose settings hold the budget that the start must meet."""
 
 
 @dataclass(eq=False)
 class Campaign:
     """The state of one planning.
 
-    - `planner`: the planner. `step`: the step.
+    - `planner`: the facts of the planner for which plans are made. `step`: the step to plan.
     - `tools`: the settings, the compiler, the allowance of searches, and the history.
-    - `problem`: the problem of the step, given by the caller or formulated by the planner for
-      settings (`formulate`).
-    - `is_given`: whether a caller gave the problem, and perhaps a first solution. No other start is
-      looked for then.
-    - `other_start`: a start from other planners' plans.
-    - `plan`: the answer, once there is one. `solves`: the problem that it is a solution of.
-    - `refusal`: why there is no plan so far.
+    - `start`: the problem of the first search, and a solution to begin with, if one is known.
+    - `is_given`: whether the caller gave the start. No other start is looked for then.
+    - `formulate`: returns the planner's problem for other settings.
+    - `other_start`: returns a start from another planner's plan.
+    - `plan`: the answer; None until a search has found one. `solves`: the problem that the plan
+      solves.
+    - `refusal`: the error of the last search that found no plan; None if there was none.
     """
 
     planner: PlannerFacts
@@ -57,12 +57,12 @@ class Campaign:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget of one device."""
+        """The memory budget of one device."""
         return self.tools.settings.memory_budget_bytes
 
     @property
     def problem(self) -> PlanningProblem:
-        """The problem of the first search."""
+        """The problem of the first search, given by the caller or formulated by the planner."""
         return self.start.problem
 
     @property
@@ -77,18 +77,26 @@ class Campaign:
         limit_bytes: int | None = None,
         most_rounds: int | None = None,
     ) -> Plan:
-        """The plan that the closed loop finds for one problem; raises as it does."""
+        """Returns the plan that the closed loop finds from a start (`searched`).
+
+        **Raises:** the errors of `ClosedLoop.run`.
+        """
         return searched(self.planner, self.step, tools, start, limit_bytes, most_rounds)
 
     def begin_again(self, start: Start) -> None:
-        """Searches from another start; raises if that finds no plan either."""
+        """Searches from another start and takes the plan as the answer.
+
+        The first limit follows from the last refusal (`limit_below`).
+
+        **Raises:** the errors of `ClosedLoop.run` if this search finds no plan either.
+        """
         limit_bytes = None
         if self.refusal is not None:
             limit_bytes = limit_below(self.refusal, self.budget_bytes)
         self.answered(self.search(start, self.second_tools, limit_bytes), start.problem)
 
     def answered(self, plan: Plan, problem: PlanningProblem) -> None:
-        """Takes a plan as the answer."""
+        """Records a plan as the answer, with the problem that it solves."""
         self.plan, self.solves = plan, problem
 
 
@@ -97,22 +105,25 @@ class Search(Protocol):
 
     @property
     def attempt(self) -> Attempt:
-        """Its description."""
+        """The row of the table of attempts that describes the search."""
         ...
 
     def applies(self, campaign: Campaign) -> bool:
-        """Whether it is worth its work, if no plan was found so far."""
+        """Whether the search is worth its work, given that no plan was found so far."""
         ...
 
     def run(self, campaign: Campaign) -> None:
-        """Searches, and changes the state; raises if no other search may follow."""
+        """Searches, and records the plan or the refusal in the campaign.
+
+        **Raises:** the refusal if no other search may follow.
+        """
         ...
 
 
 def run(campaign: Campaign, searches: Sequence[Search]) -> tuple[PlanningProblem, Plan]:
-    """The plan that the first successful search finds, and the problem that it solves.
+    """Returns the problem and the plan of the first search that finds one.
 
-    **Raises:** the last refusal if there is none.
+    **Raises:** the last refusal if no search finds a plan.
     """
     for search in searches:
         if search.applies(campaign):
@@ -132,8 +143,15 @@ def searched(
     limit_bytes: int | None = None,
     most_rounds: int | None = None,
 ) -> Plan:
-    """The plan that the closed loop finds for one problem under the settings' budget; it begins
-    with `limit_bytes`, by default the budget, and ends after `most_rounds`."""
+    """Returns the plan that the closed loop finds for one problem under the settings' budget.
+
+    - `start`: the problem, and a solution to begin with, if one is known.
+    - `limit_bytes`: the first memory limit. By default it is the budget, or a little less for a
+      long step (`shares.LONG_STEP_AIM`).
+    - `most_rounds`: the largest number of rounds. By default the proposer sets it.
+
+    **Raises:** the errors of `ClosedLoop.run`.
+    """
     proposer = ProblemSearch(planner, step, tools, start, limit_bytes)
     proposer.most_rounds = most_rounds or proposer.most_rounds
     return ClosedLoop(planner, proposer, tools.settings.memory_budget_bytes, tools).run()

@@ -1,24 +1,24 @@
-"""The closed loop: propose a plan under a limit, compile it, learn, propose again.
+"""The closed loop: propose a plan under a memory limit, compile it, learn, propose again.
 
-A `kiwi.campaign.proposer.Proposer` supplies the plans.
+A `kiwi.campaign.proposer.Proposer` supplies the plans. A program *waits for its collectives* if no
+collective runs beside computation. A program *overlaps* if collectives do.
 
-1. A plan is proposed under a limit, at first the budget unless the proposer knows better. Where
-   there is none, the proposer may name another limit.
-2. If that plan is predicted to be faster with collectives that overlap with computation, a program
-   that runs so is sought first (`kiwi.campaign.overlap_search`). If there is one that is clearly
-   faster than the plan is predicted to be without, nothing else is compiled. If there is one that
-   is a little faster, the same plan is compiled with collectives that are waited for as well, and
-   is the answer if it is faster.
-3. Otherwise the plan is compiled with few barriers. While it is over the budget the proposer learns
-   from it and names the next limit, until it has enough.
-4. Where the next plan is slower, or there is none, the plan that is over the budget is compiled
-   with more barriers (`kiwi.campaign.barrier_levels`), and in other orders of its computations:
-   these need equally much memory and compile to peaks some per cent apart (`Orders`). If no plan
-   fits so, all is begun anew with a barrier at every step. Without a compiler the estimate of such
-   a plan stands in: its peak counts as if compiled.
+1. The proposer proposes a plan under a limit, at first the budget unless the proposer names another
+   first limit. If there is no plan under that limit, the proposer may name the next limit.
+2. If the plan is predicted to be faster with overlap, the loop first looks for a program that
+   overlaps (`kiwi.campaign.overlap_search`). If that program is clearly faster than a program that
+   waits is predicted to be, nothing else is compiled. Otherwise the same plan is also compiled into
+   a program that waits, and the faster program is the answer.
+3. Without such a program, the plan is compiled with few barriers. While programs are over the
+   budget, the proposer learns from each and names the next limit.
+4. If the next plan is slower, or if there is none, the plan over the budget is compiled with more
+   barriers (`kiwi.campaign.barrier_levels`) and in other orders of its units (`Orders`). These
+   orders are predicted to need the same memory, and their compiled peaks differ. If no plan fits
+   so, all rounds begin anew with a barrier at every step. Without a compiler, all plans have a
+   barrier at every step, and the estimated peak counts as the compiled one.
 
-The fastest plan within the budget is the answer. Where no plan fits, the budget is refused, naming
-the nearest one for which a program is known to fit.
+The fastest plan within the budget is the answer. If no plan fits, the error names the smallest peak
+of a program as the nearest budget that can be met.
 """
 
 import functools
@@ -73,13 +73,15 @@ from kiwi.xla.step import Arrangement
 class ClosedLoop(Generic[P]):
     """Plans until a compiled program meets the budget.
 
-    `_best` has the fastest plan within the budget that waits for its collectives, `_overlapping`
-    the fastest whose collectives overlap; `_nearest` the smallest beyond the budget, `_postponed`
-    the last one beyond it, whose other programs are not compiled yet; `_ties_all` whether plans
-    have a barrier at every step: where no compiler shows that fewer will do, or none fits with
-    fewer; `_compiled_before` the plans that wait for their collectives and whose programs are
-    known; `_first` what was proposed under the first limit; `_search` the search for overlap, once
-    there was one.
+    - `_best`: the fastest plan within the budget whose program waits for its collectives.
+    - `_overlapping`: the fastest plan within the budget whose program overlaps.
+    - `_nearest`: the plan over the budget with the smallest peak.
+    - `_postponed`: the last plan over the budget, until its other programs are compiled.
+    - `_ties_all`: whether plans have a barrier at every step. They do if there is no compiler, or
+      if no plan fits with fewer barriers.
+    - `_compiled_before`: all plans with a compiled program that waits for its collectives.
+    - `_first`: the proposal or the refusal under the first limit, until the first round takes it.
+    - `_search`: the search for a program that overlaps; None before it has begun.
     """
 
     def __init__(
@@ -99,8 +101,11 @@ class ClosedLoop(Generic[P]):
         self._ties_all = tools.compile is None
 
     def run(self) -> Plan:
-        """The fastest plan that fits; raises what `propose` raises if there is no plan to compile;
-        `BudgetNotMetError` if none fits."""
+        """Returns the fastest plan that fits.
+
+        **Raises:** the proposer's `Refusal` if there is no plan to compile; `BudgetNotMetError` if
+        no plan fits.
+        """
         refusal: Refusal | None = None
         try:
             if not self._overlap_answers():
@@ -121,8 +126,11 @@ class ClosedLoop(Generic[P]):
         raise self._not_met(self._with_rounds(self._nearest))
 
     def _overlap_answers(self) -> bool:
-        """Begins with programs whose collectives overlap, if the first plan may gain by that;
-        whether one is the answer: the first plan is not predicted to be faster without."""
+        """Looks for a program that overlaps if the first plan may gain by overlap.
+
+        Returns whether the found program is the answer. It is unless the first plan is expected to
+        be faster as a program that waits for its collectives.
+        """
         limit_bytes = self._proposer.first_limit_bytes
         if not self._tools.compiles_overlapping or limit_bytes > self._budget_bytes:
             return False
@@ -136,32 +144,35 @@ class ClosedLoop(Generic[P]):
             return False
         first = _with_needed_barriers(first)
         waiting_seconds = first.plan.estimate.without_overlap.step_seconds
-        found = self._overlap_found(first, waiting_seconds)
-        if found is None:
+        overlapping = self._overlap_found(first, waiting_seconds)
+        if overlapping is None:
             return False
-        if _is_clearly_faster(found.plan, first.plan):
-            self._overlapping = found
-            self._rounds.append(_round(found))
+        if _is_clearly_faster(overlapping.plan, first.plan):
+            self._overlapping = overlapping
+            self._rounds.append(_round(overlapping))
             return True
-        self._take(found)
+        self._take(overlapping)
         if self._overlapping is None or self._best is None:
             return False
-        is_first = found.plan.solve_result is first.plan.solve_result
-        # The first plan's program is expected to be as far from its prediction as this one.
+        is_first = overlapping.plan.solve_result is first.plan.solve_result
+        # The first plan's program is expected to be slower than predicted by the same factor.
         waits_seconds = waiting_seconds * _off_if_waiting(self._best.plan)
         return is_first or compiled_seconds(self._overlapping.plan) <= waits_seconds
 
     def _seek_overlap(self) -> None:
-        """Seeks a program whose collectives overlap for the best plan, unless one was sought."""
+        """Looks for a program of the best plan that overlaps, unless the loop has done so."""
         best, is_done = self._best, self._search is not None
         if best is None or is_done or not self._tools.compiles_overlapping:
             return
-        if may_gain(best.plan) and (found := self._overlap_found(best)) is not None:
-            self._take(found, best)
+        if may_gain(best.plan) and (overlapping := self._overlap_found(best)) is not None:
+            self._take(overlapping, best)
 
     def _overlap_found(self, first: P, most_seconds: float = math.inf) -> P | None:
-        """The fastest program within the budget whose collectives overlap, of a plan or of one of
-        less memory."""
+        """Returns the fastest program within the budget that overlaps; None if none was found.
+
+        The search begins with the plan `first` and continues with plans of less memory. It compiles
+        no plan of less memory that is predicted to take longer than `most_seconds`.
+        """
         compiles, history = self._tools.compiles_overlapping, self._tools.history
         settings, learns = self._tools.settings, self._tools.learns_overlap
         known = settings.corrections.overlap if learns else None
@@ -170,8 +181,12 @@ class ClosedLoop(Generic[P]):
         return self._search.run(first, propose, most_seconds)
 
     def _take(self, found: P, known: P | None = None) -> None:
-        """Takes an overlapping program with what the same plan needs if it waits for its
-        collectives: as `known`, if that is the same plan, else as compiled now."""
+        """Takes an overlapping program if its plan also fits as a program that waits for its
+        collectives, whose memory and collectives are recorded with it.
+
+        - `known`: a proposal with a compiled program that waits. If it is not of the same plan, the
+          plan is compiled into such a program now.
+        """
         waiting = known
         if waiting is None or waiting.plan.solve_result is not found.plan.solve_result:
             bare = replace(found, plan=without_forms(found.plan))
@@ -180,8 +195,8 @@ class ClosedLoop(Generic[P]):
             self._overlapping = replace(found, plan=with_waiting(found.plan, waiting.plan))
 
     def _answer(self) -> Plan | None:
-        """The best plan: with collectives that overlap, unless the one that waits for them is
-        faster as compiled."""
+        """Returns the best plan; None if no plan fits. The overlapping program is preferred unless
+        the program that waits for its collectives is faster as compiled."""
         best, overlapping = self._best, self._overlapping
         if overlapping is not None and (
             best is None or compiled_seconds(overlapping.plan) <= compiled_seconds(best.plan)
@@ -199,9 +214,10 @@ class ClosedLoop(Generic[P]):
         return replace(plan, notes=(*plan.notes, NO_ROOM if overlapping is None else NO_GAIN))
 
     def _searched(self) -> Refusal | None:
-        """Runs all rounds, and tries the plans known before; returns the last refusal."""
+        """Runs all rounds, then compiles the fastest plan known before; returns the last refusal,
+        None if there was none."""
         refusal = self._run_rounds()
-        if self._best is None and not all(each.is_tied for each in self._rounds):
+        if self._best is None and not all(past.is_tied for past in self._rounds):
             self._ties_all = True
             refusal = self._run_rounds()
         for other in islice(self._proposer.known(self._best_seconds), 1):
@@ -210,7 +226,7 @@ class ClosedLoop(Generic[P]):
         return refusal
 
     def _noted(self, plan: Plan) -> Plan:
-        """The plan, with a note if Ctrl-C ended the search and it is the best so far."""
+        """Returns the plan; if Ctrl-C ended the search, with a note that says so."""
         if not self._tools.interruption.has_come:
             return plan
         result = replace(plan.solve_result, deterministic=False)
@@ -218,7 +234,8 @@ class ClosedLoop(Generic[P]):
         return replace(plan, solve_result=result, notes=(*others, INTERRUPTED_PLAN))
 
     def _run_rounds(self) -> Refusal | None:
-        """Runs the rounds; returns the last refusal."""
+        """Runs the rounds from the first limit on; returns the last refusal, None if there was
+        none."""
         limit_bytes: int | None = self._proposer.first_limit_bytes
         refusal: Refusal | None = None
         for _ in range(self._proposer.most_rounds):
@@ -243,7 +260,10 @@ class ClosedLoop(Generic[P]):
         return refusal
 
     def _proposed(self, limit_bytes: int) -> P:
-        """The proposal under a limit; the first one was made already."""
+        """Returns the proposal under a limit. The first one may have been made already (`_first`).
+
+        **Raises:** `Refusal` if there is no plan.
+        """
         first, self._first = self._first, None
         if isinstance(first, KiwiError):
             raise first
@@ -254,17 +274,21 @@ class ClosedLoop(Generic[P]):
         return math.inf if self._best is None else _seconds(self._best.plan)
 
     def _costs_time(self, proposal: P) -> bool:
-        """Whether the last plan fits in another order while the next plan would be slower."""
-        before = self._postponed
-        if before is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
-            before.plan
+        """Whether the proposal is slower than the postponed plan, and the postponed plan fits by
+        one of its other programs."""
+        postponed = self._postponed
+        if postponed is None or _seconds(proposal.plan) <= (1 + shares.LEAST_SLOWER) * _seconds(
+            postponed.plan
         ):
             return False
         return self._postponed_fits()
 
     def _tried(self, proposal: P) -> P:
-        """The proposal as compiled with the fewest barriers, or the nearest of its orders where
-        these come at once; its other programs are postponed while it is over the budget."""
+        """Returns the proposal compiled with the fewest barriers.
+
+        If the program is over the budget, the plan's other orders are compiled now, if the proposer
+        wants them at once. Otherwise the plan's other programs are postponed.
+        """
         fewest = proposal if self._ties_all else _with_needed_barriers(proposal)
         tried = self._compiled(fewest, _attempt(fewest.plan))
         if tried.plan.fits:
@@ -275,17 +299,17 @@ class ClosedLoop(Generic[P]):
         return tried
 
     def _postponed_fits(self) -> bool:
-        """Whether the postponed plan fits in another place on the heap, by another scheduler, with
-        more barriers, or in another order."""
-        given, self._postponed = self._postponed, None
-        if given is None:
+        """Compiles the other programs of the postponed plan, and returns whether one fits. They
+        have other heaps, other schedulers, more barriers, or another order of the units."""
+        postponed, self._postponed = self._postponed, None
+        if postponed is None:
             return False
-        nearest = self._with_more_barriers(given)
+        nearest = self._with_more_barriers(postponed)
         return nearest.plan.fits or self._nearest_order(nearest).plan.fits
 
     def _with_more_barriers(self, given: P) -> P:
-        """A compiled proposal with the first arrangement and barriers with which it fits, or with
-        the nearest."""
+        """Returns a compiled proposal with the first arrangement and the first barriers with which
+        it fits. If none fits, the returned one needs the least memory."""
         nearest = self._on_any_heap(given)
         if given.plan.execution.tied_steps is None:
             return nearest
@@ -307,8 +331,8 @@ class ClosedLoop(Generic[P]):
         return nearest
 
     def _on_any_heap(self, tried: P) -> P:
-        """A compiled proposal with the first placement of its buffers that fits, or with
-        the best."""
+        """Returns a compiled proposal with the first placement of its buffers that fits. If none
+        fits, the returned one needs the least memory."""
         first = tried
         for plan in other_heaps(first.plan):
             other = self._compiled(replace(first, plan=plan), OTHER_HEAP)
@@ -319,8 +343,12 @@ class ClosedLoop(Generic[P]):
         return tried
 
     def _nearest_order(self, given: P) -> P:
-        """The first order of the same computations that fits, or the nearest. An order holds only
-        where every step is tied: XLA puts a program with few barriers into its own."""
+        """Returns the proposal in the first other order of its units that fits. If none fits, the
+        returned one needs the least memory.
+
+        Other orders are compiled only if every step is tied. XLA schedules a program with few
+        barriers in its own order.
+        """
         if not self._ties_all and given.plan.execution.facts.schedules_for_memory:
             return given
         orders = self._proposer.orders
@@ -338,8 +366,8 @@ class ClosedLoop(Generic[P]):
         return given
 
     def _of_less_memory(self, how: Arrangement, limit_bytes: int, most_seconds: float) -> P | None:
-        """A plan under a limit, arranged as another one; None where there is none that is expected
-        to take less than `most_seconds`."""
+        """Returns a plan under a limit in the arrangement `how`, not yet compiled; None if there is
+        no plan that is predicted to take less than `most_seconds`."""
         try:
             proposal = self._proposer.propose(limit_bytes)
         except (InfeasibleBudgetError, NoPlanFoundError):
@@ -350,7 +378,8 @@ class ClosedLoop(Generic[P]):
         return replace(bare, plan=arranged(bare.plan, how))
 
     def _on_record(self, proposal: P) -> P:
-        """The proposal; its solution is logged here unless the proposer has done so."""
+        """Returns the proposal with the number of its solution in the history. The solution is
+        logged here unless the proposer has logged it."""
         plan = proposal.plan
         if plan.made_by:
             return proposal
@@ -359,9 +388,14 @@ class ClosedLoop(Generic[P]):
         return replace(proposal, plan=replace(plan, made_by=(number,)))
 
     def _compiled(self, proposal: P, attempt: Attempt) -> P:
-        """The proposal with its compiled program, on record. A lower limit may lead to a plan that
-        was compiled before: its program is known."""
-        known = next((p for p in self._compiled_before if _is_same_program(p, proposal.plan)), None)
+        """Returns the proposal with its compiled program, and records the round.
+
+        A lower limit may lead to a plan that was compiled before. Its program is then reused.
+        """
+        known = next(
+            (before for before in self._compiled_before if _is_same_program(before, proposal.plan)),
+            None,
+        )
         begin_round()
         checked = replace(proposal.plan, compiled=self._program(proposal.plan, known))
         self._rounds.append(_round(replace(proposal, plan=checked)))
@@ -380,17 +414,20 @@ class ClosedLoop(Generic[P]):
         return replace(proposal, plan=checked)
 
     def _program(self, plan: Plan, known: Plan | None) -> CompiledProgram | None:
-        """The program of a plan: that of an equal one, or as compiled now."""
+        """Returns the program of an equal plan if one is `known`, otherwise compiles the plan; None
+        if there is no compiler."""
         if known is not None:
             return known.compiled
         begin = self._tools.compile
         return None if begin is None else begin(plan.step)()
 
     def _with_rounds(self, plan: Plan) -> Plan:
+        """Returns the plan with all rounds so far and its notes."""
         plan = replace(plan, rounds=tuple(self._rounds))
         return replace(plan, notes=notes(plan, self._planner, self._tools.settings))
 
     def _not_met(self, nearest: Plan) -> BudgetNotMetError:
+        """Returns the error if no plan fits. `nearest`: the plan with the smallest peak."""
         peak_bytes, budget = nearest.peak_bytes, format_bytes(self._budget_bytes)
         how = "compiled" if nearest.compiled is not None else "estimated"
         return BudgetNotMetError(
@@ -405,8 +442,8 @@ class ClosedLoop(Generic[P]):
 
 
 def _with_needed_barriers(proposal: P) -> P:
-    """The proposal with the barriers that it needs: one at every step where its compiler needs
-    that."""
+    """Returns the proposal with the barriers that it needs: a barrier at every step if its compiler
+    needs that."""
     return replace(proposal, plan=with_needed_barriers(proposal.plan) or proposal.plan)
 
 
@@ -417,11 +454,12 @@ def _is_same_program(one: Plan, other: Plan) -> bool:
 
 
 def _attempt(plan: Plan) -> Attempt:
+    """Returns the attempt under which a plan's program is logged."""
     return ALL_BARRIERS if plan.execution.tied_steps is None else NEEDED_BARRIERS
 
 
 def _round(proposal: Proposal) -> Round:
-    """What is on record of a proposal with its program."""
+    """Returns the record of a proposal and its program."""
     plan, compiled = proposal.plan, proposal.plan.compiled
     return Round(
         proposal.limit_bytes,
@@ -435,25 +473,31 @@ def _round(proposal: Proposal) -> Round:
 
 
 def _is_clearly_faster(overlapping: Plan, first: Plan) -> bool:
-    """Whether an overlapping program leaves no doubt: neither its plan nor the first one is near
-    if it waits for its collectives."""
+    """Whether an overlapping program makes it unnecessary to compile programs that wait for their
+    collectives: both its own plan and the first plan are predicted to be clearly slower so."""
     waiting = (plan.estimate.without_overlap.step_seconds for plan in (overlapping, first))
     return compiled_seconds(overlapping) <= shares.CLEARLY_FASTER * min(waiting)
 
 
 def _off_if_waiting(plan: Plan) -> float:
-    """The factor by which a program that waits for its collectives is slower than predicted."""
+    """Returns the compiled time over the predicted time of a program that waits for its
+    collectives."""
     return compiled_seconds(plan) / plan.estimate.without_overlap.step_seconds
 
 
 def _smaller(one: P, other: P) -> P:
-    """The proposal whose compiled program needs less memory."""
-    return min(one, other, key=lambda each: each.plan.peak_bytes)
+    """Returns the proposal whose program needs less memory."""
+    return min(one, other, key=lambda proposal: proposal.plan.peak_bytes)
 
 
 def estimate_of_overlapping(plan: Plan) -> Estimate:
-    """Of a program whose collectives overlap, less what its way, and barriers that keep steps in
-    order, do not hide."""
+    """Returns the estimate of a plan whose compiled program overlaps.
+
+    Reductions that the program does not hide are added to the step time. These are reductions
+    behind tied steps, reductions for whose gradients matmuls wait, and all reductions if the
+    compiler's way to overlap hides none. Repeated copies are added as well if they could begin
+    ahead of their readers and do not.
+    """
     estimate, compiled, execution = plan.estimate, plan.compiled, plan.execution
     sums_seconds, compiler = estimate.hidden_sums_seconds, execution.compiler
     if execution.tied_steps and estimate.sums_behind:

@@ -1,9 +1,9 @@
-"""Comparison of solutions with the copies of operands that each keeps.
+"""The comparison of solutions by their cost after each has chosen which resharded copies to keep.
 
 The search charges each reader for its own resharded copy, and so prefers replicated parameters to
 parameters it would have to gather twice. If memory is left, the second gather is unnecessary. So
-the search's solution is compared with solutions for arguments sharded in the obvious ways
-(`kiwi.campaign.obvious_starts`), once each keeps its copies.
+the search's solution is compared with solutions whose arguments are sharded in the obvious ways
+(`kiwi.campaign.obvious_starts`). Each solution keeps the copies that save the most time.
 """
 
 import itertools
@@ -24,14 +24,16 @@ from kiwi.solver.evaluate import fitting
 from kiwi.timings import timed
 
 Solve = Callable[[Problem, Allowance, Sequence[int]], SolveResult]
-"""Solves a problem from a start."""
+"""Solves a problem with an allowance, from a solution of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Keeping:
-    """A solution and the copies that it keeps, with the work of finding these.
+    """A solution and the copies that it keeps.
 
-    - `compared`: how many other shardings of the arguments were searched.
+    - `seconds`: the step's cost with these copies kept.
+    - `took`: the work and the time spent on finding the copies and on comparing solutions.
+    - `compared`: the number of other shardings of the arguments that were searched.
     """
 
     solution: tuple[int, ...]
@@ -50,11 +52,16 @@ def fastest_keeping(
     solve: Solve,
     allowed: Allowance,
 ) -> Keeping:
-    """The fastest of a solution and others within the limit, each with the copies that it keeps.
+    """Returns the fastest solution within the limit, with the copies that it keeps.
 
-    - `planning`, `corrected`, `allowed`: as in `kiwi.problem.kept_copies`. Each solution with its
-      copies may take the share `KEPT_SHARE`.
-    - `starts`: solutions of `planning` for other shardings of the arguments.
+    The candidates are `found` and solutions for other shardings of the arguments.
+
+    - `planning`, `corrected`: as in `kiwi.problem.kept_copies`.
+    - `found`: the search's solution of `planning`.
+    - `starts`: returns solutions of `planning` for other shardings of the arguments.
+    - `solve`: solves the problem with the arguments sharded as in a start.
+    - `allowed`: the whole allowance. Each solve, and each choice of copies, may spend the share
+      `KEPT_SHARE`.
     """
     share, limit_bytes = allowed.part(KEPT_SHARE), corrected.problem.limit_bytes
     best = _keeping(planning, corrected, tuple(found), share)
@@ -85,32 +92,36 @@ def _others(
     starts: Sequence[tuple[int, ...]],
     found: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """The starts within the limit that make copies again, for other shardings of the arguments.
-    Those that would be fastest if they made none again come first."""
+    """Yields the starts within the limit that shard the arguments otherwise and make copies again,
+    one for each sharding of the arguments. They are ordered by their cost without repeated copies.
+    """
     count = len(planning.sources)
     tried = {tuple(found[:count])}
     limited = replace(planning.problem, limit_bytes=limit_bytes)
-    fit = [(cost, _again_seconds(planning, s), s) for cost, s in fitting(limited, starts)]
-    for _, again, start in sorted(fit, key=lambda each: each[0] - each[1]):
-        if start[:count] not in tried and again:
+    fit = [
+        (cost, _again_seconds(planning, solution), solution)
+        for cost, solution in fitting(limited, starts)
+    ]
+    for _, again_seconds, start in sorted(fit, key=lambda priced: priced[0] - priced[1]):
+        if start[:count] not in tried and again_seconds:
             tried.add(start[:count])
             yield start
 
 
 def _with_axes_of(planning: PlanningProblem, problem: Problem, solution: Sequence[int]) -> Problem:
-    """The problem in which arguments and constants are sharded over the same mesh axes as in a
-    solution, possibly along other dimensions."""
+    """Returns the problem in which each argument and constant is sharded over the same mesh axes as
+    in a solution. The axes may divide other dimensions."""
     nodes = list(problem.nodes)
     for number, source in enumerate(planning.sources):
         axes = [set(sharding.axes_used) for sharding in source.shardings]
-        same = [each == axes[solution[number]] for each in axes]
+        same = [used == axes[solution[number]] for used in axes]
         costs = np.where(same, nodes[number].costs, np.inf)
         nodes[number] = replace(nodes[number], costs=costs, parts={})
     return replace(problem, nodes=tuple(nodes))
 
 
 def _again_seconds(planning: PlanningProblem, solution: tuple[int, ...]) -> float:
-    """The time that a solution saves if it makes no copy again."""
+    """Returns the seconds that a solution would save if it made no copy again."""
     again = copies_again(planning, copies_made(Solved(planning, solution)))
     return sum(seconds for seconds, _ in again)
 
@@ -121,6 +132,7 @@ def _keeping(
     solution: tuple[int, ...],
     allowed: Allowance,
 ) -> Keeping:
+    """Returns a solution with the copies that it keeps, found with an allowance."""
     kept, took = kept_copies(planning, corrected, solution, allowed)
     problem = planning.restricted(solution, kept).problem
     return Keeping(solution, kept, evaluate(problem, [0] * len(problem.nodes)).cost, took)

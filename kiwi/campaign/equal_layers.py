@@ -1,16 +1,18 @@
-"""Equal layers, equal decisions, where that costs next to nothing (docs/how_it_works/solver.md).
+"""Equal decisions for equal layers if they cost almost nothing (docs/how_it_works/solver.md).
 
-1. The layers tied: one node for the equal nodes of all layers (`kiwi.problem.equal_layers`).
-2. Two groups, where layers that are all alike load one channel and leave another one idle
-   (`best_mixture`): solutions of the tied problem at different weights of the channels
-   (`SolveResult.others`), as many layers of each as balance all loads.
-3. The whole problem from there, for a few rounds, and from the balance of channels of 1. Its bound
-   is the one that is reported.
-4. If these rounds gain more than `shares.DIFFERENT_LAYERS_GAIN`, the layers differ for a reason:
-   the search goes on from what they found. Otherwise the tied solution is the answer.
+1. The *tied* problem is solved. It has one node for the equal nodes of all layers
+   (`kiwi.problem.equal_layers`).
+2. If equal decisions would load one channel and leave another idle, the layers are divided into
+   two groups (`best_mixture`). The groups take two solutions of the tied problem, found at
+   different weights of the channels (`SolveResult.others`). Their sizes balance the loads.
+3. The whole problem is solved for a few rounds, from the tied solution and from the balance of
+   channels of step 1 or 2. The reported bound is the whole problem's.
+4. If these rounds gain more than `shares.DIFFERENT_LAYERS_GAIN`, the layers differ for a reason,
+   and the search continues from the solution found. Otherwise the tied solution is the answer.
 
-A later round of the closed loop leaves no more room than the one before, so that the bound of that
-one holds; where the tied solution costs hardly more, it is the answer without 3.
+In a later round of the closed loop the problem is no less constrained than in the round before. The
+bound of that round therefore still holds. If the tied solution costs hardly more than the answer of
+that round, it is the answer without step 3.
 """
 
 import math
@@ -40,17 +42,19 @@ from kiwi.solver.tied import EqualNodes, Tied, tied
 from kiwi.timings import timed
 
 Solution = tuple[int, ...]
+"""The index of an option for each node of a problem."""
 
 EQUAL_LAYERS = "Equal layers decide alike"
-"""The beginning of the message of a search over tied decisions."""
+"""The first words of the message of a result whose equal layers decide alike."""
 
 
 class EqualLayers:
-    """Solves problems of one step, under other limits and with what was learnt of compiled
-    programs as further nodes.
+    """Solves the problems of one step, which differ in their limits and in the further nodes that
+    hold the corrections from compiled programs.
 
-    `seen`: all solutions that searches of the step came by; the best one that is feasible is where
-    the next search begins. Whoever makes another problem of the same step hands them on.
+    - `planning`: the problem without corrections.
+    - `seen`: all solutions that searches of the step have come by. The next search begins with the
+      cheapest feasible one. Instances for other problems of the same step may share this dict.
     """
 
     def __init__(
@@ -64,86 +68,98 @@ class EqualLayers:
         self._found: list[tuple[Problem, int, SolveResult]] = []
         self._is_grouped = False
         self.made_by = 0
-        """The number in the history of the last answer."""
+        """The number of the last answer's record in the history."""
         if tools.settings.equal_layers:
-            equal = tuple(e for e in equal_nodes(planning) if len(e.members) >= shares.LEAST_LAYERS)
-            count = sum(len(each.members) for each in equal)
+            equal = tuple(
+                tie for tie in equal_nodes(planning) if len(tie.members) >= shares.LEAST_LAYERS
+            )
+            count = sum(len(tie.members) for tie in equal)
             if count >= shares.LEAST_EQUAL_SHARE * len(planning.problem.nodes):
                 self._equal = equal
 
     def solve(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """The solution; of equal ones that which holds least memory. What was found under a higher
-        limit, and fits, is found again without a search."""
-        for before, made_by, found in self._found:
-            if _is_answer(before, found, problem):
+        """Returns the result of solving a problem. Among solutions of equal cost it has the one
+        with the least memory.
+
+        A solution that was found under a higher limit, and that is feasible under this one, is
+        returned without a search.
+        """
+        for before, made_by, answer in self._found:
+            if _is_answer(before, answer, problem):
                 self.made_by = made_by
-                return replace(found, iterations=0, work=0, seconds=0.0)
-        found = self._searched(problem, allowed, warm_start)
-        self._found.append((problem, self.made_by, found))
-        return found
+                return replace(answer, iterations=0, work=0, seconds=0.0)
+        answer = self._searched(problem, allowed, warm_start)
+        self._found.append((problem, self.made_by, answer))
+        return answer
 
     @timed("solve")
     def _searched(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
+        """Solves a problem as the module's docstring says: tied, in groups, then as a whole."""
         warm_start = self._best_seen(problem, warm_start)
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
             self._balances = result.balances if result.solution else None
             return self._logged(EACH_OPERATOR, problem, settled_result(problem, result))
-        small = tied(problem, self._equal)
-        part = allowed.part(shares.TIED_SHARE)
-        first = self._logged(TIED_LAYERS, problem, self._solved_tied(small, part, warm_start))
-        left = allowed.less(spent(first)).at_least(part)
-        if first.solution is None:
-            found = self._tools.solve(problem, left, warm_start)
-            found = self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
-            return _after([first], _with_peak_of(found, first))
-        searches = [first]
-        groups = self._better_groups(problem, small, first, part)
+        tied_problem = tied(problem, self._equal)
+        tied_allowance = allowed.part(shares.TIED_SHARE)
+        tied_result = self._logged(
+            TIED_LAYERS, problem, self._solved_tied(tied_problem, tied_allowance, warm_start)
+        )
+        remaining = allowed.less(spent(tied_result)).at_least(tied_allowance)
+        if tied_result.solution is None:
+            answer = self._tools.solve(problem, remaining, warm_start)
+            answer = self._logged(EACH_OPERATOR, problem, settled_result(problem, answer))
+            return _after([tied_result], _with_peak_of(answer, tied_result))
+        searches = [tied_result]
+        groups = self._better_groups(problem, tied_problem, tied_result, tied_allowance)
         if groups is not None:
-            small, grouped = groups
+            tied_problem, grouped = groups
             searches.append(grouped)
-            left = left.less(spent(grouped)).at_least(part)
+            remaining = remaining.less(spent(grouped)).at_least(tied_allowance)
         best = searches[-1]
         assert best.objective is not None and best.solution is not None
-        start = small.expanded(best.solution)
+        start = tied_problem.expanded(best.solution)
         self._see(start)
-        known = self._bounded(problem, best.objective)
-        if known is not None:
-            return _after(searches, _with_bound(problem, start, known, len(small.classes)))
-        given = () if warm_start is None else tuple(warm_start)
-        better = _cheaper(problem, start, given)
-        polished = self._tools.solve(problem, left, better, shares.POLISH_ROUNDS, best.balances)
+        earlier = self._bounded(problem, best.objective)
+        if earlier is not None:
+            return _after(searches, _with_bound(problem, start, earlier, len(tied_problem.classes)))
+        given_start = () if warm_start is None else tuple(warm_start)
+        better = _cheaper(problem, start, given_start)
+        polished = self._tools.solve(
+            problem, remaining, better, shares.POLISH_ROUNDS, best.balances
+        )
         assert polished.objective is not None
         is_better = polished.objective < (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective
         self._logged(DIFFERENT_LAYERS, problem, polished, is_better=is_better)
         if not is_better:
-            found = _with_bound(problem, start, polished, len(small.classes))
-            self._known = problem, found
-            return _after(searches, found)
-        self._equal = ()  # in later rounds, too
+            answer = _with_bound(problem, start, polished, len(tied_problem.classes))
+            self._known = problem, answer
+            return _after(searches, answer)
+        self._equal = ()  # Layers differ in later rounds, too.
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
             return _after(searches, settled_result(problem, polished))
-        left = left.less(spent(polished)).at_least(part)
-        found = settled_result(problem, self._tools.solve(problem, left, polished.solution))
-        # A search that ends at once never saw the balance, which the polishing one began at.
-        self._balances = found.balances or polished.balances
-        self._logged(DIFFERENT_LAYERS, problem, found)
-        return _after([*searches, polished], found)
+        remaining = remaining.less(spent(polished)).at_least(tied_allowance)
+        answer = settled_result(problem, self._tools.solve(problem, remaining, polished.solution))
+        # A search that ends at once has no balances: those of the search before it are kept.
+        self._balances = answer.balances or polished.balances
+        self._logged(DIFFERENT_LAYERS, problem, answer)
+        return _after([*searches, polished], answer)
 
     def _see(self, solution: Sequence[int]) -> None:
-        """Records a solution, without the options of further nodes."""
+        """Records a solution without the options of further nodes."""
         self._seen[tuple(solution[: len(self._planning.problem.nodes)])] = None
 
     def _best_seen(
         self, problem: Problem, warm_start: Sequence[int] | None
     ) -> Sequence[int] | None:
-        """The cheapest feasible solution that is known; the given one if there is none."""
-        more = (0,) * (len(problem.nodes) - len(self._planning.problem.nodes))
-        known = [(*each, *more) for each in self._seen]
+        """Returns the cheapest feasible solution among the recorded ones and `warm_start`;
+        `warm_start` if none is feasible."""
+        further = (0,) * (len(problem.nodes) - len(self._planning.problem.nodes))
+        known = [(*solution, *further) for solution in self._seen]
         given = [] if warm_start is None else [tuple(warm_start)]
         best = fitting(problem, (*given, *known))
         return best[0][1] if best else warm_start
@@ -151,50 +167,57 @@ class EqualLayers:
     def _better_groups(
         self, problem: Problem, small: Tied, first: SolveResult, part: Allowance
     ) -> tuple[Tied, SolveResult] | None:
-        """The problem with groups of layers, and its solution, where that is worth it; in later
-        rounds its layers are in these groups from the start."""
+        """Returns the problem with two groups of layers, and its result; None if it does not gain
+        enough. In later rounds the layers are in these groups from the start."""
         assert first.objective is not None
-        most = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
-        if self._is_grouped or first.bound > most:
+        most_cost = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
+        if self._is_grouped or first.bound > most_cost:
             return None
-        mixture = best_mixture(small.problem, first, max(e.end_layer for e in self._equal))
-        if mixture is None or mixture.cost > most:
+        mixture = best_mixture(small.problem, first, max(tie.end_layer for tie in self._equal))
+        if mixture is None or mixture.cost > most_cost:
             return None
         equal = mixture.groups(self._equal)
         groups = tied(problem, equal)
-        rest = mixture.between(groups, small, self._equal)
-        found = self._tools.solve(rest.problem, part, None, shares.TIED_ROUNDS, first.balances)
-        is_better = found.objective is not None and found.objective <= most
-        self._logged(TWO_GROUPS, problem, found, is_better=is_better)
-        if found.solution is None or not is_better:
+        restricted = mixture.between(groups, small, self._equal)
+        grouped = self._tools.solve(
+            restricted.problem, part, None, shares.TIED_ROUNDS, first.balances
+        )
+        is_better = grouped.objective is not None and grouped.objective <= most_cost
+        self._logged(TWO_GROUPS, problem, grouped, is_better=is_better)
+        if grouped.solution is None or not is_better:
             return None
         self._equal, self._is_grouped = equal, True
-        return groups, replace(found, solution=rest.whole(found.solution))
+        return groups, replace(grouped, solution=restricted.whole(grouped.solution))
 
     def _bounded(self, problem: Problem, objective: float) -> SolveResult | None:
-        """A bound from an earlier round, where it serves: what is learnt of compiled programs only
-        adds memory."""
+        """Returns the whole problem's result of an earlier round if its bound holds for this round
+        and `objective` is hardly more than its objective; None otherwise.
+
+        Such a bound holds under a limit that is no higher, since corrections only add memory.
+        """
         if self._known is None:
             return None
-        before, found = self._known
-        assert found.objective is not None
-        is_alike = objective <= (1 + shares.DIFFERENT_LAYERS_GAIN) * found.objective
+        before, earlier = self._known
+        assert earlier.objective is not None
+        is_alike = objective <= (1 + shares.DIFFERENT_LAYERS_GAIN) * earlier.objective
         took = {"iterations": 0, "work": 0, "seconds": 0.0}
-        return replace(found, **took) if _is_tighter(problem, before) and is_alike else None
+        return replace(earlier, **took) if _is_tighter(problem, before) and is_alike else None
 
     def solve_roughly(self, problem: Problem, allowed: Allowance) -> SolveResult:
-        """A solution after a few rounds, with equal layers if there are any."""
+        """Returns the result after a few rounds of the solver, with tied layers if layers are
+        equal."""
         if not self._equal:
-            found = self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
-            return self._logged(EACH_OPERATOR, problem, settled_result(problem, found))
-        small = tied(problem, self._equal)
-        found = self._logged(TIED_LAYERS, problem, self._solved_tied(small, allowed, None))
-        return replace(found, solution=found.solution and small.expanded(found.solution))
+            result = self._tools.solve(problem, allowed, None, shares.TIED_ROUNDS)
+            return self._logged(EACH_OPERATOR, problem, settled_result(problem, result))
+        tied_problem = tied(problem, self._equal)
+        result = self._logged(TIED_LAYERS, problem, self._solved_tied(tied_problem, allowed, None))
+        return replace(result, solution=result.solution and tied_problem.expanded(result.solution))
 
     def _logged(
         self, attempt: Attempt, problem: Problem, result: SolveResult, *, is_better: bool = True
     ) -> SolveResult:
-        """The result, on record; the answer of this problem, if it is better."""
+        """Logs a result and records its solution. If it is better, its number in the history
+        becomes `made_by`. Returns the result."""
         if result.solution is not None and len(result.solution) >= len(problem.nodes):
             self._see(result.solution)
         limit_bytes, history = problem.limit_bytes, self._tools.history
@@ -206,7 +229,7 @@ class EqualLayers:
     def _solved_tied(
         self, small: Tied, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """The tied problem's solution. Its bound does not hold for the whole problem."""
+        """Returns the result of the tied problem. Its bound does not hold for the whole problem."""
         pass_on = self._tools.settings.on_progress
 
         def expanded(progress: Progress) -> None:
@@ -216,14 +239,15 @@ class EqualLayers:
             if pass_on is not None:
                 pass_on(replace(progress, bound=-float("inf"), solution=solution))
 
-        own = self._tools.with_settings(on_progress=expanded)
+        passing_on = self._tools.with_settings(on_progress=expanded)
         start = None if warm_start is None else small.tied(warm_start)
-        found = own.solve(small.problem, allowed, start, shares.TIED_ROUNDS)
-        return settled_result(small.problem, found)
+        result = passing_on.solve(small.problem, allowed, start, shares.TIED_ROUNDS)
+        return settled_result(small.problem, result)
 
 
 def _is_answer(before: Problem, found: SolveResult, problem: Problem) -> bool:
-    """Whether the solution of a problem is as good for the same problem under another limit."""
+    """Whether `found`, the result of the problem `before`, is also an answer to `problem`: both
+    differ only in the limit, the new limit is no higher, and the solution is feasible under it."""
     if before.nodes is not problem.nodes or before.edges is not problem.edges:
         return False
     is_same_host = before.host_limit_bytes == problem.host_limit_bytes
@@ -233,31 +257,36 @@ def _is_answer(before: Problem, found: SolveResult, problem: Problem) -> bool:
 
 
 def _is_tighter(problem: Problem, before: Problem) -> bool:
-    """Whether a problem's limit is at most that of another one."""
-    own, other = (
-        math.inf if each.limit_bytes is None else each.limit_bytes for each in (problem, before)
+    """Whether the memory limit of a problem is no higher than the limit of the problem `before`."""
+    limit_bytes, before_bytes = (
+        math.inf if limited.limit_bytes is None else limited.limit_bytes
+        for limited in (problem, before)
     )
-    return own <= other
+    return limit_bytes <= before_bytes
 
 
 def _cheaper(problem: Problem, one: Solution, other: Solution) -> Solution:
-    """The other solution if it is feasible and costs less, otherwise the first."""
-    priced, own = evaluate(problem, other), evaluate(problem, one)
-    return other if priced.feasible and priced.cost < own.cost else one
+    """Returns the other solution if it is feasible and costs less, otherwise the first."""
+    other_priced, one_priced = evaluate(problem, other), evaluate(problem, one)
+    return other if other_priced.feasible and other_priced.cost < one_priced.cost else one
 
 
 def settled_result(problem: Problem, result: SolveResult) -> SolveResult:
-    """The result with the solution that holds least memory among those of equal cost."""
+    """Returns the result with the solution that holds the least memory among solutions of equal
+    cost (`kiwi.solver.settle`)."""
     if result.solution is None:
         return result
     solution = settled(problem, result.solution)
-    own = conclude(problem, solution, result.bound, solver=result.solver)
-    return replace(result, solution=solution, objective=own.objective, peak_bytes=own.peak_bytes)
+    concluded = conclude(problem, solution, result.bound, solver=result.solver)
+    return replace(
+        result, solution=solution, objective=concluded.objective, peak_bytes=concluded.peak_bytes
+    )
 
 
 def _with_peak_of(found: SolveResult, first: SolveResult) -> SolveResult:
-    """The result; if nothing was found, with the least peak of both."""
-    known = [each.least_peak_bytes for each in (found, first) if each.least_peak_bytes]
+    """Returns the result `found`. If it has no solution, it gets the smaller least peak of the two
+    results."""
+    known = [result.least_peak_bytes for result in (found, first) if result.least_peak_bytes]
     if found.solution is not None or not known:
         return found
     return replace(found, least_peak_bytes=min(known))
@@ -266,33 +295,38 @@ def _with_peak_of(found: SolveResult, first: SolveResult) -> SolveResult:
 def _with_bound(
     problem: Problem, solution: Sequence[int], polished: SolveResult, decisions: int
 ) -> SolveResult:
-    """A tied solution with the whole problem's bound."""
+    """Returns the result for a tied solution with the bound of the search of the whole problem.
+
+    - `polished`: the result of that search.
+    - `decisions`: the number of nodes of the tied problem.
+    """
     message = f"{EQUAL_LAYERS}: {len(problem.nodes)} decisions are {decisions}."
-    found = conclude(problem, solution, polished.bound, solver=polished.solver, message=message)
+    concluded = conclude(problem, solution, polished.bound, solver=polished.solver, message=message)
     parts = polished.iterations, polished.work, polished.seconds, polished.deterministic
     names = "iterations", "work", "seconds", "deterministic"
-    return replace(found, **dict(zip(names, parts, strict=True)))
+    return replace(concluded, **dict(zip(names, parts, strict=True)))
 
 
 def _after(searches: Sequence[SolveResult], last: SolveResult) -> SolveResult:
-    """The last of several searches, with the rounds, the work and the time of all."""
-    every = (*searches, last)
+    """Returns the result of the last of several searches, with the iterations, the work and the
+    time of all."""
+    results = (*searches, last)
     return replace(
         last,
-        iterations=sum(each.iterations for each in every),
-        work=sum(each.work for each in every),
-        seconds=sum(each.seconds for each in every),
-        deterministic=all(each.deterministic for each in every),
+        iterations=sum(result.iterations for result in results),
+        work=sum(result.work for result in results),
+        seconds=sum(result.seconds for result in results),
+        deterministic=all(result.deterministic for result in results),
     )
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The layers before one as in one solution of the tied problem, those from there on as in
-    another one.
+    """A mixture of two solutions of the tied problem.
 
-    - `cost`: without what is resharded in between.
-    - `layer`: the first one that is as in `behind`.
+    - `cost`: the cost of the step, without resharding between the two groups of layers.
+    - `before`: the solution for the layers before `layer`.
+    - `behind`: the solution for `layer` and all layers after it.
     """
 
     cost: float
@@ -301,36 +335,45 @@ class Mixture:
     layer: int
 
     def groups(self, equal: Sequence[EqualNodes]) -> tuple[EqualNodes, ...]:
-        """The layers before, the two in between, and those behind."""
+        """Returns the equal nodes, split so that each of the two layers at the border is a group of
+        its own, between the layers before and the layers behind."""
         for layer in (self.layer - 1, self.layer, self.layer + 1):
-            equal = [group for each in equal for group in each.split(layer)]
+            equal = [group for tie in equal for group in tie.split(layer)]
         return tuple(equal)
 
     def between(self, groups: Tied, small: Tied, equal: Sequence[EqualNodes]) -> Restricted:
-        """The problem of groups in which the layers before and behind take what they do in the two
-        solutions, and all else is open."""
-        rest = Restricted.nothing(groups.problem)
-        grouped = {member for each in equal for member in each.members}
-        taken = {
+        """Returns the problem of the groups in which the layers before the border are fixed to
+        `before`, and the layers behind it to `behind`. The two layers at the border, and nodes
+        outside of the equal layers, keep all options.
+
+        - `groups`: the tied problem with these groups. `small`: the tied problem without groups.
+        - `equal`: the equal nodes of all layers.
+        """
+        restricted = Restricted.nothing(groups.problem)
+        grouped = {member for tie in equal for member in tie.members}
+        options_of = {
             member: options
-            for each, *options in zip(small.classes, self.before, self.behind, strict=True)
-            for member in each.members
+            for tie, *options in zip(small.classes, self.before, self.behind, strict=True)
+            for member in tie.members
             if member in grouped
         }
-        masks = [np.ones(len(own), dtype=np.bool_) for own in rest.kept]
+        masks = [np.ones(len(kept), dtype=np.bool_) for kept in restricted.kept]
         for group, mask in zip(groups.classes, masks, strict=True):
-            options = taken.get(group.members[0])
+            options = options_of.get(group.members[0])
             if options is not None and not self.layer - 1 <= group.first_layer <= self.layer:
                 mask[:] = False
                 mask[options[group.first_layer >= self.layer]] = True
-        return rest.to(masks)
+        return restricted.to(masks)
 
 
 def best_mixture(problem: Problem, found: SolveResult, layers: int) -> Mixture | None:
-    """The cheapest mixture of two solutions of the tied problem, by the share of layers of each;
-    None where there was only one."""
+    """Returns the cheapest mixture of two solutions of the tied problem over all pairs and all
+    borders between layers; None if the search found only one solution.
+
+    - `problem`: the tied problem. `found`: its result. `layers`: the number of equal layers.
+    """
     assert found.solution is not None
-    ends = [_End.of(problem, each) for each in (found.solution, *found.others)]
+    ends = [_End.of(problem, solution) for solution in (found.solution, *found.others)]
     return min(
         (
             Mixture(cost, before.solution, behind.solution, layer)
@@ -340,14 +383,15 @@ def best_mixture(problem: Problem, found: SolveResult, layers: int) -> Mixture |
             for layer in range(1, layers)
             for cost in [behind.mixed_cost(before, layer / layers)]
         ),
-        key=lambda each: each.cost,
+        key=lambda mixture: mixture.cost,
         default=None,
     )
 
 
 @dataclass(frozen=True)
 class _End:
-    """A solution, its cost without overlap, and its loads by window and channel."""
+    """A solution, its cost in seconds without overlap, and its loads in seconds by window and
+    channel."""
 
     solution: tuple[int, ...]
     cost: float
@@ -359,8 +403,10 @@ class _End:
         return cls(solution, priced.cost + priced.hidden, priced.loads)
 
     def mixed_cost(self, other: "_End", share: float) -> float:
-        """The cost if the other solution has this share of all layers."""
-        own, more = 1 - share, share
+        """Returns the cost, with overlap, if the other solution has this share of all layers."""
+        self_share, other_share = 1 - share, share
         keys = {*self.loads, *other.loads}
-        loads = {k: own * self.loads.get(k, 0) + more * other.loads.get(k, 0) for k in keys}
-        return own * self.cost + more * other.cost - hidden_amount(loads)
+        loads = {
+            k: self_share * self.loads.get(k, 0) + other_share * other.loads.get(k, 0) for k in keys
+        }
+        return self_share * self.cost + other_share * other.cost - hidden_amount(loads)

@@ -1,4 +1,4 @@
-"""The log of a campaign: every attempt leaves a record, in the order in which they were made."""
+"""The log of a campaign: one record for each attempt, in the order in which attempts were made."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,10 @@ from kiwi.solver import SolveResult
 
 
 class History:
-    """Attempts of one planning. Attempts made for another attempt are logged within it."""
+    """The records of the attempts of one planning.
+
+    A record names the attempts within which its attempt was made.
+    """
 
     def __init__(self) -> None:
         self._trials: list[Trial] = []
@@ -19,7 +22,7 @@ class History:
 
     @contextmanager
     def within(self, attempt: Attempt) -> Iterator[None]:
-        """Inside this context manager, everything logged is part of an attempt."""
+        """A context manager. Attempts logged inside it are logged as parts of `attempt`."""
         before = self._within
         self._within = (*before, attempt.name)
         try:
@@ -35,7 +38,11 @@ class History:
         *,
         is_better: bool = True,
     ) -> int:
-        """Logs the solver's result; returns the record's number."""
+        """Logs a result of the solver; returns the record's number.
+
+        - `limit_bytes`: the memory limit of the search.
+        - `is_better`: whether the solution is taken; otherwise it is logged as slower.
+        """
         outcome = Outcome.FOUND if is_better else Outcome.SLOWER
         return self._add(
             Trial(
@@ -52,10 +59,10 @@ class History:
     def program(
         self, attempt: Attempt, plan: Plan, limit_bytes: int | None, needed_bytes: int | None
     ) -> Plan:
-        """Logs the program of a plan; returns the plan, made by it.
+        """Logs the program of a plan; returns the plan with the record's number in `made_by`.
 
-        `needed_bytes`: the peak that has to be within the budget; None if the compiler could not
-        compile it.
+        - `limit_bytes`: the memory limit under which the plan was found.
+        - `needed_bytes`: the peak that must be within the budget; None if the compiler failed.
         """
         if needed_bytes is None:
             outcome = Outcome.NO_PROGRAM
@@ -79,7 +86,7 @@ class History:
         return replace(plan, made_by=(*plan.made_by[:1], number))
 
     def concluded(self, made_by: Collection[int]) -> tuple[Trial, ...]:
-        """All records, with those of the answer marked."""
+        """Returns all records. Records whose numbers are in `made_by` have the outcome `ANSWER`."""
         return tuple(
             replace(trial, outcome=Outcome.ANSWER) if number in made_by else trial
             for number, trial in enumerate(self._trials)

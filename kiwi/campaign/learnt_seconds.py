@@ -1,15 +1,16 @@
 """Corrections of prices from a plan's compiled program, kernel by kernel.
 
-The schedule of a program is attributed to the plan's units by their scopes
-(`kiwi.xla.simulated.seconds_by_unit`). If the program takes longer than the plan, units that take
-much longer than their price are corrected (`kiwi.corrections`):
+The scopes of a program's instructions attribute its simulated time to the plan's units
+(`kiwi.xla.simulated.seconds_by_unit`). If the program takes longer than the plan, the prices of
+kinds of units that take much longer than priced are corrected (`kiwi.corrections`):
 
-- Unplanned transfers, with the unit's additional computation, belong to the sharding that caused
-  them: XLA's partitioner gathers an operand that the plan shards.
-- Additional computation alone is a factor of the kind's price in every sharding.
+- If the unit has unplanned transfers, only the price of its present sharding is corrected.
+  Such transfers arise where XLA's partitioner gathers an operand that the plan shards.
+- If only the computation takes longer, the kind's price is multiplied by a factor in every
+  sharding.
 
-A fused kernel names only the unit of its root. The time that its neighbours no longer take is
-subtracted.
+A fused kernel names only the unit of its root. The prices of neighbours that have no kernel of
+their own are therefore subtracted from the root's time.
 """
 
 from collections import defaultdict
@@ -28,12 +29,13 @@ _NOTHING = UnitSeconds()
 
 @dataclass(frozen=True)
 class Took:
-    """A program's time for a unit, and its price, in seconds of a step.
+    """A unit's time in the compiled program and its price in the plan, in seconds of a step.
 
-    - `computing`: the time of kernels, less the time that neighbours no longer take. `priced`: the
-      planned time.
-    - `unplanned`: the time of transfers beyond the planned ones.
-    - `runs`: how often it is computed in a step, not counting iterations of loops.
+    - `computing`: the time of the unit's kernels, without the prices of units fused with it.
+    - `priced`: the planned time of its computation.
+    - `unplanned`: the time of its transfers beyond the planned time of transfers.
+    - `runs`: the number of times that a step computes the unit, 1 or 2, without iterations of
+      loops.
     """
 
     unit: int
@@ -44,19 +46,22 @@ class Took:
 
     @property
     def excess(self) -> float:
-        """The time beyond its price; negative if it takes less."""
+        """The seconds beyond the price; negative if the unit takes less."""
         return self.computing + self.unplanned - self.priced
 
     @property
     def seconds_of_run(self) -> float:
-        """Seconds of one computation."""
+        """The seconds of one computation of the unit."""
         return (self.computing + self.unplanned) / self.runs
 
 
 def learnt(plan: PlanRecord) -> tuple[Correction, ...]:
-    """The corrections from a plan's program. There are none if it agrees with the plan, or if no
-    unit in particular causes the difference. A kind that was corrected before and takes less than
-    that is corrected for its present sharding."""
+    """Returns the corrections that a plan's program teaches.
+
+    There are none if the program agrees with the plan, or if no kind of unit in particular causes
+    the difference. If the program is faster than planned, a kind that was corrected before and
+    takes less than its corrected price gets a correction for its present sharding.
+    """
     compiled = plan.compiled
     if compiled is None or compiled.time is None:
         return ()
@@ -67,17 +72,18 @@ def learnt(plan: PlanRecord) -> tuple[Correction, ...]:
         return ()
     least = shares.NOTICED_KERNEL * took_seconds
     is_slower, known = took_seconds > planned_seconds, plan.corrections
-    found: list[Correction] = []
+    corrections: list[Correction] = []
     for kind, members in _by_kind(plan).items():
         excess = sum(member.excess for member in members)
         if is_slower and excess >= least:
-            found.append(_correction(plan, kind, members))
+            corrections.append(_correction(plan, kind, members))
         elif not is_slower and known.of(kind) and excess <= -least:
-            found.append(_of_sharding(plan, kind, _worst(members)))
-    return tuple(found)
+            corrections.append(_of_sharding(plan, kind, _worst(members)))
+    return tuple(corrections)
 
 
 def _by_kind(plan: PlanRecord) -> Mapping[str, list[Took]]:
+    """Returns the times of all units, by kind of unit."""
     units = plan.execution.units
     kinds: dict[str, list[Took]] = defaultdict(list)
     for took in _took(plan):
@@ -86,6 +92,7 @@ def _by_kind(plan: PlanRecord) -> Mapping[str, list[Took]]:
 
 
 def _took(plan: PlanRecord) -> Iterator[Took]:
+    """Yields the time of each unit in the plan's compiled program."""
     assert plan.compiled is not None and plan.compiled.time is not None
     compiled = plan.compiled.time.by_unit
     planned = {decision.unit: decision.priced for decision in plan.decisions}
@@ -107,25 +114,33 @@ def _took(plan: PlanRecord) -> Iterator[Took]:
 
 
 def _shared_out(units: UnitGraph, spared: Mapping[int, float]) -> Mapping[int, float]:
-    """By unit, the seconds of neighbours without a kernel. XLA fused each with some of its readers
-    or producers. It is not known with which, so the seconds are subtracted from all."""
-    found: dict[int, float] = defaultdict(float)
+    """Returns, for each unit, the prices in seconds of neighbours without a kernel of their own.
+
+    XLA has fused such a neighbour with some of its readers or producers. The program does not show
+    with which, so the price is subtracted from all of them.
+
+    - `spared`: the price in seconds of each unit without a kernel.
+    """
+    shared_seconds: dict[int, float] = defaultdict(float)
     for index, seconds in spared.items():
         unit = units.units[index]
-        near = {r for value in unit.outputs for r in units.readers.get(value, ())}
-        near |= {p for value in unit.reads if (p := units.producer.get(value)) is not None}
-        for other in near - {index}:
-            found[other] += seconds
-    return found
+        neighbours = {reader for value in unit.outputs for reader in units.readers.get(value, ())}
+        neighbours |= {
+            producer for value in unit.reads if (producer := units.producer.get(value)) is not None
+        }
+        for other in neighbours - {index}:
+            shared_seconds[other] += seconds
+    return shared_seconds
 
 
 def _worst(members: list[Took]) -> Took:
+    """Returns the unit whose time differs most from its price."""
     return max(members, key=lambda member: abs(member.excess))
 
 
 def _correction(plan: PlanRecord, kind: str, members: list[Took]) -> Correction:
-    """The correction of a kind. It is for the present sharding alone if equal units have unplanned
-    transfers, or were corrected before."""
+    """Returns the correction of a kind of unit. It holds for the present sharding alone if units of
+    the kind have many unplanned transfers, or if the kind was corrected before."""
     worst, excess = _worst(members), sum(member.excess for member in members)
     unplanned = sum(member.unplanned for member in members)
     priced = sum(member.priced for member in members)
@@ -135,6 +150,7 @@ def _correction(plan: PlanRecord, kind: str, members: list[Took]) -> Correction:
 
 
 def _of_sharding(plan: PlanRecord, kind: str, took: Took) -> Correction:
+    """Returns the correction of a kind for a unit's present sharding alone."""
     decision = plan.decisions[took.unit]
     name = _name(plan, took)
     return Correction(kind, name, decision.reads, decision.results, seconds=took.seconds_of_run)

@@ -1,9 +1,10 @@
-"""Schedules under changing limits, until a compiled program is well within the budget.
+"""Schedules under changing limits, until a compiled program meets the budget closely.
 
 This is the proposer that planners of schedules give to the closed loop
-(`kiwi.campaign.closed_loop`): "two-stage", the paper's models and the planners of one device. They
-know only the memory of a schedule. So the bytes that a compiled program needs beyond the budget are
-subtracted from the limit. ("joint" corrects its problem instead: `kiwi.planners.problem_planner`.)
+(`kiwi.campaign.closed_loop`): "two-stage", the paper's models and the planners of one device. These
+planners know only the memory of a whole schedule. So the bytes that a compiled program needs beyond
+the budget are subtracted from the limit. ("joint" corrects its problem instead:
+`kiwi.campaign.problem_search`.)
 """
 
 import math
@@ -17,19 +18,24 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 
 Reordered = Callable[[Plan, int, int], Plan | None]
-"""Takes a plan that is over the budget as compiled, its limit and the excess in bytes; returns the
-same computations in another order, or None if there is none."""
+"""Returns the computations of a plan in another order; None if there is no such order. The
+arguments are a plan that is over the budget as compiled, its limit, and its excess over the budget,
+both in bytes."""
 
 
 @dataclass(eq=False)
 class LimitSearch:
-    """Moves the limit by the bytes that the last program was over or below the budget. So a
-    correction that was too large is taken back.
+    """Moves the limit by the bytes that the last program was over or below the budget
+    (`ScheduleLimits`).
 
-    - `find`: finds a plan for a limit in bytes, not yet compiled.
+    - `find`: returns a plan under a limit in bytes, not yet compiled; raises `Refusal` if there is
+      none.
+    - `cause`, `instead`: as in `Proposer`.
     - `varies`: whether `find` is randomised. If so, a refused limit is answered by repeating the
-      last accepted one, then by one in between. A refused budget is tried again if it is hardly
-      less than the smallest known peak.
+      last accepted one, then by one in between. A refused first limit is tried again if it is
+      hardly less than the smallest known peak.
+    - `other_order`: the other orders of a schedule; None if the planner has none.
+    - `orders`, `most_rounds`: as in `Proposer`.
     """
 
     find: Callable[[int], Plan]
@@ -51,13 +57,14 @@ class LimitSearch:
         return self.budget_bytes
 
     def propose(self, limit_bytes: int) -> Proposal:
-        """The plan that `find` finds."""
+        """Returns the plan that `find` returns; raises the `Refusal` that it raises."""
         self._limit_bytes = limit_bytes
         plan = self.find(limit_bytes)
         return self._proposal(plan, plan.solve_result.seconds)
 
     def reordered(self, proposal: Proposal, number: int) -> Proposal | None:
-        """The same schedule in another order, which should need less by the excess."""
+        """Returns the plan's computations in another order that should need less memory by the
+        excess over the budget; None if there is none."""
         if self.other_order is None:
             return None
         over_bytes = proposal.plan.peak_bytes - self.budget_bytes
@@ -65,16 +72,17 @@ class LimitSearch:
         return None if other is None else self._proposal(other, 0.0)
 
     def known(self, most_seconds: float) -> Iterator[Proposal]:
-        """No plan is known before."""
+        """Yields nothing: planners of schedules know no plan before."""
         return iter(())
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The next limit: higher by the free bytes, or lower by the excess."""
+        """Returns the next limit, higher by the free bytes or lower by the excess; None to end."""
         last = Measured(rounds[-1].limit_bytes, plan.estimate.peak_bytes, plan.peak_bytes)
         return self._limits.after_program(last, rounds)
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """A limit between the smallest known peak and the last limit, if that may help."""
+        """Returns the next limit after a refusal, between the smallest known peak and the last
+        limit; None if no such limit may help."""
         if not rounds:
             return self._limit_bytes if self._may_vary(error) else None
         if self._limits.has_best:
@@ -83,7 +91,7 @@ class LimitSearch:
         return self._limits.after_refusal(self._limit_bytes, least_bytes, rounds)
 
     def _may_vary(self, error: Refusal) -> bool:
-        """Whether another search may find a slightly smaller peak than the first one did."""
+        """Whether a repeated search may find a slightly smaller peak than the first search did."""
         least_bytes = getattr(error, "least_peak_bytes", None) or math.inf
         bound_bytes = getattr(error, "least_peak_bound_bytes", None) or 0
         is_close = (

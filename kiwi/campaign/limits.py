@@ -1,18 +1,18 @@
-"""Where a memory limit goes next: one controller for every search.
+"""The controllers that choose the next memory limit of a search.
 
-A plan found under a limit has a predicted need, and its compiled program has another one. Both
+A plan found under a limit has a predicted peak, and its compiled program has a compiled peak. Both
 determine the next limit:
 
 - *By the excess.* The limit falls by the bytes that the program is over the budget, or rises by the
-  bytes that it leaves free. It moves from the bytes that the plan holds, not from the limit of the
-  plan: just below a limit that the plan did not fill, the same plan would be found.
-- *Between.* Once one limit is known to be too high and another one to be low enough, the next one
-  lies between them: by the excess if that is between them, otherwise in the middle.
+  bytes that it leaves free. The starting point is the bytes that the plan holds, not the plan's
+  limit: a limit that is only a little below one that the plan did not fill allows the same plan.
+- *Between.* If one limit is known to be too high and another to be low enough, the next limit lies
+  between them. The limit by the excess is taken if it lies there, otherwise the middle.
 
-Searches differ in what else they know. A problem's plans fill their limit or not, schedules are
-found at random, and programs whose collectives overlap follow their plans loosely. Each kind has a
-rule here (`ProblemLimits`, `ScheduleLimits`, `OverlapLimits`). The parts of the budget that make
-another plan worthwhile are in `kiwi.campaign.shares`.
+Each kind of search has its own controller. A problem's plans may leave part of their limit free
+(`ProblemLimits`). Schedules may be found at random (`ScheduleLimits`). The peaks of programs whose
+collectives overlap follow the peaks of their plans only loosely (`OverlapLimits`). The smallest
+changes of a limit that are worth another plan are in `kiwi.campaign.shares`.
 """
 
 import math
@@ -27,11 +27,11 @@ from kiwi.plans.record import Round
 
 @dataclass(frozen=True)
 class Measured:
-    """A plan and its program, in bytes.
+    """The memory of a plan and of its program.
 
     - `limit_bytes`: the limit under which the plan was found.
-    - `planned_bytes`: what the plan is predicted to need.
-    - `needed_bytes`: what the program needs.
+    - `planned_bytes`: the predicted peak of the plan.
+    - `needed_bytes`: the peak of the program.
     """
 
     limit_bytes: int
@@ -40,20 +40,20 @@ class Measured:
 
     @classmethod
     def of(cls, one: Round) -> "Measured":
-        """The figures of a round of the closed loop."""
+        """Returns the bytes of a round of the closed loop."""
         return cls(one.limit_bytes, one.predicted_peak_bytes, one.peak_bytes)
 
     @property
     def held_bytes(self) -> int:
-        """The least limit that is known to allow the plan."""
+        """The smallest limit that is known to allow the plan."""
         return min(self.limit_bytes, self.planned_bytes)
 
 
 class LimitController:
     """Moves a limit so that a program meets the budget and leaves little of it free.
 
-    - `low_bytes`: a limit that is low enough; None while none is known.
-    - `high_bytes`: a limit that is too high; None while none is known.
+    - `low_bytes`: a limit that is known to be low enough; None if none is known.
+    - `high_bytes`: a limit that is known to be too high; None if none is known.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -62,26 +62,28 @@ class LimitController:
         self.high_bytes: int | None = None
 
     def over_bytes(self, measured: Measured) -> int:
-        """The bytes by which a program is over the budget; negative if it leaves room."""
+        """Returns the bytes by which a program is over the budget; negative if it leaves room."""
         return measured.needed_bytes - self.budget_bytes
 
     def by_excess(self, from_bytes: int, measured: Measured, further_bytes: float = 0) -> int:
-        """The limit lowered by the program's excess over the budget, and by some bytes more."""
+        """Returns `from_bytes` lowered by the program's excess over the budget and by
+        `further_bytes`."""
         return from_bytes - math.ceil(self.over_bytes(measured) + further_bytes)
 
     def middle(self) -> int:
-        """The middle of the two known limits."""
+        """Returns the middle of `low_bytes` and `high_bytes`, which must be known."""
         assert self.low_bytes is not None and self.high_bytes is not None
         return (self.low_bytes + self.high_bytes) // 2
 
     def inside(self, limit_bytes: int) -> int:
-        """The limit if it is between the two known ones, otherwise their middle."""
+        """Returns the limit if it lies between `low_bytes` and `high_bytes`, otherwise their
+        middle."""
         assert self.low_bytes is not None and self.high_bytes is not None
         is_between = self.low_bytes < limit_bytes < self.high_bytes
         return limit_bytes if is_between else self.middle()
 
     def is_worth(self, gained_bytes: int, part: float) -> bool:
-        """Whether bytes are more than a part of the budget."""
+        """Whether the bytes gained are more than a part of the budget."""
         return gained_bytes > part * self.budget_bytes
 
 
@@ -89,42 +91,49 @@ class ProblemLimits(LimitController):
     """The limits of one problem (`kiwi.campaign.problem_search`)."""
 
     def after_program(self, last: Measured, rounds: Sequence[Round], *, fits: bool) -> int | None:
-        """The limit after a program with few barriers; None to end.
+        """Returns the limit after a program with few barriers; None to end.
 
-        XLA orders such a program as it likes, so that nothing is learnt of single operators from
-        it. The limit rises only if the program leaves much room beyond what the plan left of its
-        limit.
+        XLA orders such a program freely, so that it teaches nothing about single operators. The
+        limit rises only if the program leaves much more room than the plan left of its limit.
 
-        - `last`: with what the plan holds without the heap's waste; `rounds`: all until then.
-        - `fits`: whether it is within all budgets, that of the host's memory included.
+        - `last`: the last plan, whose `planned_bytes` do not include the heap's waste.
+        - `rounds`: all rounds so far.
+        - `fits`: whether the last plan is within all budgets, the host's included.
         """
-        measured = [Measured.of(one) for one in rounds]
-        over = [each.held_bytes for each in measured if self.over_bytes(each) > 0]
-        within = [each.limit_bytes for each in measured if self.over_bytes(each) <= 0]
+        measured = [Measured.of(past) for past in rounds]
+        over_held_bytes = [plan.held_bytes for plan in measured if self.over_bytes(plan) > 0]
+        within_limit_bytes = [plan.limit_bytes for plan in measured if self.over_bytes(plan) <= 0]
         left_bytes = last.held_bytes - self.over_bytes(last) - last.limit_bytes
-        if not over and left_bytes < shares.ROOM * self.budget_bytes:
+        if not over_held_bytes and left_bytes < shares.ROOM * self.budget_bytes:
             return None
         limit_bytes = self.by_excess(last.limit_bytes if fits else last.held_bytes, last)
-        if not within:
+        if not within_limit_bytes:
             return max(0, limit_bytes - int(shares.LOWER * self.budget_bytes))
-        if not over:
+        if not over_held_bytes:
             return max(0, limit_bytes)
-        self.low_bytes, self.high_bytes = max(within), min(over)
+        self.low_bytes, self.high_bytes = max(within_limit_bytes), min(over_held_bytes)
         limit_bytes = self.inside(limit_bytes)
         is_worth = self.is_worth(limit_bytes - self.low_bytes, shares.PROBLEM_RISE)
         return limit_bytes if is_worth else None
 
     def after_excess(self, last: Measured) -> int:
-        """The limit lowered by the last program's excess over the budget."""
+        """Returns the limit lowered by the last program's excess over the budget, at least 0."""
         return max(0, self.by_excess(last.held_bytes, last))
 
     def after_refusal(
         self, limit_bytes: int, rounds: Sequence[Round], least_bytes: int | None = None
     ) -> int | None:
-        """The limit halfway back to the lowest one that had a plan, and no less than the smallest
-        peak that was found, if there is one; None if that is hardly more, or if no lower peak than
-        that plan's limit was found."""
-        planned_bytes = min(one.limit_bytes for one in rounds)
+        """Returns the limit after a refusal: halfway back to the lowest limit that had a plan, and
+        at least `least_bytes`.
+
+        Returns None if that is hardly above the refused limit, or hardly below the lowest limit
+        that had a plan.
+
+        - `limit_bytes`: the refused limit.
+        - `rounds`: all rounds so far, at least one.
+        - `least_bytes`: the smallest peak that a refused search found, if there is one.
+        """
+        planned_bytes = min(past.limit_bytes for past in rounds)
         raised_bytes = (planned_bytes - limit_bytes) // 2
         if not self.is_worth(raised_bytes, shares.LEAST_LOWERING):
             return None
@@ -136,8 +145,10 @@ class ProblemLimits(LimitController):
 class ScheduleLimits(LimitController):
     """The limits of schedules (`kiwi.campaign.limit_search`).
 
-    A correction that was too large is taken back. A randomised search finds another schedule when
-    asked for the same limit again, so that a limit without one is not given up at once.
+    If a program leaves room because the limit was lowered too far, the limit rises again.
+
+    - `varies`: whether the search is randomised. Such a search may find another schedule under the
+      same limit, so that a refused limit does not end the search.
     """
 
     def __init__(self, budget_bytes: int, *, varies: bool) -> None:
@@ -148,11 +159,11 @@ class ScheduleLimits(LimitController):
 
     @property
     def has_best(self) -> bool:
-        """Whether a schedule fits."""
+        """Whether the program of some schedule fits."""
         return self._best_bytes is not None
 
     def after_program(self, last: Measured, rounds: Sequence[Round]) -> int | None:
-        """The limit after a program; None to end."""
+        """Returns the limit after a program; None to end. `rounds`: all rounds so far."""
         if self.over_bytes(last) <= 0:
             self._best_bytes = last.planned_bytes
             limit_bytes = self._above(last, rounds)
@@ -166,24 +177,31 @@ class ScheduleLimits(LimitController):
     def after_refusal(
         self, limit_bytes: int, least_bytes: int | None, rounds: Sequence[Round]
     ) -> int | None:
-        """A limit between the smallest peak known and the last one, if that may help.
+        """Returns the limit after a refusal; None if no other limit may help.
 
-        `least_bytes`: the smallest peak that the refusal names.
+        A randomised search repeats the lowest limit that had a schedule. Any other search continues
+        between the refused bytes and the smallest predicted peak.
+
+        - `limit_bytes`: the refused limit.
+        - `least_bytes`: the smallest peak that the refusal names, if it names one.
+        - `rounds`: all rounds so far, at least one.
         """
-        last_bytes = min(one.predicted_peak_bytes for one in rounds)
+        last_bytes = min(past.predicted_peak_bytes for past in rounds)
         named_bytes = least_bytes or last_bytes
         lower_bytes = named_bytes if named_bytes < last_bytes else 0
         self._refused_bytes = max(self._refused_bytes, limit_bytes, lower_bytes)
         if self._varies:
-            return min(one.limit_bytes for one in rounds)
+            return min(past.limit_bytes for past in rounds)
         return (self._refused_bytes + last_bytes) // 2 if lower_bytes else None
 
     def _above(self, last: Measured, rounds: Sequence[Round]) -> int:
-        """Takes back a correction that was too large. A first schedule has none."""
+        """Returns the limit after a program within the budget: between its plan and the smallest
+        larger plan whose program was over the budget. If there is no such plan, the limit was not
+        lowered before, and the plan's own bytes are returned."""
         too_large = [
-            one.planned_bytes
-            for one in map(Measured.of, rounds)
-            if self.over_bytes(one) > 0 and one.planned_bytes > last.planned_bytes
+            plan.planned_bytes
+            for plan in map(Measured.of, rounds)
+            if self.over_bytes(plan) > 0 and plan.planned_bytes > last.planned_bytes
         ]
         if not too_large:
             return last.planned_bytes
@@ -192,6 +210,7 @@ class ScheduleLimits(LimitController):
         return limit_bytes if limit_bytes < min(too_large) else self.middle()
 
     def _below(self, last: Measured) -> int:
+        """Returns the limit after a program over the budget."""
         limit_bytes = self.by_excess(last.held_bytes, last)
         if self._varies and limit_bytes <= self._refused_bytes:
             self.low_bytes, self.high_bytes = self._refused_bytes, last.planned_bytes
@@ -202,20 +221,22 @@ class ScheduleLimits(LimitController):
 class OverlapLimits(LimitController):
     """The limits of plans whose programs overlap (`kiwi.campaign.overlap_search`).
 
-    Such programs follow their plans loosely: each limit falls further than by the excess, and once
-    a plan fits, or has no promise, the next one is halfway to the plan that was too large.
+    The peaks of such programs follow the peaks of their plans loosely, so each limit falls by more
+    than the excess. After a plan that leaves room, or a limit without a promising plan, the next
+    limit is halfway to the plan that was too large.
     """
 
     @property
     def most_over_bytes(self) -> float:
-        """No plan is sought for a program that is over the budget by more than this."""
+        """The largest excess over the budget, in bytes, after which a further plan is tried."""
         return shares.MOST_OVER * self.budget_bytes
 
     def after_program(self, last: Measured, tried: int, *, is_tied: bool) -> int | None:
-        """The limit after a program; None to end.
+        """Returns the limit after a program; None to end.
 
-        - `tried`: how many plans of less memory were tried before.
-        - `is_tied`: whether steps had to be tied: a plan of less memory may do without.
+        - `tried`: the number of plans of less memory that were tried before.
+        - `is_tied`: whether the plan fits only because steps are tied. A plan of less memory may
+          fit without tied steps.
         """
         over_bytes = self.over_bytes(last)
         if over_bytes > self.most_over_bytes:
@@ -226,7 +247,7 @@ class OverlapLimits(LimitController):
             if self.low_bytes is not None:
                 return self.after_refusal(self.low_bytes)
             further = max(shares.LITTLE_FURTHER, tried * shares.FURTHER)
-            # A plan whose copies or heap took more than its limit will do so again.
+            # If copies or the heap took the plan beyond its limit, the next plan will do the same.
             limit_bytes = self.by_excess(last.held_bytes, last, further * self.budget_bytes)
             return limit_bytes if limit_bytes > 0 else None
         if is_tied:
@@ -235,17 +256,19 @@ class OverlapLimits(LimitController):
         return self.after_refusal(last.held_bytes) if is_loose else None
 
     def after_refusal(self, low_bytes: int) -> int | None:
-        """The limit halfway from one that is low enough to the plan that was too large; None if
-        little is between."""
+        """Returns the limit halfway from `low_bytes`, which is low enough, to the plan that was too
+        large; None if they are close, or if no plan was too large."""
         self.low_bytes = low_bytes
         more_bytes = 0 if self.high_bytes is None else self.high_bytes - low_bytes
         return self.middle() if self.is_worth(more_bytes, shares.LOOSE) else None
 
 
 def limit_below(error: KiwiError, budget_bytes: int) -> int | None:
-    """The limit of the search that follows one whose programs were over the budget: what the
-    nearest plan was predicted to need, less the excess, and never more than the budget; None if no
-    program was compiled."""
+    """Returns the limit of the search after one whose programs were all over the budget: the
+    predicted peak of the nearest plan less its excess, at most the budget.
+
+    Returns None if the error is not about a compiled program (`BudgetNotMetError`).
+    """
     if not isinstance(error, BudgetNotMetError):
         return None
     nearest: Plan = error.plan

@@ -1,4 +1,4 @@
-"""The notes of a plan for its reader."""
+"""The notes that a plan has for its user."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,18 +22,20 @@ from kiwi.problem.user_pins import asked_pins, constraint_pin
 from kiwi.sizes import format_bytes, format_seconds
 
 NOTED_DIFFERENCE = 0.25
-"""From this relative distance between estimated and compiled peak on, a note says so."""
+"""A note names both peaks if the estimated peak differs from the compiled peak by more than this
+part of the compiled peak."""
 
 LONG_DIMENSION = 32
-"""A dimension with at least this many elements on each device is long: padding is little of it."""
+"""An uneven dimension is noted from this many elements on each device on: padding adds little to
+it."""
 
 
 COSTLY_KERNEL = 0.1
-"""From this part of the step on, a kernel without a sharding rule gets a warning."""
+"""A kernel without a sharding rule gets a warning if it takes more than this part of the step."""
 
 
 def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[Note, ...]:
-    """The notes of a plan for these settings."""
+    """Returns the notes of a plan that `planner` made under these settings."""
     return (
         *_undivided(plan),
         *_uneven(plan),
@@ -50,12 +52,12 @@ def notes(plan: PlanRecord, planner: PlannerFacts, settings: Settings) -> tuple[
 
 
 def _undivided(plan: PlanRecord) -> Iterator[Note]:
-    """Arguments that no mesh axis divides."""
-    sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
+    """Notes arguments without any dimension that a mesh axis divides."""
+    sizes = [plan.mesh.shape[axis] for axis in plan.mesh.nontrivial_axes]
     names = [
         f"{path} {shape.shape}"
         for path, shape in zip(plan.traced.call.paths, plan.traced.call.shapes, strict=True)
-        if shape.shape and sizes and not any(d % n == 0 for d in shape.shape for n in sizes)
+        if shape.shape and sizes and not any(dim % n == 0 for dim in shape.shape for n in sizes)
     ]
     if names:
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -68,23 +70,23 @@ def _undivided(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _uneven(plan: PlanRecord) -> Iterator[Note]:
-    """Long dimensions of parameters that no mesh axis divides although it divides another
-    dimension. Most often it is that of a vocabulary."""
-    sizes = [plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes]
-    found: dict[int, list[str]] = {}
+    """Notes long dimensions that no mesh axis divides, of parameters with another dimension that an
+    axis divides. Such a dimension is most often the vocabulary."""
+    sizes = [plan.mesh.shape[axis] for axis in plan.mesh.nontrivial_axes]
+    paths_of_dim: dict[int, list[str]] = {}
     for path, shape in zip(plan.traced.call.paths, plan.traced.call.shapes, strict=True):
         is_matrix = len(shape.shape) > 1 and jnp.issubdtype(shape.dtype, jnp.inexact)
-        uneven = {d for d in shape.shape if all(d % n for n in sizes)}
+        uneven = {size for size in shape.shape if all(size % n for n in sizes)}
         if is_matrix and sizes and uneven != set(shape.shape):
             for dim in uneven:
                 if dim >= LONG_DIMENSION * plan.mesh.size:
-                    found.setdefault(dim, []).append(path)
-    for dim, paths in found.items():
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+                    paths_of_dim.setdefault(dim, []).append(path)
+    for dim, paths in paths_of_dim.items():
+        others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         padded = -(-dim // plan.mesh.size) * plan.mesh.size
         yield Note.of(
             topics.UNEVEN_DIMENSION,
-            f"No mesh axis divides the {dim} of {paths[0]}{more}: nothing is sharded along it. "
+            f"No mesh axis divides the {dim} of {paths[0]}{others}: nothing is sharded along it. "
             f"With {padded}, {padded / dim - 1:.2%} more, it could be.",
             argument=paths[0],
             size=dim,
@@ -93,12 +95,12 @@ def _uneven(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _kept_copies(plan: PlanRecord) -> Iterator[Note]:
-    """The saving by kept copies of operands, which the solver's gap does not include."""
+    """Notes the time saved by kept copies of operands, which the solver's gap does not include."""
     count = len(plan.execution.kept_copies)
     if count:
-        before, plural = plan.solve_result.objective, count > 1
-        # Less than nothing where the estimate is of a program that waits for its collectives.
-        saved = 0.0 if before is None else before - plan.estimate.step_seconds
+        searched_seconds, plural = plan.solve_result.objective, count > 1
+        # Negative if the estimate is of a program that waits for its collectives.
+        saved = 0.0 if searched_seconds is None else searched_seconds - plan.estimate.step_seconds
         saves = f", which saves {format_seconds(saved)}" if saved > 0 else ""
         yield Note.of(
             topics.KEPT_COPIES,
@@ -110,21 +112,21 @@ def _kept_copies(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _unmeasured(plan: PlanRecord) -> Iterator[Note]:
-    """Axes whose collectives the profile table does not know, and matmuls and convolutions that it
-    knows in no shape."""
+    """Notes axes whose collectives the profile does not have, and kinds of matmuls and convolutions
+    that it has in no shape."""
     table, units = plan.mesh.table, plan.execution.units
     if table is None:
         return
     known = {entry.devices for entry in table.collectives}
-    sizes = sorted({plan.mesh.shape[a] for a in plan.mesh.nontrivial_axes} - known)
+    sizes = sorted({plan.mesh.shape[axis] for axis in plan.mesh.nontrivial_axes} - known)
     if sizes:
         yield Note.of(
             topics.COLLECTIVES_UNMEASURED,
             f"The profile has no collectives over {', '.join(map(str, sizes))} devices: priced by "
             "the alpha-beta model.",
         )
-    found = (library_calls(units, unit, plan.mesh.hardware) for unit in units.units)
-    matmuls = [call for calls in found for call in calls if call and call.is_matmul]
+    calls_of_units = (library_calls(units, unit, plan.mesh.hardware) for unit in units.units)
+    matmuls = [call for calls in calls_of_units for call in calls if call and call.is_matmul]
     missing = {call.opcode for call in matmuls if not table.has(*call.known)}
     if missing:
         yield Note.of(
@@ -135,44 +137,44 @@ def _unmeasured(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _regions(plan: PlanRecord) -> Iterator[Note]:
-    """Parts of the program that Kiwi does not look into: regions, and calls without a sharding
-    rule."""
+    """Returns notes on parts of the program that Kiwi does not look into: regions, and calls
+    without a sharding rule."""
     units = plan.execution.units
     whole, given, opaque = (
         (topics.WHOLE, "Planned whole and replicated: {}."),
         (topics.AS_WRITTEN, "Left as written, between the layouts that it names: {}."),
         (topics.RULELESS, "Without a sharding rule, replicated and kept: {}."),
     )
-    found: dict[tuple[Topic, str], set[str]] = {whole: set(), given: set(), opaque: set()}
+    names_of_topic: dict[tuple[Topic, str], set[str]] = {whole: set(), given: set(), opaque: set()}
     for unit in units.units:
         equation = units.graph.program.equations[unit.root]
         name = equation.name
         if given_layouts(units, unit, plan.mesh) is not None:
-            found[given].add(name)
+            names_of_topic[given].add(name)
         elif units.graph.equations[unit.root].is_region:
-            found[whole].add(region_name(equation))
+            names_of_topic[whole].add(region_name(equation))
         elif is_opaque(units.graph, unit.root):
-            found[opaque].add(name)
+            names_of_topic[opaque].add(name)
     return (
         Note.of(topic, text.format(", ".join(sorted(names))), regions=len(names))
-        for (topic, text), names in found.items()
+        for (topic, text), names in names_of_topic.items()
         if names
     )
 
 
 def costly_kernels(plan: PlanRecord) -> tuple[Note, ...]:
-    """Slow kernels without a sharding rule, which are whole on every device."""
+    """Returns notes on slow kernels that run whole on every device for want of a sharding rule."""
     units, step_seconds = plan.execution.units, plan.estimate.step_seconds
     if plan.mesh.size == 1:
         return ()
-    found: dict[tuple[str, str], float] = {}
+    seconds_of_kernel: dict[tuple[str, str], float] = {}
     for unit, decision in zip(units.units, plan.decisions, strict=True):
         equation = units.graph.program.equations[unit.root]
         is_unruled = equation.name == CUSTOM_PARTITIONING and not equation.is_kernel
         is_whole = given_layouts(units, unit, plan.mesh) is None
         if is_whole and (is_unruled or is_opaque(units.graph, unit.root)):
             place = called_name(equation.jaxpr_eqn), decision.source_line
-            found[place] = found.get(place, 0.0) + decision.seconds
+            seconds_of_kernel[place] = seconds_of_kernel.get(place, 0.0) + decision.seconds
     return tuple(
         Note.of(
             topics.COSTLY_KERNEL,
@@ -180,32 +182,32 @@ def costly_kernels(plan: PlanRecord) -> tuple[Note, ...]:
             "device: it has no sharding rule. kiwi.register_kernel gives its function one.",
             seconds=seconds,
         )
-        for (name, line), seconds in found.items()
+        for (name, line), seconds in seconds_of_kernel.items()
         if seconds > COSTLY_KERNEL * step_seconds
     )
 
 
 def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[Note]:
-    """Hints that the planner does not heed, or that are inside a region planned whole."""
+    """Notes hints that the planner does not heed, or that are inside a region planned whole."""
     graph = plan.execution.units.graph
-    placed = [p for hints in graph.program.hints.values() for p in hints if p.hint.pins]
+    placed = [pin for hints in graph.program.hints.values() for pin in hints if pin.hint.pins]
     if placed and not planner.heeds_hints:
         yield Note.of(
             topics.HINTS_UNHEEDED,
             f"The planner {planner.name!r} heeds no hints: {len(placed)} are not read.",
             hints=len(placed),
         )
-    elif not planner.recomputes and any(p.hint.keep or p.hint.recompute for p in placed):
+    elif not planner.recomputes and any(pin.hint.keep or pin.hint.recompute for pin in placed):
         yield Note.of(
             topics.RESIDENCY_UNHEEDED,
             f"The planner {planner.name!r} heeds no hints to keep or to recompute.",
         )
-    if plan.host_limit_bytes is None and any(p.hint.offload for p in placed):
+    if plan.host_limit_bytes is None and any(pin.hint.offload for pin in placed):
         yield Note.of(
             topics.OFFLOAD_UNREAD,
             "Hints to offload are not read: the plan may not use the host's memory.",
         )
-    inside = sum(_hints_inside(e.jaxpr_eqn) for e in graph.program.equations)
+    inside = sum(_hints_inside(equation.jaxpr_eqn) for equation in graph.program.equations)
     if inside:
         yield Note.of(
             topics.HINTS_INSIDE,
@@ -215,26 +217,29 @@ def _unread_hints(plan: PlanRecord, planner: PlannerFacts) -> Iterator[Note]:
 
 
 def _hints_inside(eqn: Any) -> int:
-    """The number of hints in the regions of a traced equation."""
-    inner = [e for region in inner_jaxprs(eqn) for e in region.eqns]
-    return sum((e.primitive.name == HINT_PRIMITIVE) + _hints_inside(e) for e in inner)
+    """Returns the number of hints in the regions of a jaxpr equation, at any depth."""
+    inner = [inner_eqn for region in inner_jaxprs(eqn) for inner_eqn in region.eqns]
+    return sum(
+        (inner_eqn.primitive.name == HINT_PRIMITIVE) + _hints_inside(inner_eqn)
+        for inner_eqn in inner
+    )
 
 
 def _own_pins(plan: PlanRecord, settings: Settings) -> Iterator[tuple[Pin, bool]]:
-    """The shardings that the function and its arguments ask for, and whether the plan
-    follows them."""
+    """Yields each sharding that the function or its arguments ask for, and whether the plan follows
+    it."""
     program, layouts = plan.execution.units.graph.program, plan.execution.layouts
     if plan.mesh.size == 1 or not settings.respect_user_shardings:
         return
-    pins = [(v, constraint_pin(program, v, plan.mesh)) for v in program.constraints]
+    pins = [(value, constraint_pin(program, value, plan.mesh)) for value in program.constraints]
     for value, pin in (*asked_pins(plan.traced, settings).items(), *pins):
-        lies = layouts.get(value)
-        yield pin, pin.layout is not None and lies is not None and pin.allows(lies)
+        layout = layouts.get(value)
+        yield pin, pin.layout is not None and layout is not None and pin.allows(layout)
 
 
 def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
-    """How many values have the sharding that the function asks for, and how many of these are whole
-    on every device."""
+    """Notes the number of values with the sharding that the function asks for, and how many of them
+    are replicated."""
     followed = [pin for pin, is_followed in _own_pins(plan, settings) if is_followed]
     whole = [pin for pin in followed if not any(pin.layout or ((),))]
     if followed:
@@ -251,11 +256,13 @@ def _pinned(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
 
 
 def _labels(pins: Sequence[Pin]) -> str:
+    """Returns the labels of up to three different pins."""
     return ", ".join(list(dict.fromkeys(pin.label for pin in pins))[:3])
 
 
 def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[Note]:
-    """The values that the plan lays out otherwise than the function or its arguments ask."""
+    """Notes values whose sharding in the plan differs from the one that the function or its
+    arguments ask for."""
     missed = [pin for pin, is_followed in _own_pins(plan, settings) if not is_followed]
     if missed:
         yield Note.of(
@@ -268,6 +275,7 @@ def _unfollowed_constraints(plan: PlanRecord, settings: Settings) -> Iterator[No
 
 
 def _solver(plan: PlanRecord) -> Iterator[Note]:
+    """Notes the solver's message, and whether the clock ended the search."""
     if plan.solve_result.message:
         is_tied = plan.solve_result.message.startswith(EQUAL_LAYERS)
         topic = topics.EQUAL_LAYERS if is_tied else topics.SOLVER_SAID
@@ -277,7 +285,8 @@ def _solver(plan: PlanRecord) -> Iterator[Note]:
 
 
 def _compiled(plan: PlanRecord) -> Iterator[Note]:
-    """The distance of the compiled peak from the estimate and from the budget."""
+    """Notes the difference of the compiled peak from the estimate, recomputation by the compiler,
+    and the excess over the budget."""
     if plan.compiled is None:
         return
     peak = format_bytes(plan.compiled.peak_bytes)

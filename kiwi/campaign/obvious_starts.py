@@ -1,19 +1,22 @@
-"""Obvious solutions, such as data parallelism, behind which no search may end.
+"""Obvious solutions, such as data parallelism: no search may end with a slower one that fits.
 
-Each axis of the mesh divides either the batch or the work on each part of it. Values handed on to
-the next step (parameters, moments) are whole along the former axes, or divided along them, too.
-Everything is kept, or everything that may be is recomputed; in a program with loops these are their
-bodies (`kiwi.memory.residency.rematerialised_bodies`). That gives data parallelism, FSDP,
-Megatron's sharding and mixtures of them, for any program, without regard to names. Options are
-chosen node by node in the order of the step, each at its least cost beside those before it. So of
-the weights that the batch's axes leave alone, one is cut by columns and the next one by rows.
+Each axis of the mesh divides either the batch (a *data axis*) or the work on each part of the
+batch. Values handed on to the next step (parameters, moments) are either replicated along the data
+axes, or sharded along them, too. Either everything is kept, or everything that may be recomputed is
+recomputed. In a program with loops, the bodies of loops are recomputed
+(`kiwi.memory.residency.rematerialised_bodies`). These patterns give data parallelism, FSDP,
+Megatron's sharding and mixtures of them, for any program and without regard to names.
 
-**The least memory of the fastest shardings** answers budgets for which no plan was found. The
-solver's search for the least peak follows prices of memory through all options at once. The useful
-question is simpler: how far recomputation lowers the peak of the plan without a limit. So its
-shardings are fixed, and only the residencies are searched; repeated layers are tied
-(`kiwi.campaign.equal_layers`). The result is never worse than full rematerialisation layer by layer
-under these shardings, or under the obvious ones.
+The options of a pattern are chosen node by node in the order of the step. Each node takes the
+option with the least cost beside the options of the nodes before it. In this way two successive
+weights that the data axes do not divide are sharded by columns and by rows, as in Megatron.
+
+**The least peak of the fastest shardings** is the answer to budgets for which no plan was found.
+The solver's search for the least peak follows prices of memory through all options at once. The
+useful question is simpler: by how much recomputation lowers the peak of the plan without a limit.
+So the shardings of that plan are fixed, and only the residencies are searched, with repeated layers
+tied (`kiwi.campaign.equal_layers`). The result is never worse than full rematerialisation layer by
+layer under these shardings, or under the obvious ones.
 """
 
 import functools
@@ -39,11 +42,12 @@ from kiwi.timings import timed
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a step is divided.
+    """The way in which an obvious solution divides a step.
 
-    - `data_axes`: the axes that divide the batch. All others divide the work on it.
-    - `shards_state`: whether these axes also divide the values handed on to the next step.
-    - `recomputes`: whether everything that may be is recomputed.
+    - `data_axes`: the axes that divide the batch. All other axes divide the work on it.
+    - `shards_state`: whether the data axes also shard the values handed on to the next step.
+    - `recomputes`: whether everything that may be recomputed is recomputed; otherwise everything is
+      kept.
     """
 
     data_axes: tuple[int, ...]
@@ -53,32 +57,39 @@ class Pattern:
 
 @timed("starts")
 def obvious_starts(planning: PlanningProblem) -> tuple[tuple[int, ...], ...]:
-    """The distinct solutions of all patterns, without regard to memory."""
+    """Returns the distinct solutions of all patterns, whether they fit or not.
+
+    A solution has one option index for each node of the problem.
+    """
     greedy, batch = _Greedy(planning), _batch(planning)
-    found: dict[tuple[int, ...], None] = {}
+    distinct: dict[tuple[int, ...], None] = {}
     for pattern in _patterns(planning.mesh.nontrivial_axes, recomputes=planning.fixed.recompute):
         allowed = [_allowed(source, pattern, source.value in batch) for source in planning.sources]
         choices = greedy.chosen(allowed, recomputes=pattern.recomputes)
         if choices is not None:
-            found[copies_that_follow(planning, choices)] = None
-    return tuple(found)
+            distinct[copies_that_follow(planning, choices)] = None
+    return tuple(distinct)
 
 
 def better_start(
     starts: Callable[[], Sequence[tuple[int, ...]]], problem: Problem, found: SolveResult
 ) -> tuple[int, ...] | None:
-    """The fastest start within the limit, if it is faster than the found solution.
+    """Returns the fastest start within the limit if it is faster than the result's solution; None
+    otherwise, and if the result is proven optimal or infeasible.
 
+    - `starts`: returns the starts. It is called only if they are needed.
     - `problem`: the problem that the starts solve, perhaps with further nodes of one option each.
+    - `found`: a result of solving `problem`.
     """
     if found.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return None
-    every = [(*s, *[0] * (len(problem.nodes) - len(s))) for s in starts()]
-    seconds, best = next(iter(fitting(problem, every)), (math.inf, None))
+    padded = [(*start, *[0] * (len(problem.nodes) - len(start))) for start in starts()]
+    seconds, best = next(iter(fitting(problem, padded)), (math.inf, None))
     return best if seconds < (math.inf if found.objective is None else found.objective) else None
 
 
 def _patterns(axes: Sequence[int], *, recomputes: bool) -> Iterator[Pattern]:
+    """Yields all patterns over mesh axes. Patterns with the most data axes come first."""
     for count in reversed(range(len(axes) + 1)):
         for data_axes in itertools.combinations(axes, count):
             for shards_state in (False, True)[: 1 + bool(data_axes)]:
@@ -88,8 +99,8 @@ def _patterns(axes: Sequence[int], *, recomputes: bool) -> Iterator[Pattern]:
 
 
 def _batch(planning: PlanningProblem) -> frozenset[int]:
-    """The arguments that are divided along the batch: those that no result replaces in the next
-    step. If none is replaced, they are those with the most rows."""
+    """Returns the arguments that are sharded along the batch: arguments that no result replaces in
+    the next step. If no argument is replaced, arguments with the most rows are returned."""
     program = planning.units.graph.program
     state = set(planning.fixed.carried.values())
     arrays = [value for value in program.arguments if program.values[value].shape]
@@ -100,7 +111,8 @@ def _batch(planning: PlanningProblem) -> frozenset[int]:
 
 
 def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray:
-    """Infinite for the options of an argument or constant that do not suit a pattern best."""
+    """Returns costs that exclude all options of an argument or constant except those nearest to the
+    pattern: 0 for these, infinity for the others."""
     data = set(pattern.data_axes)
 
     def distance(sharding: TensorSharding) -> int:
@@ -114,9 +126,13 @@ def _allowed(source: SourceNode, pattern: Pattern, is_batch: bool) -> np.ndarray
 
 
 class _Greedy:
-    """Chooses units one after the other, and each source with the first unit that reads it. Then
-    all are chosen once more, from the last one on, beside the choices around them: a sum that was
-    scattered to save time is whole again if its readers would gather it."""
+    """Chooses an option of each node, greedily and in two passes.
+
+    The first pass chooses units in the order of the step, and each source (argument or constant)
+    together with the first unit that reads it. The second pass goes through all nodes from the last
+    to the first, and chooses each again beside the options of all its neighbours. A reduction that
+    was scattered to save time becomes an all-reduce again if its readers would gather the result.
+    """
 
     def __init__(self, planning: PlanningProblem) -> None:
         self._first = len(planning.sources)
@@ -131,50 +147,70 @@ class _Greedy:
                 self._near[edge.head].append((edge.tail, _End(edge.costs, tail, head)))
 
     def chosen(self, allowed: Sequence[np.ndarray], *, recomputes: bool) -> list[int] | None:
-        """The options of sources and units; None if earlier choices leave a unit without any."""
-        found: dict[int, int] = {}
+        """Returns the option of each source and each unit; None if earlier choices leave a unit
+        without a possible option.
+
+        - `allowed`: costs by option of each source, infinite for options that the pattern excludes.
+        - `recomputes`: whether units are recomputed where they may be.
+        """
+        option_of: dict[int, int] = {}
         unwanted = [*allowed, *self._unwanted[recomputes]]
         for i in range(self._first, len(self._near)):
-            costs, read = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
+            costs, source_costs = self._nodes[i].costs.copy(), dict[int, np.ndarray]()
             for j, end in self._near[i]:
-                if j in found:
-                    costs += end.beside(found[j])
+                if j in option_of:
+                    costs += end.beside(option_of[j])
                 elif j < self._first:
-                    read[j] = read.get(j, allowed[j][:, None]) + end.all
-            for between in read.values():
+                    source_costs[j] = source_costs.get(j, allowed[j][:, None]) + end.all
+            for between in source_costs.values():
                 costs += between.min(axis=0)
-            wanted = costs + unwanted[i]
-            found[i] = best = int(np.argmin(wanted if np.isfinite(wanted).any() else costs))
+            wanted_costs = costs + unwanted[i]
+            option_of[i] = best = int(
+                np.argmin(wanted_costs if np.isfinite(wanted_costs).any() else costs)
+            )
             if not np.isfinite(costs[best]):
                 return None
-            found |= {j: int(np.argmin(between[:, best])) for j, between in read.items()}
-        found = {i: int(np.argmin(own)) for i, own in enumerate(allowed)} | found
+            option_of |= {
+                j: int(np.argmin(between[:, best])) for j, between in source_costs.items()
+            }
+        option_of = {
+            i: int(np.argmin(allowed_costs)) for i, allowed_costs in enumerate(allowed)
+        } | option_of
         for i in reversed(range(len(self._near))):
             costs = self._nodes[i].costs + unwanted[i]
             for j, end in self._near[i]:
-                costs += end.beside(found[j])
+                costs += end.beside(option_of[j])
             if np.isfinite(costs).any():
-                found[i] = int(np.argmin(costs))
-        return [found[i] for i in range(len(self._near))]
+                option_of[i] = int(np.argmin(costs))
+        return [option_of[i] for i in range(len(self._near))]
 
 
 def _unwanted(
     planning: PlanningProblem, bodies: Sequence[UnitResidency], again: bool
 ) -> list[np.ndarray]:
-    """Infinite for the options of units that are not the best for keeping, or recomputing,
-    everything."""
-    name, found = "recompute" if again else "keep", []
+    """Returns costs by option of each unit: 0 for options with the wanted residency, infinity for
+    the others.
+
+    - `bodies`: the residencies that recompute the bodies of loops; empty if there are no loops.
+    - `again`: whether units are to be recomputed, otherwise kept.
+    """
+    name, costs = "recompute" if again else "keep", []
     for node in planning.unit_nodes:
         wanted = bodies[node.unit].options if again and bodies else ()
-        suits = [r in wanted if wanted else r.name == name for r in node.residency.options]
-        found.append(np.where(np.tile(suits, len(node.strategies)), 0.0, np.inf))
-    return found
+        suits = [
+            option in wanted if wanted else option.name == name for option in node.residency.options
+        ]
+        costs.append(np.where(np.tile(suits, len(node.strategies)), 0.0, np.inf))
+    return costs
 
 
 class _End:
-    """An edge as one of its nodes sees it. `costs`: [lines of the other node, own lines].
+    """The costs of an edge, seen from one of its two nodes.
 
-    Patterns often choose alike, so costs by option of the other node are kept.
+    - `costs`: shape [lines of the other node, lines of this node].
+    - `other_class`, `own_class`: the line of each option of the other node and of this node.
+
+    Patterns often choose alike, so the costs beside an option of the other node are cached.
     """
 
     def __init__(self, costs: np.ndarray, other_class: np.ndarray, own_class: np.ndarray) -> None:
@@ -182,7 +218,7 @@ class _End:
         self._known: dict[int, np.ndarray] = {}
 
     def beside(self, other: int) -> np.ndarray:
-        """Costs of all own options beside one of the other node."""
+        """Returns the costs of all options of this node beside one option of the other node."""
         line = self._other_class[other]
         if line not in self._known:
             self._known[line] = self._costs[line][self._own_class]
@@ -190,16 +226,16 @@ class _End:
 
     @functools.cached_property
     def all(self) -> np.ndarray:
-        """[options of the other node, own options]."""
+        """The costs of the edge, shape [options of the other node, options of this node]."""
         return self._costs[self._other_class][:, self._own_class]
 
 
 @dataclass(frozen=True)
 class LeastPeak:
-    """The smallest peak that is known.
+    """The smallest known peak of a step.
 
-    - `peak_bytes`: the peak of the known solution with least memory; None if there is none.
-    - `start`: a solution within the limit with the problem that offers it, if there is one.
+    - `peak_bytes`: the peak of the known solution with the least memory; None if there is none.
+    - `start`: a solution within the limit and the problem that offers it; None if there is none.
     """
 
     peak_bytes: int | None
@@ -207,8 +243,10 @@ class LeastPeak:
 
 
 def least_peak(planning: PlanningProblem, limit_bytes: int, tools: Tools) -> LeastPeak:
-    """The least peak of the fastest shardings. A peak below `limit_bytes` is of no further
-    interest."""
+    """Returns the least peak of the fastest shardings, or of the obvious ones.
+
+    The search ends with a solution within `limit_bytes`, if it finds one.
+    """
     allowed = tools.allowance.part(shares.LEAST_PEAK_SHARE)
     quick = tools.with_settings(gap=shares.ANY_PLAN, on_progress=None)
     layers = rematerialised_layers(planning.units)
@@ -218,27 +256,29 @@ def least_peak(planning: PlanningProblem, limit_bytes: int, tools: Tools) -> Lea
     if fastest.solution is None:
         return LeastPeak(None)
     limited = replace(planning.problem, limit_bytes=limit_bytes)
-    found = equal.solve_roughly(with_shardings_of(planning, limited, fastest.solution), allowed)
+    slim = equal.solve_roughly(with_shardings_of(planning, limited, fastest.solution), allowed)
     sharded = (fastest.solution, *obvious_starts(planning))
-    again = [_recomputed(planning, each, layers) for each in sharded]
-    every = [each for each in (fastest.solution, found.solution, *again) if each is not None]
-    for _, solution in fitting(limited, every):
+    again = [_recomputed(planning, solution, layers) for solution in sharded]
+    known = [option for option in (fastest.solution, slim.solution, *again) if option is not None]
+    for _, solution in fitting(limited, known):
         return LeastPeak(evaluate(limited, solution).peak_bytes, Start(planning, solution))
-    priced = (evaluate(limited, each) for each in every)
+    priced = (evaluate(limited, option) for option in known)
     peaks = [price.peak_bytes for price in priced if np.isfinite(price.cost)]
-    return LeastPeak(min(*peaks, found.least_peak_bytes or peaks[0]))
+    return LeastPeak(min(*peaks, slim.least_peak_bytes or peaks[0]))
 
 
 def _offering(planning: PlanningProblem, layers: Sequence[UnitResidency]) -> PlanningProblem:
-    """The problem with the residencies of full rematerialisation among the others. It is unchanged
-    if it has all of them, or if a rule decides recomputation."""
+    """Returns the problem that also offers the residencies of full rematerialisation, `layers`. The
+    problem is unchanged if it offers all of them, or if a rule decides recomputation."""
     fixed = planning.fixed
     is_ruled = not fixed.recompute or fixed.rewrite is not None
     pairs = zip(planning.unit_nodes, layers, strict=True)
-    if is_ruled or all(set(own.options) <= set(node.residency.options) for node, own in pairs):
+    if is_ruled or all(set(layer.options) <= set(node.residency.options) for node, layer in pairs):
         return planning
     before = fixed.offered or ((),) * len(layers)
-    offered = tuple((*mine, *own.options) for mine, own in zip(before, layers, strict=True))
+    offered = tuple(
+        (*options, *layer.options) for options, layer in zip(before, layers, strict=True)
+    )
     offering = replace(fixed, offered=offered)
     return build_problem(planning.kernels, planning.mesh, offering, planning.problem.limit_bytes)
 
@@ -246,18 +286,19 @@ def _offering(planning: PlanningProblem, layers: Sequence[UnitResidency]) -> Pla
 def _recomputed(
     planning: PlanningProblem, solution: Sequence[int], layers: Sequence[UnitResidency]
 ) -> tuple[int, ...] | None:
-    """A solution with the residencies of full rematerialisation; None if one of them is not
-    offered."""
-    found = Choices.of(planning, solution)
-    pairs = zip(found.units, layers, strict=True)
-    units = tuple(replace(choice, residency=own.options[0]) for choice, own in pairs)
-    return replace(found, units=units).solution_of(planning)
+    """Returns the solution with the residencies of full rematerialisation, `layers`; None if the
+    problem does not offer one of them."""
+    choices = Choices.of(planning, solution)
+    pairs = zip(choices.units, layers, strict=True)
+    units = tuple(replace(choice, residency=layer.options[0]) for choice, layer in pairs)
+    return replace(choices, units=units).solution_of(planning)
 
 
 def with_shardings_of(
     planning: PlanningProblem, problem: Problem, solution: Sequence[int]
 ) -> Problem:
-    """The problem in which sources and units are sharded as in a solution."""
+    """Returns the problem in which sources and units can only be sharded as in a solution. The
+    residencies of units remain open."""
     nodes, first = list(problem.nodes), len(planning.sources)
     widths = [1] * first + [len(node.residency.options) for node in planning.unit_nodes]
     for number, width in enumerate(widths):

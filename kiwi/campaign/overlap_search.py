@@ -1,25 +1,30 @@
-"""The program whose collectives overlap with computation: which plan has room for it.
+"""The search for a plan whose program overlaps collectives with computation within the budget.
 
-Overlapping programs need more memory than their plan: collectives begin early, and what they wait
-for and yield is held the longer. Only such programs are compiled here, few of them.
+Overlapping programs need more memory than their plan predicts: collectives begin early, and their
+operands and results are held longer. This module compiles only such programs, and few of them. The
+*form* of a program is the compiler's way to overlap, with or without copies that begin ahead of
+their readers, and with or without matmuls that wait for gradients.
 
 1. The first plan is compiled with copies that begin ahead of their readers, in the way that hides
-   most. Where its program waits for communication and takes longer than planned, it is compiled in
-   another of the compiler's ways. Where it is late because it waits, the search may end at once: a
-   plan that counts on less overlap follows (`kiwi.campaign.learnt_overlap`).
-   Where it is a little over the budget, or far, so is the program whose matmuls wait for
-   gradients, which holds less; of a plan of less memory wherever its program is over.
-2. The fastest of these programs says how all further plans are compiled; of those as fast, the
-   smallest. Where that is far over the budget, one that is hardly slower and much less over does
-   so. A second form that is nearly as fast is compiled beside it. Where XLA fails to compile the
-   first plan in the best way, and the program in another one waits, the next plan is tried in the
-   best way again.
-3. While it is over the budget, plans of less memory follow. The first limit falls by what the
-   program is over; from there on it falls by what is still over, or rises half of the way to a plan
-   that was too large, if a plan on the line between the two is expected to be faster. So does a
-   plan that needs no ties, where steps were tied to fit.
-4. If none fits, or two smaller plans' programs are no smaller, the plan of the smallest program is
-   compiled without copies ahead of their readers.
+   the most communication.
+   - If the program waits for communication and takes longer than planned, or if it is over the
+     budget, the plan is compiled in another of the compiler's ways.
+   - If waiting explains why the program is late, the search may end at once. A plan that counts on
+     less overlap follows (`kiwi.campaign.learnt_overlap`).
+   - If the program is over the budget by a little, or by very much, the plan is also compiled with
+     matmuls that wait for gradients, which holds less. For plans of less memory, this is done
+     whenever their program is over the budget.
+2. The fastest of these programs, and the smallest of equally fast ones, determines the form of all
+   further programs. If it is far over the budget, a program that is hardly slower and much less
+   over the budget determines the form. A second form that is nearly as fast is compiled as well. If
+   XLA fails to compile the first plan in the best way, and the program in another way waits, the
+   next plan is tried in the best way again.
+3. While the program is over the budget, plans of less memory follow. The first limit falls by the
+   program's excess. Later limits fall by the remaining excess, or rise halfway to a plan that was
+   too large. The limit rises only if linear interpolation between the two plans promises a faster
+   plan. If a program fits only with tied steps, a plan of less memory is tried as well.
+4. If no program fits, or if the programs of two smaller plans are no smaller, the plan of the
+   smallest program is compiled without copies that begin ahead of their readers.
 """
 
 import math
@@ -62,8 +67,8 @@ NO_GAIN = Note.of(
 )
 
 Propose = Callable[[int, float], P | None]
-"""A plan under a limit in bytes that is expected to take less than so many seconds, not yet
-compiled."""
+"""Returns a plan, not yet compiled, under a limit in bytes (the first argument) that is predicted
+to take less than a number of seconds (the second); None if there is none."""
 
 
 def may_gain(plan: Plan) -> bool:
@@ -74,15 +79,19 @@ def may_gain(plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class _Form:
-    """How the overlapping program of a plan is made: in one of the compiler's ways, with copies
-    that begin ahead of their readers where it has such, and perhaps with gradients in time."""
+    """The form of an overlapping program.
+
+    - `way`: the index of the compiler's way to overlap.
+    - `copies_ahead`: whether copies begin ahead of their readers.
+    - `gradients_in_time`: whether matmuls wait for gradients.
+    """
 
     way: int
     copies_ahead: bool = True
     gradients_in_time: bool = False
 
     def emitted(self, plan: Plan) -> Plan:
-        """The plan with the barriers of this form, not yet compiled."""
+        """Returns the plan with the barriers of this form, not yet compiled."""
         ahead = (with_copies_ahead(plan) if self.copies_ahead else None) or plan
         if plan.estimate.peak_bytes >= shares.FULL * plan.memory_budget_bytes:
             ahead = with_metrics_in_time(ahead) or ahead
@@ -91,22 +100,25 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Made(Generic[P]):
-    """A plan with its overlapping program, and the form in which that was made."""
+    """A plan with its overlapping program, and the program's form."""
 
     form: _Form
     proposal: P
 
     @property
     def seconds(self) -> float:
-        """Those of the compiled schedule."""
+        """The step time of the compiled schedule."""
         return compiled_seconds(self.proposal.plan)
 
 
 class OverlapSearch(Generic[P]):
-    """Searches once; `found`: the fastest program within the budget so far.
+    """One search for an overlapping program within the budget.
 
-    `known_overlap`: the part of the overlap that the first plan counts on, if `run` may raise
-    `LessOverlap`; None if it may not.
+    - `compiles`: begins to compile in each of the compiler's ways to overlap.
+    - `history`: the log of attempts. By default nothing else sees it.
+    - `known_overlap`: the part of the overlap that the first plan counts on, if `run` may raise
+      `LessOverlap`; None if it may not.
+    - `found`: the fastest program within the budget so far; None before there is one.
     """
 
     def __init__(
@@ -122,11 +134,14 @@ class OverlapSearch(Generic[P]):
         self.found: P | None = None
 
     def run(self, first: P, propose: Propose[P], most_seconds: float = math.inf) -> P | None:
-        """The fastest program within the budget that was found, of the first plan or of one of less
-        memory; None if there is none.
+        """Returns the fastest program found within the budget, of the first plan or of a plan of
+        less memory; None if there is none.
 
-        - `first`: a plan, compiled or not; its own program does not matter.
-        - `most_seconds`: no plan is compiled that is predicted to take longer.
+        - `first`: the first plan. A program that it already has is ignored.
+        - `propose`: returns plans of less memory.
+        - `most_seconds`: no plan of less memory is compiled that is predicted to take longer.
+
+        **Raises:** `LessOverlap` if the first program hides less than its plan counts on.
         """
         programs = self._first_programs(first)
         if not programs:
@@ -138,54 +153,66 @@ class OverlapSearch(Generic[P]):
         larger = 0
         for tried in range(shares.MOST_OVERLAP_PLANS):
             is_refused = refused is not None and not tried
-            off = 1.0 if is_refused else aims.off(aim.proposal.plan)  # in the way it was compiled
-            most = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
+            # A program that was not compiled in the best way says nothing about that way.
+            off = 1.0 if is_refused else aims.off(aim.proposal.plan)
+            most_next_seconds = min(shares.OVERLAP_GAIN * self._seconds / off, most_seconds)
             with self._history.within(LESS_MEMORY):
                 proposal = aims.next(
-                    aim.proposal, tried, most, propose, anew=is_refused, rises=self.found is None
+                    aim.proposal,
+                    tried,
+                    most_next_seconds,
+                    propose,
+                    anew=is_refused,
+                    rises=self.found is None,
                 )
                 programs = [] if proposal is None else self._of_next(proposal, forms)
             if not programs:
                 break
-            fitting = [each for each in programs if self._fits(each)]
-            forms = [each.form for each in fitting] or _undominated(programs)
+            fitting = [program for program in programs if self._fits(program)]
+            forms = [program.form for program in fitting] or _undominated(programs)
             aim = self._aim(fitting or programs)
-            before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
-            larger += smallest is before
+            smallest_before, smallest = smallest, min((smallest, *programs), key=_peak_bytes)
+            larger += smallest is smallest_before
             if larger > shares.MOST_LARGER and self.found is None:
-                break  # What begins early does not become less with the plan's memory.
+                break  # Collectives that begin early hold as much in smaller plans.
         if self.found is None:
             self._without_copies_ahead(smallest)
         return self.found
 
     def _of_next(self, proposal: P, forms: Sequence[_Form]) -> list[_Made[P]]:
-        """The programs of a plan of less memory; where none fits, also with gradients in time."""
+        """Returns the programs of a plan of less memory in these forms; if none fits, also with
+        matmuls that wait for gradients."""
         programs = self._compiled(proposal, [(OVERLAPPING, form) for form in forms])
         if programs and not any(map(self._fits, programs)):
-            more = [asked for asked in self._in_time(programs[0]) if asked[1] not in forms]
-            programs += self._compiled(proposal, more)
+            in_time = [asked for asked in self._in_time(programs[0]) if asked[1] not in forms]
+            programs += self._compiled(proposal, in_time)
         return programs
 
     def _aim(self, programs: Sequence[_Made[P]]) -> _Made[P]:
-        """The program that says how further plans are compiled, and how much less they need."""
-        best, smaller = (_smallest(programs, f) for f in (shares.AS_FAST, shares.SMALLER_FORM))
-        over_bytes, less_bytes = (self._over_bytes(p.proposal.plan) for p in (best, smaller))
+        """Returns the program that determines the form and the next limit of further plans."""
+        best, smaller = (
+            _smallest(programs, factor) for factor in (shares.AS_FAST, shares.SMALLER_FORM)
+        )
+        over_bytes, less_bytes = (
+            self._over_bytes(program.proposal.plan) for program in (best, smaller)
+        )
         is_far_over = over_bytes > shares.NEARLY * self._budget_bytes
         return smaller if is_far_over and less_bytes <= shares.LESS_OVER * over_bytes else best
 
     def _comparable(self, programs: Sequence[_Made[P]], aim: _Made[P]) -> list[_Form]:
-        """The forms that another plan is compiled in: that of the aim, and one more if that was
-        nearly as fast and not much larger: which one is smaller differs from plan to plan. A way
-        whose program is the same is left out."""
+        """Returns the forms in which the next plan is compiled: the form of the aim, and at most
+        one more whose program is nearly as fast and not much larger. The smaller form differs from
+        plan to plan. Forms with the same program as the aim are left out."""
         most_bytes = _peak_bytes(aim) + shares.NEARLY * self._budget_bytes
-        others = [each for each in programs if not _is_same(each, aim)]
-        others.sort(key=lambda each: each.seconds)
+        others = [program for program in programs if not _is_same(program, aim)]
+        others.sort(key=lambda program: program.seconds)
         near = [
-            each
-            for each in others
-            if each.seconds <= shares.COMPARABLE * aim.seconds and _peak_bytes(each) <= most_bytes
+            program
+            for program in others
+            if program.seconds <= shares.COMPARABLE * aim.seconds
+            and _peak_bytes(program) <= most_bytes
         ]
-        return [aim.form, *(each.form for each in near[:1])]
+        return [aim.form, *(program.form for program in near[:1])]
 
     def _fits(self, program: _Made[P]) -> bool:
         return self._over_bytes(program.proposal.plan) <= 0
@@ -195,7 +222,7 @@ class OverlapSearch(Generic[P]):
         return math.inf if self.found is None else compiled_seconds(self.found.plan)
 
     def _first_programs(self, first: P) -> list[_Made[P]]:
-        """The programs of the first plan; none if XLA fails to compile it in every way."""
+        """Returns the programs of the first plan; none if XLA fails to compile it in every way."""
         forms = [_Form(way) for way in self._ways(first.plan)]
         programs: list[_Made[P]] = []
         while forms and not programs:
@@ -206,7 +233,7 @@ class OverlapSearch(Generic[P]):
         return programs + self._compiled(first, list(self._others(programs[0], forms)))
 
     def _teach(self, program: _Made[P]) -> None:
-        """Raises `LessOverlap` if a program of the best way shows that."""
+        """Raises `LessOverlap` if a program shows that plans may count on less overlap."""
         if self._known_overlap is None:
             return
         overlap = reached_overlap(program.proposal.plan, self._known_overlap)
@@ -214,23 +241,26 @@ class OverlapSearch(Generic[P]):
             raise LessOverlap(overlap, self._seconds)
 
     def _refused(self, first: Plan, made: _Made[P]) -> _Form | None:
-        """The best form, if XLA failed to compile the first plan in it and the program that was
-        made instead waits for communication."""
+        """Returns the best form if XLA failed to compile the first plan in it and the program in
+        another form waits for communication; None otherwise."""
         best = _Form(self._ways(first)[0])
         return best if made.form != best and _waits(made.proposal.plan) else None
 
     def _compiled(self, proposal: P, asked: Sequence[tuple[Attempt, _Form]]) -> list[_Made[P]]:
-        """The programs of a plan in several forms, compiled at the same time; without those that
-        XLA fails to compile."""
+        """Compiles a plan in several forms at the same time, and returns the programs, without the
+        forms in which XLA fails.
+
+        - `asked`: each form, with the attempt under which its program is logged.
+        """
         begun = [(form, self._begun(attempt, proposal, form)) for attempt, form in asked]
-        found = [(form, finish()) for form, finish in begun]
-        return [_Made(form, program) for form, program in found if program is not None]
+        finished = [(form, finish()) for form, finish in begun]
+        return [_Made(form, program) for form, program in finished if program is not None]
 
     def _others(
         self, first: _Made[P], in_other_ways: Sequence[_Form]
     ) -> Iterator[tuple[Attempt, _Form]]:
-        """The forms that may be faster than the first program, or smaller where that is over the
-        budget."""
+        """Yields the forms that may be faster than the first program, or smaller if the first
+        program is over the budget."""
         plan = first.proposal.plan
         is_over = self._over_bytes(plan) > 0
         if is_over or (_waits(plan) and _off(plan) > 1):
@@ -240,42 +270,50 @@ class OverlapSearch(Generic[P]):
             yield from self._in_time(first)
 
     def _in_time(self, program: _Made[P]) -> Iterator[tuple[Attempt, _Form]]:
-        """The form of a program with gradients in time, unless that is its own or the same."""
+        """Yields the form of a program with matmuls that wait for gradients, unless the program has
+        it already or no matmul would wait."""
         form, plan = program.form, without_forms(program.proposal.plan)
         in_time = replace(form, gradients_in_time=True)
         if in_time != form and in_time.emitted(plan).execution.gradients_in_time:
             yield GRADIENTS_IN_TIME, in_time
 
     def _ways(self, plan: Plan) -> list[int]:
-        """The compiler's ways to overlap that are tried, those that also hide reductions first."""
+        """Returns the indices of the compiler's ways to overlap that are tried. Ways that also hide
+        reductions come first."""
         without_sums = plan.execution.compiler.ways_without_sums
         ways = range(len(self._compiles))
         return sorted(reversed(ways), key=lambda way: way in without_sums)[: shares.MOST_WAYS]
 
     def _without_copies_ahead(self, smallest: _Made[P]) -> None:
+        """Compiles the plan of the smallest program without copies that begin ahead of their
+        readers, unless there were none."""
         bare = replace(smallest.proposal, plan=without_forms(smallest.proposal.plan))
         if with_copies_ahead(bare.plan) is not None:
             form = replace(smallest.form, copies_ahead=False)
             self._compiled(bare, [(WITHOUT_COPIES_AHEAD, form)])
 
     def _begun(self, attempt: Attempt, proposal: P, form: _Form) -> Callable[[], P | None]:
-        """Begins to compile a plan in a form; what it returns waits for the plan with that program,
-        None if XLA fails to compile it."""
+        """Begins to compile a plan in a form, and returns a function that waits for the program.
+
+        The function returns the plan with its program, or None if XLA fails to compile it.
+        """
         emitted = form.emitted(without_forms(proposal.plan))
         try:
             program = self._compiles[form.way](emitted.step)
-        except CompileCheckError:  # of options that no plan needs
+        except CompileCheckError:  # No plan needs the compiler's options for overlap.
             self._history.program(attempt, emitted, None, None)
             return lambda: None
 
         def finish() -> P | None:
             try:
-                found = program()
+                compiled_program = program()
             except CompileCheckError:
                 self._history.program(attempt, emitted, None, None)
                 return None
-            needed_bytes = found.peak_bytes
-            overlapping = replace(found, overlap=form.way, overlapping_peak_bytes=needed_bytes)
+            needed_bytes = compiled_program.peak_bytes
+            overlapping = replace(
+                compiled_program, overlap=form.way, overlapping_peak_bytes=needed_bytes
+            )
             plan = replace(emitted, compiled=overlapping)
             plan = self._history.program(attempt, plan, proposal.limit_bytes, needed_bytes)
             compiled = replace(proposal, plan=plan)
@@ -286,12 +324,13 @@ class OverlapSearch(Generic[P]):
         return finish
 
     def _over_bytes(self, plan: Plan) -> int:
-        """By how much a program whose collectives overlap is over the budget."""
+        """Returns the bytes by which a plan's overlapping program is over the budget."""
         return _overlapping_bytes(plan) - self._budget_bytes
 
 
 def without_forms(plan: Plan) -> Plan:
-    """The plan with the barriers of a program that waits for its collectives, not yet compiled."""
+    """Returns the plan with the barriers of a program that waits for its collectives, not yet
+    compiled."""
     execution = replace(
         plan.execution, copies_ahead=False, gradients_in_time=False, metrics_in_time=False
     )
@@ -299,8 +338,11 @@ def without_forms(plan: Plan) -> Plan:
 
 
 def with_waiting(overlapping: Plan, waiting: Plan) -> Plan:
-    """The overlapping program of a plan, with the memory and the collectives of the one that waits
-    for its collectives."""
+    """Returns the plan with the record of both its programs: the memory and the collectives of the
+    program that waits for its collectives, and the time of the overlapping one.
+
+    - `overlapping`, `waiting`: the plan with each of its compiled programs.
+    """
     assert overlapping.compiled is not None and waiting.compiled is not None
     peak_bytes = max(_overlapping_bytes(overlapping), waiting.compiled.peak_bytes)
     compiled = replace(
@@ -313,10 +355,10 @@ def with_waiting(overlapping: Plan, waiting: Plan) -> Plan:
 
 
 class _Aims(Generic[P]):
-    """Under which limits plans are asked for whose programs may fit.
+    """The limits under which plans are proposed whose overlapping programs may fit.
 
-    `_high`: the plan of the least planned peak whose program is over the budget; `_asked_bytes`:
-    the last limit.
+    - `asked_bytes`: the limit of the first plan; in `_asked_bytes`, the limit of the last one.
+    - `_high`: the plan with the least predicted peak among plans whose program is over the budget.
     """
 
     def __init__(self, budget_bytes: int, asked_bytes: int) -> None:
@@ -325,8 +367,8 @@ class _Aims(Generic[P]):
         self._asked_bytes = asked_bytes
 
     def off(self, aim: Plan) -> float:
-        """By which factor the program of the next plan is expected to be slower than predicted: as
-        one of those beside it."""
+        """Returns the factor by which the next plan's program is expected to be slower than
+        predicted: the smaller factor of the aim and of the plan that was too large."""
         return min(_off(plan) for plan in (aim, self._high or aim))
 
     def next(
@@ -339,10 +381,15 @@ class _Aims(Generic[P]):
         anew: bool = False,
         rises: bool = True,
     ) -> P | None:
-        """The plan whose program of the form of `program`, which is over the budget, may fit, where
-        it is predicted to take less than so many seconds; `anew`: another plan even if that fits.
-        `rises`: whether a refused limit is followed by higher ones. Their programs are expected to
-        be over the budget, so that this is worth it only where none fits yet.
+        """Returns the next plan, not yet compiled; None if no plan is promising.
+
+        - `program`: the last plan with its program. The next limit follows from its excess.
+        - `tried`: the number of plans of less memory that were tried before.
+        - `most_seconds`: the next plan must be predicted to take less.
+        - `propose`: returns a plan under a limit.
+        - `anew`: whether another plan is looked for even if the program fits.
+        - `rises`: whether higher limits follow a refused one. Their programs are expected to be
+          over the budget, so this is worthwhile only while no program fits.
         """
         limit_bytes = self._limit_after(program.plan, tried, anew=anew)
         while limit_bytes is not None:
@@ -355,8 +402,11 @@ class _Aims(Generic[P]):
         return None
 
     def _seconds_below(self, known: Plan, limit_bytes: int) -> float:
-        """How long a plan is expected to take under a limit: no less than the plan that was too
-        large, and on the line from a smaller one to it."""
+        """Returns the seconds that a plan under a limit is expected to take.
+
+        The time is interpolated linearly by peak between the plan `known` and the plan that was too
+        large, and is at least the latter plan's time. It is 0 if no plan was too large.
+        """
         if self._high is None:
             return 0.0
         low, high = (
@@ -368,6 +418,7 @@ class _Aims(Generic[P]):
         return max(high[1], low[1] + share * (high[1] - low[1]))
 
     def _limit_after(self, aim: Plan, tried: int, *, anew: bool) -> int | None:
+        """Returns the limit after a program, None to end; records the plan if it was too large."""
         planned_bytes = aim.estimate.peak_bytes
         measured = Measured(self._asked_bytes, planned_bytes, _overlapping_bytes(aim))
         limit_bytes = self._limits.after_program(
@@ -380,13 +431,14 @@ class _Aims(Generic[P]):
 
 
 def compiled_seconds(plan: Plan) -> float:
-    """Those of the compiled schedule; infinite where nobody priced it."""
+    """Returns the step time of the compiled schedule in seconds; infinity if it has no price."""
     known = None if plan.compiled is None else plan.compiled.step_seconds
     return math.inf if known is None else known
 
 
 def _waits(plan: Plan) -> bool:
-    """Whether the program of a plan waits for communication for long."""
+    """Whether the program of a plan waits for communication for a long part of the step
+    (`shares.SETTLED`)."""
     time = None if plan.compiled is None else plan.compiled.time
     return time is not None and time.exposed_seconds >= shares.SETTLED * time.step_seconds
 
@@ -401,29 +453,34 @@ def _peak_bytes(program: _Made[P]) -> int:
 
 
 def _smallest(programs: Sequence[_Made[P]], factor: float) -> _Made[P]:
-    """The smallest of the programs within a factor of the fastest one's time."""
-    most_seconds = factor * min(each.seconds for each in programs)
-    return min((each for each in programs if each.seconds <= most_seconds), key=_peak_bytes)
+    """Returns the smallest of the programs that take at most `factor` times the fastest one's
+    time."""
+    most_seconds = factor * min(program.seconds for program in programs)
+    return min(
+        (program for program in programs if program.seconds <= most_seconds), key=_peak_bytes
+    )
 
 
 def _undominated(programs: Sequence[_Made[P]]) -> list[_Form]:
-    """The forms whose program is faster or smaller than that of each other one."""
+    """Returns the forms of programs such that no other program is both faster and smaller."""
     return [
-        each.form
-        for each in programs
+        program.form
+        for program in programs
         if not any(
-            other.seconds < each.seconds and _peak_bytes(other) < _peak_bytes(each)
+            other.seconds < program.seconds and _peak_bytes(other) < _peak_bytes(program)
             for other in programs
         )
     ]
 
 
 def _is_same(program: _Made[P], other: _Made[P]) -> bool:
-    """Whether two programs cannot be told apart. Their seconds are sums in different orders."""
+    """Whether two programs have the same peak and the same time. Times are compared with a
+    tolerance, since they are sums in different orders."""
     is_as_fast = math.isclose(program.seconds, other.seconds)
     return is_as_fast and _peak_bytes(program) == _peak_bytes(other)
 
 
 def _off(plan: Plan) -> float:
-    """The compiled schedule over the predicted one; 1 with tied steps: little overlaps there."""
+    """Returns the compiled step time over the predicted one. Returns 1 for a program with tied
+    steps, in which little overlaps."""
     return 1.0 if plan.execution.tied_steps else compiled_seconds(plan) / plan.estimate.step_seconds

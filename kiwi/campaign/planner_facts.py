@@ -1,4 +1,4 @@
-"""`PlannerFacts`: what a campaign knows about its planner."""
+"""`PlannerFacts`: the facts about its planner that a campaign reads."""
 
 from typing import ClassVar, Protocol
 

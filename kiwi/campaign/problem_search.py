@@ -1,19 +1,22 @@
-"""One problem, solved under limits that follow what its compiled programs need.
+"""One problem, solved under limits that follow from its compiled programs.
 
-What `kiwi.planners.problem_planner` supplies to the closed loop.
+This is the proposer that `kiwi.planners.problem_planner` gives to the closed loop.
 
-1. The problem is solved under the limit, once more from an obvious start
-   (`kiwi.campaign.obvious_starts`) where one is better than what was found; copies that fit beside
-   the solution are kept (`kiwi.problem.kept_copies`).
-2. What a compiled program holds beyond the prediction, unit by unit, becomes memory of the problem
-   that no option can avoid (`kiwi.xla.read.buffer_assignment`); what its heap wastes lowers the
-   limit. The next search starts from the last solution. If no plan is left, the limit is lowered by
-   half as much: another plan's heap may waste less. In the end the excess moves the limit instead:
-   it may be one of that plan alone. With few barriers the limit alone moves.
-3. Without a compiler, the limit is lowered by what the predicted size of XLA's heap
+1. The problem is solved under the limit. If an obvious start (`kiwi.campaign.obvious_starts`) is
+   better than the solution, the problem is solved again from that start. Copies that fit beside the
+   solution are kept (`kiwi.problem.kept_copies`).
+2. A compiled program teaches corrections (`kiwi.xla.read.buffer_assignment`). The bytes that it
+   holds beyond the prediction, unit by unit, become memory of the problem that no option can avoid.
+   The bytes that its heap wastes lower the limit. The next search starts from the last solution.
+   - If that leaves no plan, the limit is lowered by half as much: another plan's heap may waste
+     less.
+   - If there is still no plan, the last excess is dropped from the problem and moves the limit
+     instead: it may be specific to the last plan.
+   - A program with few barriers moves only the limit.
+3. Without a compiler, the limit is lowered by the bytes that the predicted size of XLA's heap
    (`kiwi.memory.heap`) is over the budget.
-4. Where a peak is over the budget by no more than the heap wastes, units change places
-   (`kiwi.campaign.reordered_units`).
+4. If a peak is over the budget by no more than the heap wastes, the units are put into another
+   order (`kiwi.campaign.reordered_units`).
 """
 
 import functools
@@ -54,24 +57,26 @@ from kiwi.solver.problem import Node, Problem
 from kiwi.xla.read.buffer_assignment import as_intervals, excess
 
 ORDERS = Orders(shares.PROBLEM_ORDERS, of_all=shares.MOST_PROBLEM_ORDERS)
-"""The other orders of plans that are compiled."""
+"""The other orders that are tried for compiled plans."""
 
 PREDICTED_ORDERS = Orders(shares.PREDICTED_ORDERS, at_once=True)
-"""The other orders of plans that are not compiled."""
+"""The other orders that are tried for plans without a compiler."""
 
 
 def late_part(total: Allowance) -> Allowance:
-    """The share of a late round."""
+    """Returns the least allowance of a late round, as a share of the search's allowance."""
     late, seconds = total.part(shares.LATE_SHARE), min(total.seconds / 2, shares.LATE_SECONDS)
     return late.at_least(Allowance(0.0, seconds))
 
 
 @dataclass
 class _Model:
-    """The corrections from compiled programs so far: bytes by unit, and bytes at every time.
+    """The corrections from compiled programs so far.
 
-    `solved_excess_bytes`, `solved_waste_bytes`: the corrections under which the last plan was
-    found.
+    - `excess_bytes`: the bytes beyond the prediction at each unit's time, int64, shape (horizon,).
+    - `waste_bytes`: the bytes that the limit is lowered by, at every time.
+    - `solved_excess_bytes`, `solved_waste_bytes`: the corrections under which the last plan was
+      found.
     """
 
     excess_bytes: np.ndarray
@@ -82,45 +87,53 @@ class _Model:
     def learn(self, plan: Plan) -> None:
         """Adds the bytes that the plan's compiled program holds beyond its prediction.
 
-        A program far below the budget teaches nothing: corrections would only narrow the search.
+        Excess at units where the program is far below the budget is ignored
+        (`shares.NEAR_BUDGET`): such corrections would only narrow the search.
         """
         assert plan.compiled is not None
         memory = plan.compiled.memory
         self.solved_excess_bytes, self.solved_waste_bytes = self.excess_bytes, self.waste_bytes
         if memory is None:
-            beyond = plan.compiled.peak_bytes - plan.estimate.peak_bytes
-            self.waste_bytes += max(beyond, 0)
+            beyond_bytes = plan.compiled.peak_bytes - plan.estimate.peak_bytes
+            self.waste_bytes += max(beyond_bytes, 0)
             return
-        matters = shares.NEAR_BUDGET * plan.memory_budget_bytes
-        found = excess(memory, plan.estimate.memory_bytes, matters)
-        is_new = np.any(found > self.excess_bytes) or memory.fragmentation_bytes > self.waste_bytes
-        self.excess_bytes = np.maximum(self.excess_bytes, found)
+        least_bytes = shares.NEAR_BUDGET * plan.memory_budget_bytes
+        compiled_excess = excess(memory, plan.estimate.memory_bytes, least_bytes)
+        is_new = (
+            np.any(compiled_excess > self.excess_bytes)
+            or memory.fragmentation_bytes > self.waste_bytes
+        )
+        self.excess_bytes = np.maximum(self.excess_bytes, compiled_excess)
         self.waste_bytes = max(self.waste_bytes, memory.fragmentation_bytes)
-        if not is_new:  # The program holds no more than predicted, which is too much.
+        if not is_new:  # The program is over the budget without exceeding the corrections.
             self.waste_bytes += plan.compiled.peak_bytes - plan.memory_budget_bytes
 
     def relax(self, budget_bytes: int) -> bool:
-        """Halves the last lowering of the limit; returns whether the limit is still lowered."""
+        """Halves the last lowering of the limit; returns whether it is still worth a search."""
         lowered = (self.waste_bytes - self.solved_waste_bytes) // 2
         self.waste_bytes = self.solved_waste_bytes + lowered
         return lowered > shares.LEAST_LOWERING * budget_bytes
 
     def forget_excess(self) -> bool:
-        """Drops the last program's excess over its prediction; returns whether there was any."""
+        """Drops the excess that the last program added; returns whether there was any."""
         learnt, self.excess_bytes = self.excess_bytes, self.solved_excess_bytes
         return bool(np.any(learnt > self.excess_bytes))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _InOrder(Proposal):
-    """A plan, and the order in which its problem was solved."""
+    """A plan, and its solution in the order of its units."""
 
     ordered: Ordered
 
 
 class ProblemSearch:
-    """The proposer of one problem. `first_limit_bytes` is the budget by default, or just below it
-    if a check takes long."""
+    """The proposer of one problem.
+
+    - `start`: the problem, and a solution to begin with, if one is known.
+    - `first_limit_bytes`: the first limit. By default it is the budget, or just below the budget
+      for a step whose check takes long.
+    """
 
     def __init__(
         self,
@@ -163,34 +176,45 @@ class ProblemSearch:
         self.instead = ", or a larger mesh"
 
     def propose(self, limit_bytes: int) -> _InOrder:
-        """Solves the problem, starting from the last solution."""
+        """Returns a plan under the limit, found from the last solution; raises `Refusal` if there
+        is none."""
         self._limit_bytes = limit_bytes
-        before, total = self._spent, self._tools.allowance
-        # All rounds share one allowance, but a late round gets a part of its own.
-        allowed = total.less(before).at_least(late_part(total))
+        spent_before, total = self._spent, self._tools.allowance
+        # All rounds share one allowance, but each late round gets at least a part of it.
+        allowed = total.less(spent_before).at_least(late_part(total))
         result = self._beside_crowds(limit_bytes, allowed)
-        own, starts, corrected = result.solution, self._other_starts, self._corrected(limit_bytes)
-        assert own is not None
+        solution, starts, corrected = (
+            result.solution,
+            self._other_starts,
+            self._corrected(limit_bytes),
+        )
+        assert solution is not None
 
         def solved(problem: Problem, part: Allowance, start: Sequence[int]) -> SolveResult:
             with self._tools.history.within(OTHER_ARGUMENTS):
                 return self._layers.solve(problem, part, start)
 
-        best = fastest_keeping(self._problem, corrected, own, starts, solved, allowed)
-        self._is_first_faster |= best.compared > 0 and best.solution == own
-        self._spent, self._found = self._spent.and_also(best.took), own
+        best = fastest_keeping(self._problem, corrected, solution, starts, solved, allowed)
+        self._is_first_faster |= best.compared > 0 and best.solution == solution
+        self._spent, self._found = self._spent.and_also(best.took), solution
         self._answer = result
         if best.solution != self._found:
             self._made_by = self._layers.made_by
             self._answer = _of_solution(result, self._problem.problem, best.solution)
-        return self._proposal(Solved(self._problem, best.solution, best.kept), self._answer, before)
+        return self._proposal(
+            Solved(self._problem, best.solution, best.kept), self._answer, spent_before
+        )
 
     def _beside_crowds(self, limit_bytes: int, allowed: Allowance) -> SolveResult:
-        """The solution that follows the last one, without corrections. It alone shows where its
-        copies crowd. The problem is solved again with that, as long as the solution gets faster.
-        Without such cuts copies hide behind more computation, so the first bound holds for all."""
+        """Returns the result of the search, without options of correction nodes.
+
+        Only a solution shows where its copies crowd: where they share the time behind which they
+        are hidden. The problem is first solved without cuts, then with cuts where the copies of the
+        last solution crowd, as long as the solution gets faster. Without cuts, copies hide behind
+        more computation, so the first bound holds for all these problems.
+        """
         self._cut(self._uncut)
-        before = self._spent
+        spent_before = self._spent
         best = self._own(limit_bytes, allowed, self._latest)
         made_by = self._made_by
         assert best.solution is not None
@@ -201,20 +225,23 @@ class ProblemSearch:
             self._cut(cut)
             assert best.solution is not None
             best = _of_solution(best, cut.problem, best.solution)
-            left = allowed.less(self._spent.less(before)).at_least(late_part(allowed))
+            remaining = allowed.less(self._spent.less(spent_before)).at_least(late_part(allowed))
             with self._tools.history.within(CROWDED_COPIES):
-                again = self._own(limit_bytes, left, best.solution)
-            assert again.solution is not None
-            cut = self._problem.crowded_as(again.solution)
-            again = replace(_of_solution(again, cut.problem, again.solution), bound=best.bound)
-            assert best.objective is not None and again.objective is not None
-            if again.objective >= best.objective:
+                solved_again = self._own(limit_bytes, remaining, best.solution)
+            assert solved_again.solution is not None
+            cut = self._problem.crowded_as(solved_again.solution)
+            solved_again = replace(
+                _of_solution(solved_again, cut.problem, solved_again.solution), bound=best.bound
+            )
+            assert best.objective is not None and solved_again.objective is not None
+            if solved_again.objective >= best.objective:
                 break
-            best, made_by = again, self._made_by
+            best, made_by = solved_again, self._made_by
         self._made_by = made_by
         return best
 
     def _cut(self, problem: PlanningProblem) -> None:
+        """Makes a problem with other cuts the current one."""
         if problem is not self._problem:
             self._problem = problem
             self._layers = EqualLayers(problem, self._tools, self._seen)
@@ -222,6 +249,8 @@ class ProblemSearch:
     def _own(
         self, limit_bytes: int, allowed: Allowance, start: Sequence[int] | None
     ) -> SolveResult:
+        """Solves the current problem with corrections; returns the result without options of
+        correction nodes."""
         corrected = self._corrected(limit_bytes)
         extra = len(corrected.problem.nodes) - len(self._problem.problem.nodes)
         result = self._solved(corrected, allowed, start and (*start, *[0] * extra))
@@ -229,14 +258,20 @@ class ProblemSearch:
         return replace(result, solution=result.solution[: len(result.solution) - extra])
 
     def _other_starts(self) -> tuple[tuple[int, ...], ...]:
-        """The starts for other shardings of the arguments. What these gain are copies that are
-        kept, for which later rounds have less memory: where they were slower, they stay so."""
+        """Returns the starts for other shardings of the arguments; none if they are hopeless.
+
+        Such starts gain only by kept copies, for which later rounds have less memory. If they were
+        slower in one round, they are slower in later rounds, too.
+        """
         is_hopeless = self._is_first_faster or self._missed >= shares.MOST_MISSED
         return () if is_hopeless else self._obvious_starts
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The next limit, lower by the heap's waste. Memory beyond that becomes part of the
-        problem."""
+        """Returns the next limit after a program; None to end.
+
+        If every step of the program is tied, its excess at each unit becomes part of the problem,
+        and the limit is lowered by the heap's waste. Otherwise the excess moves only the limit.
+        """
         self._missed += not plan.fits
         if plan.execution.tied_steps is not None or self._limit_alone_moves:
             self._latest = self._found
@@ -250,8 +285,12 @@ class ProblemSearch:
         return self._limits.after_excess(self._measured(plan, rounds))
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """The next limit after a refusal: lowered by less if it was lowered, otherwise by the
-        excess of the last program, and the budget if a little room was left."""
+        """Returns the next limit after a refusal; None to end.
+
+        If the first limit was refused below the budget, the budget is the next limit. If the last
+        program had every step tied, the last correction is reduced. Otherwise the limit rises
+        halfway to the lowest limit that had a plan.
+        """
         if not rounds:
             return self._budget_bytes if self._limit_bytes < self._budget_bytes else None
         if self.is_checked and rounds[-1].is_tied:
@@ -260,9 +299,10 @@ class ProblemSearch:
         return self._limits.after_refusal(self._limit_bytes, rounds, least_bytes)
 
     def reordered(self, proposal: _InOrder, number: int) -> _InOrder | None:
-        """The units in another order, if the heap wastes as much as the plan is over the budget.
+        """Returns the proposal with its units in another order; None if no order may help.
 
-        The new heap is predicted to need no more than the budget, or at least less than now.
+        An order may help only if the plan is over the budget by no more than its heap wastes. The
+        new heap is predicted to need no more than the budget, or at least less than before.
         """
         plan = proposal.plan
         if plan.peak_bytes - self._budget_bytes > _wasted_bytes(plan):
@@ -278,12 +318,14 @@ class ProblemSearch:
         return replace(proposal, plan=other, solve_seconds=0.0)
 
     def known(self, most_seconds: float) -> Iterator[_InOrder]:
-        """Solutions known from the beginning, which corrections may have excluded."""
+        """Yields plans of solutions known from the beginning: the given start and the obvious
+        starts. Corrections may have excluded them."""
         if self._answer is None:
             return
         known = () if self._given is None else (self._given,)
         is_lowered = self._limit_bytes < self._budget_bytes or self._model.excess_bytes.any()
-        if is_lowered or most_seconds > (self._answer.objective or 0.0):  # Else none is faster.
+        # Otherwise no obvious start is faster: the search has compared them.
+        if is_lowered or most_seconds > (self._answer.objective or 0.0):
             known += self._obvious_starts
         limited = replace(self._problem.problem, limit_bytes=self._budget_bytes)
         for seconds, solution in fitting(limited, known):
@@ -292,12 +334,13 @@ class ProblemSearch:
             result = _of_solution(self._answer, limited, solution)
             history = self._tools.history
             self._made_by = history.solution(KNOWN_START, self._budget_bytes, result)
-            found = self._proposal(Solved(self._problem, solution), result, self._spent)
-            if found.plan.fits:
-                yield found
+            proposal = self._proposal(Solved(self._problem, solution), result, self._spent)
+            if proposal.plan.fits:
+                yield proposal
 
     def _relaxed_limit(self, last: Round) -> int | None:
-        """The limit with a smaller correction from the last program, or lowered by its excess."""
+        """Returns the limit with a smaller correction from the last program, or lowered by its
+        excess; None if neither may help."""
         if self._model.relax(self._budget_bytes):
             return self._next_limit()
         self._limit_alone_moves = self._model.forget_excess()
@@ -306,13 +349,16 @@ class ProblemSearch:
         return self._limits.after_excess(Measured.of(last))
 
     def _measured(self, plan: Plan, rounds: Sequence[Round]) -> Measured:
-        """The last plan, by its bytes without the waste of a heap."""
+        """Returns the bytes of the last plan. Its `planned_bytes` do not include the waste of the
+        heap."""
         return Measured(rounds[-1].limit_bytes, max(plan.estimate.memory_bytes), plan.peak_bytes)
 
     def _next_limit(self) -> int:
+        """Returns the budget lowered by the waste of the heap, at least 0."""
         return max(0, self._budget_bytes - self._model.waste_bytes)
 
     def _proposal(self, solved: Solved, result: SolveResult, before: Allowance) -> _InOrder:
+        """Returns the proposal of a solution. `before`: the work and time spent before it."""
         plan = plan_of_solution(self._planner.name, self._step, solved, result, self._budget_bytes)
         return _InOrder(
             replace(plan, made_by=(self._made_by,)),
@@ -323,7 +369,7 @@ class ProblemSearch:
         )
 
     def _plan_in(self, ordered: Ordered, found: SolveResult) -> Plan:
-        """The plan of a solution in another order, not yet compiled."""
+        """Returns the plan of a solution in another order, not yet compiled."""
         plan = plan_of_solution(
             self._planner.name, self._step, ordered.solved, found, self._budget_bytes
         )
@@ -331,7 +377,8 @@ class ProblemSearch:
         return replace(plan, solve_result=answer)
 
     def _corrected(self, limit_bytes: int) -> PlanningProblem:
-        """The problem with the corrections as one more node, whose only option holds them."""
+        """Returns the current problem under a limit, with one more node whose only option holds the
+        excess bytes."""
         problem = replace(self._problem.problem, limit_bytes=limit_bytes)
         usage = as_intervals(self._model.excess_bytes)
         if usage:
@@ -342,7 +389,10 @@ class ProblemSearch:
     def _solved(
         self, planning: PlanningProblem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """Solves the problem; raises if there is no solution."""
+        """Solves a corrected problem; raises `Refusal` if there is no solution.
+
+        The problem is solved a second time from an obvious start that is better than the solution.
+        """
         problem = planning.problem
         if (known := self._refused.known(problem)) is not None:
             raise _refusal(problem.limit_bytes or 0, known)
@@ -350,9 +400,9 @@ class ProblemSearch:
         self._made_by = self._layers.made_by
         self._spent = self._spent.and_also(spent(result))
         if (start := better_start(lambda: self._obvious_starts, problem, result)) is not None:
-            left, before = allowed.less(spent(result)), result
-            result = settled_result(problem, self._tools.solve(problem, left, start))
-            result = replace(result, deterministic=before.deterministic and result.deterministic)
+            remaining, searched = allowed.less(spent(result)), result
+            result = settled_result(problem, self._tools.solve(problem, remaining, start))
+            result = replace(result, deterministic=searched.deterministic and result.deterministic)
             self._spent = self._spent.and_also(spent(result))
             history = self._tools.history
             self._made_by = history.solution(OBVIOUS_START, problem.limit_bytes, result)
@@ -369,7 +419,7 @@ class ProblemSearch:
 
 
 def _refusal(limit_bytes: int, result: SolveResult) -> Refusal:
-    """The error for a limit under which a search found no plan."""
+    """Returns the error for a limit under which a search found no plan."""
     if result.status is SolveStatus.INFEASIBLE:
         return infeasible_budget(limit_bytes, result)
     return NoPlanFoundError(
@@ -381,13 +431,14 @@ def _refusal(limit_bytes: int, result: SolveResult) -> Refusal:
 
 
 def _of_solution(result: SolveResult, problem: Problem, solution: tuple[int, ...]) -> SolveResult:
-    """A search's result with another solution, as the evaluator prices it."""
-    found = evaluate(problem, solution)
-    return replace(result, solution=solution, objective=found.cost, peak_bytes=found.peak_bytes)
+    """Returns the result with another solution, priced by the evaluator."""
+    priced = evaluate(problem, solution)
+    return replace(result, solution=solution, objective=priced.cost, peak_bytes=priced.peak_bytes)
 
 
 def _wasted_bytes(plan: Plan) -> int:
-    """The bytes that the heap wastes, in the compiled program or as predicted."""
+    """Returns the bytes that the heap wastes, in the compiled program if there is one, otherwise as
+    predicted."""
     if plan.compiled is None:
         return plan.estimate.peak_bytes - max(plan.estimate.memory_bytes)
     memory = plan.compiled.memory

@@ -1,7 +1,7 @@
 """`Proposer`: the interface between a planner and the closed loop.
 
 A `Proposer` *proposes* a plan under a memory limit, *learns* from the memory of the compiled
-program, and may put the same computations *in another order*.
+program, and may put the units of a plan *in another order*.
 """
 
 import math
@@ -14,16 +14,17 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 
 Refusal = InfeasibleBudgetError | NoPlanFoundError
+"""An error that says that there is no plan under a limit."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The other orders in which plans are compiled while they are over the budget.
+    """The other orders in which plans over the budget are compiled.
 
-    - `numbers`: one for each order of a plan, from which the proposer derives its seed.
-    - `of_all`: the number of orders of all plans together.
-    - `at_once`: orders are compiled before the next plan is proposed; otherwise only if that plan
-      is slower.
+    - `numbers`: one number for each other order of a plan. The proposer derives its seed from it.
+    - `of_all`: the largest number of other orders of all plans together.
+    - `at_once`: whether the other orders of a plan are compiled before the next plan is proposed.
+      Otherwise they are compiled only if the next plan is slower.
     """
 
     numbers: range
@@ -33,10 +34,10 @@ class Orders:
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A plan, its limit, and the time of finding it.
+    """A plan, the limit under which it was found, and the time of finding it.
 
-    - `correction_bytes`: the most that earlier programs added to the prediction or subtracted from
-      the limit.
+    - `correction_bytes`: the largest number of bytes that earlier programs have added to the
+      prediction or subtracted from the limit.
     """
 
     plan: Plan
@@ -49,10 +50,12 @@ P = TypeVar("P", bound=Proposal)
 
 
 class Proposer(Protocol[P]):
-    """The part of a planner that the loop calls.
+    """The part of a planner that the closed loop calls.
 
-    - `most_rounds`: the largest number of plans. `orders`: the other orders of each.
-    - `cause`, `instead`: the cause and the suggestion of the error if no plan fits.
+    - `most_rounds`: the largest number of rounds, each with one plan or refusal.
+    - `orders`: the other orders in which each plan may be compiled.
+    - `cause`: the cause in the error if no plan fits.
+    - `instead`: the alternatives to a larger budget, appended to the error's suggestion.
     """
 
     most_rounds: int
@@ -66,23 +69,31 @@ class Proposer(Protocol[P]):
         ...
 
     def propose(self, limit_bytes: int) -> P:
-        """A plan under a limit, not yet compiled; raises `Refusal` if there is none."""
+        """Returns a plan under a limit, not yet compiled.
+
+        **Raises:** `Refusal` if there is none.
+        """
         ...
 
     def learn(self, plan: Plan, rounds: Sequence[Round]) -> int | None:
-        """The next limit after a plan was compiled, None to end. `rounds` are all rounds so far."""
+        """Returns the next limit after `plan` was compiled; None to end. `rounds` are all rounds so
+        far."""
         ...
 
     def refused(self, error: Refusal, rounds: Sequence[Round]) -> int | None:
-        """The next limit after `propose` raised, None to end."""
+        """Returns the next limit after `propose` has raised `error`; None to end."""
         ...
 
     def reordered(self, proposal: P, number: int) -> P | None:
-        """The same computations in another order; None if no order may help. `proposal` has its
-        compiled program."""
+        """Returns the proposal with its units in another order, not yet compiled; None if no order
+        may help.
+
+        - `proposal`: a proposal with its compiled program.
+        - `number`: a member of `orders.numbers`.
+        """
         ...
 
     def known(self, most_seconds: float) -> Iterator[P]:
-        """Plans known before that are predicted to fit and to be fast enough, the fastest first.
-        The loop asks for them at the end."""
+        """Yields plans known before that are predicted to fit and to take less than `most_seconds`,
+        the fastest first. The loop asks for them after the last round."""
         ...

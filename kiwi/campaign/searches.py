@@ -1,4 +1,4 @@
-"""The searches of a campaign, in their order."""
+"""The searches of a campaign, in the order in which they are made."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from kiwi.plans.plan import Plan
 from kiwi.problem.solved import Start
 
 UNLIMITED_BYTES = 2**50
-"""More memory than any device has."""
+"""A limit in bytes above the memory of any device: plans under it are planned without a limit."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FirstSearch:
         return True
 
     def run(self, campaign: Campaign) -> None:
-        """Takes the plan, or records why there is none."""
+        """Takes the plan, or records the refusal."""
         try:
             campaign.answered(campaign.search(campaign.start, campaign.tools), campaign.problem)
         except (InfeasibleBudgetError, NoPlanFoundError) as refusal:
@@ -46,16 +46,19 @@ class FirstSearch:
 
 @dataclass(frozen=True)
 class LeastPeakSearch:
-    """Searches from the least peak of the fastest shardings, if that is within the budget."""
+    """Searches from the solution with the least peak of the fastest shardings, if that peak is
+    within the budget."""
 
     attempt: Attempt = LEAST_PEAK
 
     def applies(self, campaign: Campaign) -> bool:
-        """If the solver found no plan. A refusal with a compiled plan says more."""
+        """If the solver found no plan. After a refusal by a compiled program, the least predicted
+        peak would say less."""
         return not campaign.is_given and not isinstance(campaign.refusal, BudgetNotMetError)
 
     def run(self, campaign: Campaign) -> None:
-        """Begins again from a solution within the budget, or records its peak."""
+        """Begins again from a solution within the budget. If there is none, the refusal names the
+        least peak found."""
         assert campaign.refusal is not None
         budget_bytes = campaign.budget_bytes
         least = least_peak(campaign.problem, budget_bytes, campaign.tools)
@@ -87,7 +90,7 @@ class BaselineSearch:
 
 @dataclass(frozen=True)
 class AboveBudgetSearch:
-    """Searches under limits above the budget, since the compiler has the last word."""
+    """Searches under limits above the budget: compiled programs may need less than predicted."""
 
     attempt: Attempt = ABOVE_BUDGET
 
@@ -96,30 +99,31 @@ class AboveBudgetSearch:
         return campaign.tools.compile is not None
 
     def run(self, campaign: Campaign) -> None:
-        """Takes a plan whose compiled program needs less than predicted."""
+        """Takes the first plan whose compiled program is within the budget. If a program is over
+        the budget, its refusal is recorded, and no further limit is tried."""
         assert campaign.refusal is not None
         for limit_bytes in raised_limits(campaign.refusal, campaign.budget_bytes):
             try:
-                found = campaign.search(campaign.start, campaign.second_tools, limit_bytes)
+                plan = campaign.search(campaign.start, campaign.second_tools, limit_bytes)
             except BudgetNotMetError as not_met:
                 campaign.refusal = not_met
                 return
             except (InfeasibleBudgetError, NoPlanFoundError):
                 continue
-            campaign.answered(found, campaign.problem)
+            campaign.answered(plan, campaign.problem)
             return
 
 
 @dataclass(frozen=True)
 class FreeProgramSearch:
-    """Compiles the plan without a limit. A user who plans without a budget would see that its
-    program fits."""
+    """Compiles the plan without a limit. A budget that this program meets must not be refused: a
+    user who plans without a budget would see the program fit."""
 
     attempt: Attempt = FREE_PROGRAM
 
     def applies(self, campaign: Campaign) -> bool:
-        """If there is a compiler, and if estimates alone have refused the budget by no more than
-        they may be wrong."""
+        """If there is a compiler, if estimates alone have refused the budget, and if the least
+        peak known is not too far above it (`shares.MOST_RAISED_TO_FREE`)."""
         refusal = campaign.refusal
         if campaign.tools.compile is None or isinstance(refusal, BudgetNotMetError):
             return False
@@ -129,15 +133,15 @@ class FreeProgramSearch:
     def run(self, campaign: Campaign) -> None:
         """Takes the plan if its program fits."""
         try:
-            found = campaign.search(campaign.start, campaign.second_tools, UNLIMITED_BYTES, 1)
+            plan = campaign.search(campaign.start, campaign.second_tools, UNLIMITED_BYTES, 1)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return
-        campaign.answered(found, campaign.problem)
+        campaign.answered(plan, campaign.problem)
 
 
 @dataclass(frozen=True)
 class SearchWithoutPins:
-    """Searches without pins, only for the cause in the error."""
+    """Searches without pins, only to name the pins to blame in the error."""
 
     attempt: Attempt = WITHOUT_PINS
 
@@ -147,7 +151,7 @@ class SearchWithoutPins:
         return is_refused and bool(campaign.problem.fixed.pins.labels)
 
     def run(self, campaign: Campaign) -> None:
-        """Names the pins to blame in the refusal."""
+        """Replaces the refusal by one that names the pins to blame."""
         assert isinstance(campaign.refusal, InfeasibleBudgetError)
 
         def planned(trial: Tools) -> Plan:
@@ -165,4 +169,4 @@ SEARCHES: tuple[Search, ...] = (
     FreeProgramSearch(),
     SearchWithoutPins(),
 )
-"""All searches, in their order."""
+"""All searches, in the order in which they are made."""

@@ -1,5 +1,5 @@
-"""The tools that planners share: the settings of a search, the compiler of the check, the solver,
-and its progress.
+"""The tools that planners share: the settings of a search, the compiler that checks plans, the
+solver, and the log of its progress.
 """
 
 import functools
@@ -28,7 +28,7 @@ INTERRUPTED_PLAN = Note.of(
 )
 
 MOST_ENTRIES = 2000
-"""Beyond this number, only improvements of the solution are kept."""
+"""Beyond this number of states, a progress log adds only states with another objective."""
 
 
 class Interruption:
@@ -40,19 +40,21 @@ class Interruption:
 
 @dataclass(frozen=True, eq=False)
 class Tools:
-    """The settings of a search, and the compiler that checks plans. Planners take the budget as an
-    argument instead of from the settings. Without a compiler plans are not checked.
+    """The settings of a search, the compiler that checks plans, and the allowance of the search.
 
-    - `compile`: begins to compile. Calling the result waits for the program.
-    - `compiles_overlapping`: the same with collectives that overlap with computation, in each of
-      the ways that may take more memory, the best one first.
-    - `learns_overlap`: whether a search ends with `LessOverlap` if a program hides less than its
-      plan counts on.
+    - `settings`: the settings. Planners take the budget as an argument instead.
+    - `compile`: begins to compile a step, and returns a function that waits for the program. If it
+      is None, plans are not checked.
+    - `compiles_overlapping`: the same for programs whose collectives overlap with computation, one
+      for each of the compiler's ways to overlap.
+    - `learns_overlap`: whether a search ends with `LessOverlap` if a program hides less
+      communication than its plan counts on.
     - `share`: the share of the settings' allowance that searches may spend.
-    - `operators`: how many operators the step has, for the allowance; None if nobody said.
-    - `history`: the log of all attempts of one planning, shared by tools made from others.
-    - `interruption`: shared by all tools made from these. After Ctrl-C, searches end after their
-      first rounds, so that what was found becomes a plan.
+    - `operators`: the number of operators of the step, on which the allowance depends; None if it
+      is not known.
+    - `history`: the log of all attempts of one planning, shared with all tools made from these.
+    - `interruption`: the state of Ctrl-C, shared with all tools made from these. After Ctrl-C,
+      searches end after their first rounds, so that the best solution found becomes a plan.
     """
 
     settings: Settings
@@ -66,8 +68,8 @@ class Tools:
 
     @staticmethod
     def of(settings: Settings, operators: int | None = None) -> "Tools":
-        """The tools of settings, for a step of so many operators, with the compiler that
-        `settings.verify` names, if it is the plan's own."""
+        """Returns the tools for a step with `operators` operators. They have the compiler that
+        `settings.verify` names if it compiles for the hardware of the plan."""
         target = settings.verify
         if target is None or not is_own_compiler(target, settings.mesh.hardware):
             return Tools(settings, operators=operators)
@@ -75,7 +77,7 @@ class Tools:
         return Tools(settings, compile, overlapping_compiles(target), operators=operators)
 
     def with_settings(self, **changes: Any) -> "Tools":
-        """The tools with other settings."""
+        """Returns the tools with some settings changed."""
         return replace(self, settings=replace(self.settings, **changes))
 
     @property
@@ -84,12 +86,12 @@ class Tools:
         return replace(self, compile=None, compiles_overlapping=())
 
     def part(self, share: float) -> "Tools":
-        """The tools with a share of the allowance."""
+        """Returns the tools with a share of the present allowance."""
         return replace(self, share=share * self.share)
 
     @property
     def allowance(self) -> Allowance:
-        """The allowance of all searches for a plan together."""
+        """The work and the seconds that all searches for a plan may spend together."""
         work = effort_work(self.settings.effort, self.operators)
         return Allowance(work, self.settings.time_limit_seconds).part(self.share)
 
@@ -101,12 +103,18 @@ class Tools:
         round_limit: int | None = None,
         balances: Balances | None = None,
     ) -> SolveResult:
-        """Solves a problem with the solver, the seed and the gap of the settings."""
+        """Solves a problem with the solver, the seed and the gap of the settings.
+
+        - `allowed`: the work and the time that the solver may spend.
+        - `warm_start`, `round_limit`, `balances`: as in `kiwi.solver.solve`.
+
+        **Raises:** `KeyboardInterrupt` if Ctrl-C came before a solution was found.
+        """
         counts_work = self.settings.solver in COUNT_WORK
         if self.interruption.has_come:
             allowed = allowed.part(0.0)
         seconds = allowed.seconds if counts_work else allowed.planned_seconds
-        found = solve(
+        result = solve(
             problem,
             solver=self.settings.solver,
             time_limit_seconds=max(seconds, shares.LEAST_SECONDS),
@@ -119,21 +127,23 @@ class Tools:
             balances=balances,
             any_time=self.settings.any_time and not self.interruption.has_come,
         )
-        if found.message == INTERRUPTED:
+        if result.message == INTERRUPTED:
             self.interruption.has_come = True
-            if found.solution is None:
+            if result.solution is None:
                 raise KeyboardInterrupt
-        return found if not self.interruption.has_come else replace(found, deterministic=False)
+        return result if not self.interruption.has_come else replace(result, deterministic=False)
 
 
 def spent(result: SolveResult) -> Allowance:
-    """The work and the time of a search."""
+    """Returns the work and the time that a search took."""
     return Allowance(result.work, result.seconds)
 
 
 class ProgressLog:
-    """Collects the solver's states and passes them on. A plan that is tightened is solved several
-    times; `seconds` then continue from solve to solve."""
+    """Collects the solver's states and passes them on.
+
+    A plan may take several solves. The seconds in the log then continue from one solve to the next.
+    """
 
     def __init__(self, pass_on: OnProgress | None) -> None:
         self._pass_on = pass_on
@@ -142,11 +152,11 @@ class ProgressLog:
 
     @property
     def entries(self) -> tuple[Progress, ...]:
-        """The states, ordered by time."""
+        """The states, in order of time."""
         return tuple(self._entries)
 
     def __call__(self, progress: Progress) -> None:
-        """Takes one state."""
+        """Passes a state on, and logs it if it is new or the log is short."""
         if self._pass_on is not None:
             self._pass_on(progress)
         last = self._entries[-1] if self._entries else None
@@ -155,12 +165,15 @@ class ProgressLog:
         is_new = last is None or progress.objective != last.objective
         if is_new or len(self._entries) < MOST_ENTRIES:
             seconds = self._base_seconds + progress.seconds
-            found = progress.objective, progress.bound, progress.peak_bytes, progress.solver
-            self._entries.append(Progress(seconds, *found, progress.iterations))
+            state = progress.objective, progress.bound, progress.peak_bytes, progress.solver
+            self._entries.append(Progress(seconds, *state, progress.iterations))
 
 
 def check_search(settings: Settings) -> None:
-    """Raises `UnknownSolverError`, `InvalidArgumentError` or `CompilerUnavailableError`."""
+    """Checks the settings of a search.
+
+    **Raises:** `UnknownSolverError`, `InvalidArgumentError` or `CompilerUnavailableError`.
+    """
     planned_target(settings.verify, settings.mesh.hardware)
     check_known(settings.solver, SOLVERS, "solver", UnknownSolverError)
     check_known(settings.effort, EFFORTS, "effort")

@@ -1,1 +1,1 @@
-"""Turns a solution into a JAX function that XLA compiles to the plan's order and layouts."""
+"""Turns a solution into a JAX function that XLA compiles in the plan's order and layouts."""

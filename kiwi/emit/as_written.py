@@ -1,8 +1,8 @@
-"""A program as it is written: each equation in a name scope of its own, in the layouts that XLA
-gives it.
+"""The evaluation of a program as the user wrote it, with each equation in a name scope of its own.
 
-To the interpreter it is a plan without decisions for one device, in which every equation is a unit.
-Nothing is resharded, constrained or recomputed.
+For the interpreter the program is a plan for one device in which every equation is a unit. Kiwi
+reshards nothing, recomputes nothing and adds no sharding constraint. Constraints that the user
+wrote are applied. XLA chooses all other layouts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,16 +29,20 @@ from kiwi.targets.cpu import CPU
 
 
 def evaluate_as_written(graph: HloGraph, inputs: Mapping[int, Any]) -> dict[int, Any]:
-    """All values outside of loops, by index, from those of arguments and constants.
+    """Evaluates a program; returns the arrays of all values outside of loops, by value index.
 
     Equation 12 has the name scope of unit 12 (`kiwi.xla.read.name_scopes`).
+
+    - `inputs`: the arrays of arguments and constants, by value index.
     """
     units = regroup(graph, range(len(graph.program.equations)))
     mesh, steps = DeviceMesh.create((1,), "cpu"), tuple(_order(graph.program))
-    layouts = {v.index: TensorSharding(((),) * len(v.shape)) for v in graph.program.values}
-    reads = tuple(tuple(layouts[v] for v, _ in unit.rule.reads) for unit in units.units)
+    layouts = {
+        value.index: TensorSharding(((),) * len(value.shape)) for value in graph.program.values
+    }
+    reads = tuple(tuple(layouts[value] for value, _ in unit.rule.reads) for unit in units.units)
     results = (None,) * len(graph.program.results)
-    # Nothing is planned: no rule has to state anything of the kernels.
+    # Nothing is planned, so no rule of the target has to state facts about kernels.
     kernels = KernelGraph.plain(units, mesh.hardware, CPU.facts(mesh.hardware))
     execution = Execution(kernels, mesh, Schedule(steps), (), results, layouts, reads)
     barriers = Barriers((Barrier(),) * len(steps), {})
@@ -50,28 +54,32 @@ def evaluate_as_written(graph: HloGraph, inputs: Mapping[int, Any]) -> dict[int,
 
 
 def _order(program: Program) -> Iterator[int]:
-    """The equations in order, with those of each loop together at the place of its last one.
-    Between them are constants and readers of the loop's results."""
+    """Yields the indices of the equations in an order in which each loop is contiguous: all
+    equations of a loop stand where its last one does. In the program, constants and readers of the
+    loop's results may stand between them."""
     around = program.loops_around
-    last = {loop: e.index for e in program.equations for loop in around(e.loop)}
+    last = {loop: member.index for member in program.equations for loop in around(member.loop)}
 
     def place(equation: int) -> list[float]:
-        own = program.equations[equation]
-        taken = own.jaxpr_eqn.params["loop"] if own.name in EXITS else None
+        placed = program.equations[equation]
+        taken = placed.jaxpr_eqn.params["loop"] if placed.name in EXITS else None
         behind = -1.0 if taken is None else last[taken] + 0.5
-        return [*(last[loop] for loop in around(own.loop)), max(equation, behind)]
+        return [*(last[loop] for loop in around(placed.loop)), max(equation, behind)]
 
     yield from sorted(range(len(program.equations)), key=place)
 
 
 def _constrained(array: Any, constraint: Any) -> Any:
-    """An array under a traced constraint. Its mesh may be of devices that compile nothing here."""
-    given = constraint.params["sharding"]
-    anywhere = NamedSharding(given.mesh.abstract_mesh, given.spec)
-    return constraint.primitive.bind(array, **{**constraint.params, "sharding": anywhere})
+    """Returns an array under a constraint of the program, over the constraint's abstract mesh: the
+    devices of the mesh itself may not be the ones that the program is compiled for."""
+    traced_sharding = constraint.params["sharding"]
+    abstract_sharding = NamedSharding(traced_sharding.mesh.abstract_mesh, traced_sharding.spec)
+    return constraint.primitive.bind(array, **{**constraint.params, "sharding": abstract_sharding})
 
 
 class _AsWritten(Interpreter):
+    """The interpreter of a program as it is written."""
+
     def _evaluate(self, step: ScheduledUnit) -> None:
         super()._evaluate(step)
         unit = self._graph.units[step.unit]
@@ -80,24 +88,25 @@ class _AsWritten(Interpreter):
             self.env[element] = self._element_of(element, self._lookup(element))
 
     def _computed(self, unit: Unit, barrier: Barrier, *, is_again: bool = False) -> dict[int, Any]:
-        found = super()._computed(unit, barrier, is_again=is_again)
+        arrays = super()._computed(unit, barrier, is_again=is_again)
         for output in unit.outputs:
             constraint = self._program.constraints.get(output)
             if constraint is not None:
-                found[output] = _constrained(found[output], constraint)
-        return found
+                arrays[output] = _constrained(arrays[output], constraint)
+        return arrays
 
     def _stands_apart(self, equation: Equation) -> bool:
-        """Also a `shard_map` that calls a kernel, which XLA:CPU could not lower."""
-        return equation.is_unlowered  # Batches are XLA's to partition here.
+        """Whether an equation cannot be lowered for XLA:CPU. A `shard_map` that calls a kernel is
+        included. Equations with batch dimensions are not: here XLA partitions them."""
+        return equation.is_unlowered
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
-        """A stand-in for a kernel that cannot be lowered, laid out as the kernel's sharding rule
-        says."""
+        """Returns the results of a stand-in for a kernel that cannot be lowered. XLA propagates
+        shardings through the stand-in as the kernel's sharding rule says."""
         return stand_in(equation, local.__getitem__)
 
     def _moved(
         self, array: Any, sharding: TensorSharding, memory_kind: str, *, is_stacked: bool = False
     ) -> Any:
-        """XLA:CPU, which is asked for layouts, has one memory."""
+        """Returns the array behind a barrier, since XLA:CPU has no host memory to move it to."""
         return lax.optimization_barrier(array)

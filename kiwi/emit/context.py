@@ -1,13 +1,15 @@
 """The common state of all loop bodies of one evaluation: the execution, its barriers and its
-dataflow; and where in host memory a plan puts the values that it offloads (`Execution.fetched`).
+dataflow, and the places in host memory of offloaded values (`Execution.fetched`).
 
-How copies are paced, and why, is explained in docs/how_it_works/memory.md, "Copies to the host". In
-scans each iteration hands its element on as a stacked result in host memory. Outside of scans
-XLA:GPU copies whole arrays. A value that is read some steps later passes a barrier with the copy,
-which has ended then (`Context.steps_of_copies`). For XLA:TPU equal values are slices of one buffer.
-Zeros that the compiler cannot know to be zeros are added to their indices, so that a fetch waits
-for the trigger of its step, and a copy to the host for the token of the copy before. Arguments and
-results are copied in the same way, in two halves.
+docs/how_it_works/memory.md, "Copies to the host", explains how copies are paced, and why.
+
+- In a scan, each iteration yields its element of the value as a stacked result in host memory.
+- Outside of scans, XLA:GPU copies whole arrays. A result computed some steps later passes a barrier
+  together with the copy, so that the copy has ended by then (`Context.steps_of_copies`).
+- Outside of scans, values of equal shape, dtype and layout are slices of one buffer for XLA:TPU. A
+  zero that the compiler does not know to be zero is added to a slice's index. It makes a fetch wait
+  for the trigger of its step, and a copy to the host wait for the token of the copy before.
+  Arguments and results are copied in the same way, in two halves.
 """
 
 import functools
@@ -27,13 +29,16 @@ from kiwi.memory.loop_bodies import Dataflow, LoopBody, dataflow, loop_bodies
 from kiwi.mesh import DeviceMesh, TensorSharding
 
 _FEWEST_STEPS = 2
-"""The number of steps that the only copy to the host may take."""
+"""If only one value is copied to the host, the copy may take this many steps."""
 
 
 @dataclass(frozen=True)
 class HostPlace:
-    """The element of a buffer in host memory that holds a value. `count` values share a buffer. On
-    GPUs one value is the buffer."""
+    """The place of a value in host memory.
+
+    - `buffer`: the number of the buffer. `index`: the element of the buffer that holds the value.
+    - `count`: the number of values in the buffer, 1 on GPUs.
+    """
 
     buffer: int
     index: int
@@ -44,8 +49,9 @@ class HostPlace:
 class Context:
     """The common state of the interpreters of one evaluation.
 
-    - `root`: the whole step, with its loops inside.
-    - `jax_mesh`: the mesh that sharding constraints name.
+    - `root`: the body of the whole step, with its loops inside.
+    - `barriers`, `dataflow`: the barriers and the dataflow of the execution's schedule.
+    - `jax_mesh`: the mesh, with or without devices, that sharding constraints name.
     """
 
     execution: Execution
@@ -56,7 +62,7 @@ class Context:
 
     @classmethod
     def of(cls, execution: Execution, arguments: Sequence[Any]) -> "Context":
-        """The context of one evaluation with these flat arguments."""
+        """Returns the context of one evaluation with these flat arguments."""
         units, steps = execution.units, execution.schedule.steps
         return cls(
             execution,
@@ -69,7 +75,8 @@ class Context:
     def on_each_device(
         self, function: Callable[..., Any], in_specs: Any, out_specs: Any
     ) -> Callable[..., Any]:
-        """The function on the parts of one device; on whole arrays if there is one device only."""
+        """Returns the function that applies `function` to each device's shards; `function` itself
+        if there is only one device."""
         if self.execution.mesh.size == 1:
             return function
         return jax.shard_map(
@@ -78,7 +85,7 @@ class Context:
 
     @functools.cached_property
     def host_places(self) -> Mapping[int, HostPlace]:
-        """The place of each offloaded value that is in no loop, in the order of the schedule."""
+        """The place of each offloaded value outside of loops, in the order of the schedule."""
         execution, units = self.execution, self.execution.units
         members: dict[object, list[int]] = {}
         for unit in dict.fromkeys(execution.schedule.steps):
@@ -97,28 +104,35 @@ class Context:
 
     @functools.cached_property
     def reduced_again(self) -> Mapping[int, tuple[ReducedAgain, ...]]:
-        """See `kiwi.emit.reduced_again`."""
+        """The reductions that units repeat for themselves, by unit (`kiwi.emit.reduced_again`)."""
         return reduced_again(self.execution)
 
     @functools.cached_property
     def steps_of_copies(self) -> int:
-        """How many steps before its end a copy to the host begins: as many as lie between two
-        copies, so that one is under way at a time."""
+        """The number of steps from the begin of a copy to the host to its end: the average distance
+        between two copies, so that about one copy is under way at a time."""
         steps, units = self.execution.schedule.steps, self.execution.units.units
-        begun = sorted(steps.index(u) for u in self.execution.fetched if units[u].loop is None)
+        begun = sorted(
+            steps.index(unit) for unit in self.execution.fetched if units[unit].loop is None
+        )
         between = (begun[-1] - begun[0]) // (len(begun) - 1) if len(begun) > 1 else _FEWEST_STEPS
         return max(1, between)
 
     @functools.cached_property
     def stored_layouts(self) -> dict[int, TensorSharding | None]:
-        """For each result in host memory the layout that the caller gets."""
+        """The layout in which the caller gets each result in host memory, by value index."""
         program = self.execution.units.graph.program
         pairs = zip(program.results, self.execution.result_shardings, strict=True)
-        return {r: layout for r, layout in pairs if isinstance(r, int) and r in program.host_values}
+        return {
+            result: layout
+            for result, layout in pairs
+            if isinstance(result, int) and result in program.host_values
+        }
 
     def stacked_values(self, body: LoopBody) -> tuple[int, ...]:
-        """The values that a loop stacks: those read outside of it, and stacked results of the scan.
-        A branch stacks the former."""
+        """Returns the values that a loop stacks, ascending: values of its body that steps outside
+        of it read, and stacked results of a scan. For a branch of a conditional, only the first
+        kind exists."""
         units, steps = self.execution.units, self.execution.schedule.steps
         inside = {step.position: units.units[step.unit] for step in body.steps()}
         read = {
@@ -136,27 +150,32 @@ class Context:
         return tuple(sorted(read | results))
 
     def _stacked_operand(self, value: int, source: int) -> tuple[int, int]:
-        """A value and the step that computed it; for an element of a stacked value, the latter."""
+        """Returns a value and the step that computed it. For an element of a stacked value, returns
+        the stacked value and its step."""
         units, steps = self.execution.units, self.execution.schedule.steps
         while source >= 0 and units.border(units.units[steps[source]]) == SLICE:
             reads = units.units[steps[source]].reads
             if len(reads) != 1:
-                break  # the stacked value is computed in front of the loop
+                break  # The stacked value is computed in front of the loop.
             (value,) = reads
             source = self.dataflow.source[source][value]
         return value, source
 
 
 def _mesh_of(arguments: Sequence[Any], mesh: DeviceMesh) -> Any:
-    """The mesh that the arguments' types name, else one without devices.
+    """Returns the mesh in the arguments' types if it agrees with the plan's mesh, otherwise the
+    plan's mesh without devices.
 
-    An abstract mesh may know the kind of its devices and then differs from one that does not;
-    some operators of jax refuse operands over different meshes.
+    An abstract mesh that knows the kind of its devices differs from one that does not, and some
+    operators of jax refuse operands over different meshes.
     """
     wanted = mesh.abstract_mesh()
     for argument in arguments:
-        found = jax.typeof(argument).sharding.mesh
-        alike = found.axis_names == wanted.axis_names and found.axis_sizes == wanted.axis_sizes
-        if alike and found.axis_types == wanted.axis_types:
-            return found
+        named_mesh = jax.typeof(argument).sharding.mesh
+        alike = (
+            named_mesh.axis_names == wanted.axis_names
+            and named_mesh.axis_sizes == wanted.axis_sizes
+        )
+        if alike and named_mesh.axis_types == wanted.axis_types:
+            return named_mesh
     return wanted

@@ -1,4 +1,4 @@
-"""The execution of a plan: a `Schedule` of units, with the layouts of all values and operands."""
+"""`Execution`: a schedule of units, with the layouts of all values and operands."""
 
 import functools
 from collections.abc import Sequence
@@ -19,34 +19,38 @@ from kiwi.xla.compiler import Compiler
 from kiwi.xla.step import XLAS_OWN, Arrangement
 
 Copy = tuple[int, str, TensorSharding]
-"""A value, the dtype in which it is moved, and the layout of a copy of it."""
+"""A resharded copy: the index of the value, the name of the dtype in which the value is moved, and
+the copy's layout."""
 
 
 @dataclass(frozen=True, eq=False)
 class Execution:
-    """A schedule of units and their layouts.
+    """A schedule of units, with all that the emitted program does beside computing them.
 
-    - `kernels`: of the step's units, for the target of the plan. They determine the chains of
-      resharding.
-    - `argument_shardings`: for each flat argument.
-    - `result_shardings`: for each flat result; None for a result that is a literal.
-    - `layouts`: by value index, the sharding in which it is stored.
+    - `kernels`: the kernels of the step's units, for the target of the plan. They determine the
+      chains of resharding.
+    - `mesh`: the mesh of the plan.
+    - `schedule`: the units in the order in which they run, with recomputations and fetches.
+    - `argument_shardings`: the sharding of each flat argument.
+    - `result_shardings`: the sharding of each flat result; None for a result that is a literal.
+    - `layouts`: the sharding in which each value is stored, by value index.
     - `reads[u]`: for unit u, the expected sharding of each entry of `rule.reads`.
     - `kept_copies`: the reads for which a unit uses the copy of the latest earlier reader of the
       value in the same body.
-    - `tied_steps`: the positions of steps that barriers keep in the plan's order, beside the
-      barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
-    - `copies_ahead`: whether copies that are made again may begin beside the matmul before their
-      readers, to overlap with it.
-    - `gradients_in_time`: whether a matmul of the backward pass waits for the gradients of a few
-      matmuls before. XLA otherwise leaves them for the end, and holds their operands.
-    - `metrics_in_time`: whether a matmul of the backward pass waits for operators of the forward
-      pass that read large values which are kept for the backward pass, as a metric of the logits.
-    - `fetched`: the units whose second step in the schedule is a fetch: their results are copied to
+    - `tied_steps`: the positions of steps that barriers keep in the plan's order, in addition to
+      the barriers that every plan needs (`kiwi.emit.barriers`); None for all steps.
+    - `fetched`: the units whose second step in the schedule is a fetch. Their results are copied to
       the host after the first run and fetched from there.
-    - `arrangement`: how the compiler is told to arrange the program.
-    - `is_for_another_compiler`: operands are moved in their own dtype. The plan's compiler rounds
-      operands that are narrowed (`Kernel.moved`) anyway; another compiler may not.
+    - `is_for_another_compiler`: whether operands are moved in their own dtype, because a compiler
+      other than the plan's compiles the program. The plan's compiler rounds narrowed operands
+      (`Kernel.moved`) anyway; another compiler may not.
+    - `arrangement`: the scheduler and the heap that the compiler is asked to use.
+    - `copies_ahead`: whether repeated copies may begin beside the matmul before their readers, to
+      overlap with that matmul.
+    - `gradients_in_time`: whether a matmul of the backward pass waits for gradients that are a few
+      matmuls older. Otherwise XLA computes these gradients at the end, and holds their operands.
+    - `metrics_in_time`: whether a matmul of the backward pass waits for operators of the forward
+      pass that read large values kept for the backward pass, such as a metric of the logits.
     """
 
     kernels: KernelGraph
@@ -72,7 +76,7 @@ class Execution:
 
     @property
     def facts(self) -> TargetFacts:
-        """What the target of the plan does with any program."""
+        """The facts about the plan's target that hold for any program."""
         return self.kernels.facts
 
     @property
@@ -81,34 +85,36 @@ class Execution:
         return TARGETS[self.facts.target].compiler
 
     def is_tied(self, position: int) -> bool:
-        """Whether barriers keep a step of the schedule in the plan's order."""
+        """Whether a barrier keeps the step at a position of the schedule in the plan's order."""
         return self.tied_steps is None or position in self.tied_steps
 
     @functools.cached_property
     def recomputed(self) -> frozenset[int]:
-        """The units that run more than once."""
-        again = frozenset(u for u, count in self.schedule.computations().items() if count > 1)
+        """The units that are computed more than once."""
+        again = frozenset(unit for unit, count in self.schedule.computations().items() if count > 1)
         return again - self.fetched
 
     def moved_value(self, unit: Unit, value: int) -> Value:
-        """The value that is moved when a unit's operand is resharded."""
+        """Returns the description of a unit's operand as it is resharded, perhaps in a narrower
+        dtype."""
         if self.is_for_another_compiler:
             return self.units.graph.program.values[value]
         return self.kernels.moved_value(unit, value)
 
     def copy_of(self, unit: Unit, number: int) -> Copy:
-        """The copy for entry `number` of a unit's `rule.reads`, in any layout."""
+        """Returns the copy that a unit reads for entry `number` of its `rule.reads`, whether the
+        copy's layout differs from the stored one or not."""
         value = unit.rule.reads[number][0]
         return value, str(self.moved_value(unit, value).dtype), self.reads[unit.index][number]
 
     def resharding_table(self, moved: Value) -> ReshardingTable:
-        """The resharding between the layouts of a moved value, as it was priced."""
+        """Returns the priced chains of resharding between the layouts of a moved value."""
         return resharding_table(self.mesh, self.facts, moved)
 
 
 @timed("emit")
 def build_execution(solved: Solved) -> Execution:
-    """Turns a solution of a problem into an execution."""
+    """Returns the execution of a solution."""
     planning, units, choices = solved.problem, solved.problem.units, solved.choices
     layouts = solved.layouts
     depths = [len(units.graph.program.loops_around(unit.loop)) for unit in units.units]
@@ -117,12 +123,12 @@ def build_execution(solved: Solved) -> Execution:
         for unit, (_, residency) in zip(units.units, choices, strict=True)
         if residency.again_at is not None
     }
-    fetched = frozenset(u for u in again_at if not choices[u][1].recomputes)
+    fetched = frozenset(unit for unit in again_at if not choices[unit][1].recomputes)
     return Execution(
         planning.kernels,
         planning.mesh,
         recomputation_schedule(depths, again_at, fetched),
-        tuple(layouts[a] for a in units.graph.program.arguments),
+        tuple(layouts[argument] for argument in units.graph.program.arguments),
         _result_shardings(planning, layouts),
         layouts,
         tuple(strategy.reads for strategy, _ in choices),
@@ -134,26 +140,33 @@ def build_execution(solved: Solved) -> Execution:
 def recomputation_schedule(
     depths: Sequence[int], again_at: dict[int, int], fetched: frozenset[int] = frozenset()
 ) -> Schedule:
-    """Units in order; before unit t, those fetched at t, then those recomputed, in their original
-    order.
+    """Returns the schedule with all units in order. Before each unit stand the units that are
+    fetched for it, then the units that are recomputed for it, each in their original order.
 
-    `depths[u]` counts the loops around unit u: in front of a loop, units outside of it come first.
+    - `depths[u]`: the number of loops around unit u. Of the units before one unit, units in fewer
+      loops come first, so that they run in front of a loop.
+    - `again_at`: by unit, the unit before which it is fetched or recomputed.
+    - `fetched`: the units of `again_at` that are fetched.
     """
-    again: list[list[int]] = [[] for _ in depths]
-    for unit in sorted(again_at, key=lambda u: (depths[u], u not in fetched, u)):
-        again[again_at[unit]].append(unit)
-    return Schedule(tuple(u for t in range(len(depths)) for u in (*again[t], t)))
+    before_unit: list[list[int]] = [[] for _ in depths]
+    for unit in sorted(again_at, key=lambda unit: (depths[unit], unit not in fetched, unit)):
+        before_unit[again_at[unit]].append(unit)
+    return Schedule(
+        tuple(step for unit in range(len(depths)) for step in (*before_unit[unit], unit))
+    )
 
 
 def _result_shardings(
     planning: PlanningProblem, layouts: dict[int, TensorSharding]
 ) -> tuple[TensorSharding | None, ...]:
-    found: list[TensorSharding | None] = []
+    """Returns the sharding of each flat result: the one that the caller gives, the one of the
+    argument that the result replaces, or the stored one; None for a literal."""
+    shardings: list[TensorSharding | None] = []
     for position, result in enumerate(planning.units.graph.program.results):
         if position in planning.fixed.results:
-            found.append(planning.fixed.results[position])
+            shardings.append(planning.fixed.results[position])
         elif position in planning.fixed.carried:
-            found.append(layouts[planning.fixed.carried[position]])
+            shardings.append(layouts[planning.fixed.carried[position]])
         else:
-            found.append(layouts[result] if isinstance(result, int) else None)
-    return tuple(found)
+            shardings.append(layouts[result] if isinstance(result, int) else None)
+    return tuple(shardings)

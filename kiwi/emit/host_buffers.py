@@ -1,8 +1,9 @@
 """Buffers in host memory whose elements the emitted program writes and reads.
 
-Each device writes and reads its own part of a value, and has its own token (`kiwi.emit.context`). A
-part is a matrix, and a buffer consists of the matrices of its elements one below the other: XLA:TPU
-copies slices of one dimension only. A buffer has at least two elements (`LEAST_ELEMENTS`).
+Each device writes and reads its own shard of a value, and has its own token. A *token* is a value
+that the program knows only when a copy to the host has ended (`kiwi.emit.context`). A shard is
+stored as a matrix. A buffer has the matrices of its elements one below the other, since XLA:TPU
+copies slices along one dimension only. A buffer has at least `LEAST_ELEMENTS` elements.
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,18 @@ from kiwi.mesh import TensorSharding
 from kiwi.mesh.tiles import default_order
 
 _TILE_ROWS, _TILE_COLUMNS = 8, 1024
-"""The sizes of what is read back: a tile of XLA:TPU, and a part of a vector without columns."""
+"""The size of a tile. Halves of a shard consist of whole tiles. At most one tile of the last copied
+rows is read back for the token. A vector is stored as a matrix of at most `_TILE_COLUMNS` columns.
+"""
 
 
 def empty_buffer(context: Context, layout: TensorSharding, elements: int, like: Any) -> Any:
-    """An empty buffer for so many elements of an array's shape and type in a layout: [devices *
-    elements * rows, columns]."""
+    """Returns a buffer of zeros in host memory, shape [devices * elements * rows, columns].
+
+    - `layout`: the layout of the values that it will hold.
+    - `elements`: the number of values.
+    - `like`: an array with the shape and the dtype of the values.
+    """
     rows, columns = _matrix(_local_shape(context, layout, like.shape))
     all_rows = context.execution.mesh.size * max(elements, LEAST_ELEMENTS) * rows
     empty = jnp.zeros((all_rows, columns), like.dtype)
@@ -38,11 +45,11 @@ def empty_buffer(context: Context, layout: TensorSharding, elements: int, like: 
 def written(
     context: Context, layout: TensorSharding, buffer: Any, array: Any, index: Any, token: Any
 ) -> tuple[Any, Any]:
-    """The buffer with an array written to one of its elements, and the token of the finished copy:
-    [devices].
+    """Returns the buffer with an array written to one of its elements, and the token of the copy,
+    shape [devices].
 
-    `index` is that of the element. If there is a token of an earlier copy, XLA knows the index only
-    after that copy.
+    - `layout`: the layout of the array. `index`: the index of the element.
+    - `token`: the token of the copy before, shape [devices]. This copy waits for it.
     """
 
     def write(buffer: Any, part: Any, index: Any, token: Any) -> tuple[Any, Any]:
@@ -50,18 +57,18 @@ def written(
         start = (index + _zero_behind(token)) * rows
         element = jax.device_put(part.reshape(rows, columns), jax.memory.Space.Host)
         buffer = lax.dynamic_update_slice(buffer, element, (start, 0))
-        few = lax.dynamic_slice(buffer, (start, 0), (min(rows, _TILE_ROWS), columns))
-        return buffer, jnp.max(jax.device_put(few, jax.memory.Space.Device))[None]
+        read_back = lax.dynamic_slice(buffer, (start, 0), (min(rows, _TILE_ROWS), columns))
+        return buffer, jnp.max(jax.device_put(read_back, jax.memory.Space.Device))[None]
 
-    mine, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
-    run = context.on_each_device(write, (mine, spec, P(), mine), (mine, mine))
+    by_device, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
+    run = context.on_each_device(write, (by_device, spec, P(), by_device), (by_device, by_device))
     return run(buffer, array, index, token)
 
 
 def element(
     context: Context, layout: TensorSharding, shape: Sequence[int], buffer: Any, index: Any
 ) -> Any:
-    """An element of a buffer on the device: an array of a shape in a layout."""
+    """Returns an element of a buffer, copied to the device: an array of a shape in a layout."""
     local = _local_shape(context, layout, shape)
 
     def read(buffer: Any, index: Any) -> Any:
@@ -74,21 +81,26 @@ def element(
 
 
 def is_paced(context: Context, layout: TensorSharding, shape: Sequence[int]) -> bool:
-    """Whether an argument or result in host memory is copied half by half, as `fetched` does."""
+    """Whether an argument or result in host memory is copied by halves (`fetched`, `stored`)."""
     is_whole = _halved_dimension(_local_shape(context, layout, shape)) is None
     return context.execution.facts.hoists_copies and not is_whole
 
 
 def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> Any:
-    """An array in host memory, copied to the device in two halves, since XLA chooses when a whole
-    array's copy begins. `zero` is a zero that XLA knows only when the copy may begin."""
+    """Returns an array in host memory, copied to the device in two halves.
+
+    XLA itself would choose when the copy of a whole array begins. The copies of halves begin at
+    indices, which depend on `zero`.
+
+    - `zero`: a zero that the program knows only when the copy may begin.
+    """
 
     def read(part: Any, zero: Any) -> Any:
-        cut, half = _half(part.shape)
+        dim, half = _half(part.shape)
         starts = (zero, zero + half)
-        halves = (lax.dynamic_slice_in_dim(part, start, half, cut) for start in starts)
-        moved = [jax.device_put(h, jax.memory.Space.Device) for h in halves]
-        return _in_order(jnp.concatenate(moved, cut))
+        halves = (lax.dynamic_slice_in_dim(part, start, half, dim) for start in starts)
+        moved = [jax.device_put(on_host, jax.memory.Space.Device) for on_host in halves]
+        return _in_order(jnp.concatenate(moved, dim))
 
     spec = context.execution.mesh.partition_spec(layout)
     return context.on_each_device(read, (spec, P()), spec)(array, zero)
@@ -97,48 +109,57 @@ def fetched(context: Context, layout: TensorSharding, array: Any, zero: Any) -> 
 def stored(
     context: Context, layout: TensorSharding, buffer: Any, array: Any, token: Any
 ) -> tuple[Any, Any]:
-    """An array copied to the host, in the memory of `buffer`, and the token of its copy. The copy
-    does not begin before the earlier copy with `token`."""
+    """Returns an array copied to the host in two halves, and the token of the copy, shape
+    [devices].
+
+    - `buffer`: an array in host memory, whose memory the copy may use.
+    - `token`: the token of the copy before, shape [devices]. This copy waits for it.
+    """
 
     def write(buffer: Any, part: Any, token: Any) -> tuple[Any, Any]:
-        cut, half = _half(part.shape)
+        dim, half = _half(part.shape)
         zero, part = _zero_behind(token), _in_order(part)
         for start in (0, half):
-            piece = lax.slice_in_dim(part, start, start + half, axis=cut)
+            piece = lax.slice_in_dim(part, start, start + half, axis=dim)
             on_host = jax.device_put(piece, jax.memory.Space.Host)
-            buffer = lax.dynamic_update_slice_in_dim(buffer, on_host, start + zero, cut)
-        few = min(half, _tile(part.shape, cut))
-        last = lax.dynamic_slice_in_dim(buffer, 2 * half - few + zero, few, cut)
-        return buffer, jnp.max(jax.device_put(last, jax.memory.Space.Device))[None]
+            buffer = lax.dynamic_update_slice_in_dim(buffer, on_host, start + zero, dim)
+        last_rows = min(half, _tile(part.shape, dim))
+        read_back = lax.dynamic_slice_in_dim(buffer, 2 * half - last_rows + zero, last_rows, dim)
+        return buffer, jnp.max(jax.device_put(read_back, jax.memory.Space.Device))[None]
 
-    mine, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
-    return context.on_each_device(write, (spec, spec, mine), (spec, mine))(buffer, array, token)
+    by_device, spec = _by_device(context), context.execution.mesh.partition_spec(layout)
+    return context.on_each_device(write, (spec, spec, by_device), (spec, by_device))(
+        buffer, array, token
+    )
 
 
 def row_major(part: Any) -> Any:
-    """An array in this order."""
+    """Returns an array constrained to a row-major layout in memory."""
     return with_layout_constraint(part, Layout(tuple(range(part.ndim))))
 
 
 def _in_order(part: Any) -> Any:
-    """An array in the order of an argument. XLA would otherwise transpose it for its reader, even
-    in host memory."""
+    """Returns an array constrained to the layout in memory of an argument. Otherwise XLA would
+    transpose it for its reader, even in host memory."""
     return with_layout_constraint(part, Layout(default_order(part.shape)))
 
 
 def _half(local: Sequence[int]) -> tuple[int, int]:
-    cut = _halved_dimension(local)
-    assert cut is not None
-    return cut, local[cut] // 2
+    """Returns the dimension along which a shard is halved, and the size of a half along it."""
+    dim = _halved_dimension(local)
+    assert dim is not None
+    return dim, local[dim] // 2
 
 
 def _halved_dimension(local: Sequence[int]) -> int | None:
-    """The first dimension of which both halves are whole tiles."""
-    found = (d for d, extent in enumerate(local) if extent % (2 * _tile(local, d)) == 0)
-    return next(found, None)
+    """Returns the first dimension along which both halves consist of whole tiles; None if there is
+    none. `local`: the shape of a shard."""
+    halved = (dim for dim, extent in enumerate(local) if extent % (2 * _tile(local, dim)) == 0)
+    return next(halved, None)
 
 
 def _tile(local: Sequence[int], dimension: int) -> int:
+    """Returns the size of a tile along a dimension of a shard."""
     place = default_order(local)[::-1].index(dimension)
     return (_TILE_COLUMNS, _TILE_ROWS)[place] if place < 2 else 1
 
@@ -148,16 +169,17 @@ def _local_shape(context: Context, layout: TensorSharding, shape: Sequence[int])
 
 
 def _matrix(local: Sequence[int]) -> tuple[int, int]:
+    """Returns the rows and columns of the matrix as which a shard is stored."""
     columns = local[-1] if len(local) > 1 else gcd(local[0], _TILE_COLUMNS)
     return prod(local) // columns, columns
 
 
 def _zero_behind(token: Any) -> Any:
-    """Zero, as an int32 that XLA knows only after a token [1]."""
+    """Returns an int32 zero that the program knows only after a token, shape [1]."""
     unknown = lax.optimization_barrier(jnp.uint32(0))
     return jnp.minimum(lax.convert_element_type(token[0], jnp.uint32), unknown).astype(jnp.int32)
 
 
 def _by_device(context: Context) -> P:
-    """A view of an array of which each device has its part of the first dimension."""
+    """Returns the spec of an array whose first dimension is divided over all devices."""
     return P(context.jax_mesh.axis_names)

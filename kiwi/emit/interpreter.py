@@ -1,22 +1,22 @@
 """Emission: an `Execution` becomes a JAX function that interprets the traced equations.
 
-Sharding constraints pin the results of each unit to their layouts, and its operands where the unit
-expects another layout than the stored one.
+Sharding constraints pin the results of each unit to their layouts. They also pin an operand if the
+unit expects another layout than the stored one.
 
-**Barriers**: see `kiwi.emit.needed_barriers` and `kiwi.emit.barriers`.
+**Barriers.** See `kiwi.emit.needed_barriers` and `kiwi.emit.barriers`.
 
 **Loops.** The body of an opened scan runs in a `jax.lax.scan`. The scan carries a buffer for each
-value that is read outside of the loop; the body reads values of other loops, and stacked operands,
-at the number of its iteration. A `while` runs in a `jax.lax.while_loop`. A conditional runs in a
-`jax.lax.switch`, which yields its results and the values of a branch that are read elsewhere.
+value that is read outside of the loop. The body reads values of other loops, and stacked operands,
+at the index of its iteration. A `while` runs in a `jax.lax.while_loop`. A conditional runs in a
+`jax.lax.switch`, which yields its results and the values of its branches that are read elsewhere.
 
-**Names.** Each unit has a name scope (`kiwi.xla.read.name_scopes`), which the metadata of every
-instruction of the compiled program contains.
+**Names.** Each unit has a name scope (`kiwi.xla.read.name_scopes`). The metadata of every
+instruction of the compiled program contains it.
 
 One `Interpreter` evaluates one `LoopBody`: the step, or one iteration of a loop. Its `env` maps a
-value to the latest computation of it. A value that belongs to scans which the interpreter is not
-inside of has a leading dimension for each of these scans; an interpreter inside takes the element
-of its own iterations.
+value to the array of its latest computation. If the interpreter is outside of scans that a value
+belongs to, the array has a leading dimension for each of these scans. An interpreter inside these
+scans takes the element of its own iterations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -55,18 +55,23 @@ from kiwi.xla.read.name_scopes import scope_name
 class Interpreter(Values):
     """Evaluates the step, or one iteration of a loop.
 
-    - `parent`: the interpreter of the body that runs the loop.
-    - `indices`: for each scan around the body the number of its iteration, outermost first.
-    - `env`: see above. `finals[loop, value]`: a loop's carry after the last iteration, by its start
-      value and by its end value in an iteration.
-    - `elements`: for each stacked result of a scan the element of this iteration.
-    - `on_host`: values that the plan has copied to the host: stacks of scans by value, and buffers
-      by number (`kiwi.emit.context`).
-    - `token`: the token of the latest copy to an element of a buffer. `leaving`: by buffer, the
-      step at which the copy of the whole buffer ends.
-    - `copies`: for each resharded copy the latest one that a unit read.
-    - `behind`: the operands of a recomputed group behind the group's barrier. `read_with`: the same
-      by the group's results, whose readers read them there as well, so that XLA fuses them.
+    - `parent`: the interpreter of the body that runs the loop; None for the step.
+    - `indices`: the iteration's index in each scan around the body, outermost first.
+    - `env`: the array of each value's latest computation.
+    - `finals[loop, value]`: a loop's carry after the last iteration. Each carry is found by its
+      value at the start of an iteration and by its value at the end.
+    - `elements`: the element of this iteration for each stacked result of a scan.
+    - `on_host`: the arrays that the plan has copied to the host: stacks of scans by
+      ("stacked", value), and buffers by number (`kiwi.emit.context`).
+    - `token`: the token of the latest copy to an element of a buffer; None before the first copy.
+    - `leaving`: by buffer, the position of the step at which the copy of the whole buffer must have
+      ended.
+    - `copies`: the latest array of each resharded copy.
+    - `behind`: the operands of the last recomputed group, behind the group's barrier.
+    - `read_with`: the same, by result of the group. Readers of the result read these operands
+      behind the barrier as well, so that XLA fuses the recomputation with its reader.
+    - `begun`: values that a barrier has passed for a later step, so that their copies begin there.
+    - `rows`: values behind a barrier for units that reduce their rows again.
     """
 
     def run(self) -> None:
@@ -81,7 +86,10 @@ class Interpreter(Values):
                 self._evaluate(item)
 
     def result(self, result: int | Literal, sharding: TensorSharding | None) -> Any:
-        """A result of the function, in the layout for the caller."""
+        """Returns a result of the function, in the layout for the caller.
+
+        - `result`: a value index, or a literal. `sharding`: the layout; None for the stored one.
+        """
         if isinstance(result, Literal):
             return result.value
         array = self.env[result]
@@ -91,13 +99,14 @@ class Interpreter(Values):
         return self._reshard(result, array, self._layouts[result], sharding)
 
     def _evaluate(self, step: ScheduledUnit) -> None:
+        """Evaluates a step of the schedule and puts its results into `env`."""
         unit = self._graph.units[step.unit]
         border, barrier = self._graph.border(unit), self._context.barriers.steps[step.position]
         if step.is_fetched:
             self._fetch_back(unit, barrier)
             return
         if border in ENTRIES:
-            return  # The interpreter of the loop has put it into `env`.
+            return  # The interpreter that runs the loop has put the value into `env`.
         if border in EXITS:
             self._take_final(unit)
             return
@@ -164,19 +173,23 @@ class Interpreter(Values):
         self.env[output], self.token = stored(self._context, target, buffer, array, token)
 
     def _behind_token(self, array: Any, value: int, layout: TensorSharding) -> tuple[Any, Any]:
-        """An array that is available once the latest copy to the host has ended, and its token."""
+        """Returns an array behind a barrier that waits for the latest copy to the host, and that
+        copy's token. If there was no copy, returns the array itself and a token of zeros."""
         if self.token is None:
             return array, jnp.zeros(self._execution.mesh.size, array.dtype)
         array, token = lax.optimization_barrier((array, self.token))
         return self._constrain(value, array, layout), token
 
     def _behind(self, barrier: Barrier, array: Any) -> Any:
-        """An array behind the barrier of its step."""
+        """Returns an array behind the barrier of a step."""
         return self._behind_barrier(barrier, [array]).scalars[0]
 
     def _end_copies(self, unit: Unit, position: int) -> None:
-        """Makes readers of the results of library calls and offloaded units wait for the copies to
-        the host that have to end by now."""
+        """Ends the copies to the host that are due at a position.
+
+        The unit's result passes a barrier together with these copies, so that readers of the result
+        wait for the copies. Only results of library calls and of offloaded units are used for it.
+        """
         due = [buffer for buffer, end in self.leaving.items() if end <= position]
         is_offloaded = unit.index in self._execution.fetched
         if not due or not (is_offloaded or is_of_library(self._graph.graph, unit)):
@@ -190,7 +203,8 @@ class Interpreter(Values):
             del self.leaving[buffer]
 
     def _offload(self, value: int, position: int) -> None:
-        """Copies a value to the host, or writes it to its place there (`kiwi.emit.context`)."""
+        """Copies a value to the host, as a whole array or to its place in a buffer
+        (`kiwi.emit.context`)."""
         place, layout = self._context.host_places[value], self._layouts[value]
         if not self._execution.facts.hoists_copies:
             self.on_host[place.buffer] = self._moved(self.env[value], layout, HOST_MEMORY)
@@ -205,7 +219,8 @@ class Interpreter(Values):
         self.on_host[place.buffer] = buffer
 
     def _fetch_back(self, unit: Unit, barrier: Barrier) -> None:
-        """Copies a result back from the host. In a loop it is the element of the iteration."""
+        """Copies a unit's result back from the host. In a loop, only the element of the iteration
+        is copied."""
         (value,) = unit.outputs
         place = self._context.host_places.get(value)
         name = ("stacked", value) if place is None else place.buffer
@@ -230,7 +245,7 @@ class Interpreter(Values):
     # Loops.
 
     def _run_loop(self, body: LoopBody) -> None:
-        """Runs a loop as it was written."""
+        """Runs a loop and records its carries after the last iteration in `finals`."""
         assert body.loop is not None
         loop = self._program.loops[body.loop]
         started = self._started(body)
@@ -251,13 +266,13 @@ class Interpreter(Values):
     def _while(
         self, loop: Loop, body: LoopBody, carries: Sequence[Carry], started: dict[int, Any]
     ) -> Sequence[Any]:
-        """Runs a `lax.while_loop`; returns its final carries."""
+        """Runs a `lax.while_loop`; returns its final carries. `started`: the initial carries."""
         assert loop.test is not None
         test = [carry.current for carry in carries].index(loop.test)
 
         def iterate(state: Any) -> Any:
             interpreter = self._inside(body, self._indices)
-            interpreter.env.update(zip((c.current for c in carries), state, strict=True))
+            interpreter.env.update(zip((carry.current for carry in carries), state, strict=True))
             interpreter.run()
             return [interpreter.handed_on(carry) for carry in carries]
 
@@ -265,47 +280,58 @@ class Interpreter(Values):
         return lax.while_loop(lambda state: state[test], iterate, initial)
 
     def _switch(self, loop: Loop, body: LoopBody) -> tuple[Sequence[Carry], Sequence[Any]]:
-        """Runs a `lax.switch`; returns the results of the branch, under the names of the first
-        branch. Values of a branch that are read outside of it go into `env`; for other branches
-        they are zeros."""
+        """Runs a `lax.switch`; returns the carries of the first branch, which name the results, and
+        the results.
+
+        Values of a branch that are read outside of it go into `env`. If another branch runs, they
+        are zeros.
+        """
         assert loop.test is not None
         bodies = {item.loop: item for item in body.items if isinstance(item, LoopBody)}
-        branches = [k for k in self._program.loops if k.parent == loop.index]
-        bodies = {k.index: bodies.get(k.index) or LoopBody(k.index, ()) for k in branches}
+        branches = [branch for branch in self._program.loops if branch.parent == loop.index]
+        bodies = {
+            branch.index: bodies.get(branch.index) or LoopBody(branch.index, ())
+            for branch in branches
+        }
         read = {k: self._context.stacked_values(inside) for k, inside in bodies.items()}
 
         def yielded(branch: Loop) -> Any:
             interpreter = self._inside(bodies[branch.index], self._indices)
             interpreter.run()
-            found = [
-                [interpreter.env[v] if k == branch.index else self._zeros(v) for v in values]
+            stacked = [
+                [
+                    interpreter.env[value] if k == branch.index else self._zeros(value)
+                    for value in values
+                ]
                 for k, values in read.items()
             ]
-            return [interpreter.handed_on(carry) for carry in branch.carries], found
+            return [interpreter.handed_on(carry) for carry in branch.carries], stacked
 
         test = self._lookup(loop.test).array
-        results, found = lax.switch(test, [lambda k=k: yielded(k) for k in branches])
-        for values, arrays in zip(read.values(), found, strict=True):
+        results, stacked_arrays = lax.switch(test, [lambda k=k: yielded(k) for k in branches])
+        for values, arrays in zip(read.values(), stacked_arrays, strict=True):
             for value, array in zip(values, arrays, strict=True):
                 self.env[value] = self._constrain_stacked(value, array, len(self._indices))
         return branches[0].carries, results
 
     def _inside(self, body: LoopBody, indices: tuple[Any, ...]) -> "Interpreter":
+        """Returns an interpreter of one iteration of a loop that this one runs."""
         return type(self)(self._context, body, self, indices)
 
     def _scan(
         self, loop: Loop, body: LoopBody, carries: Sequence[Carry], started: dict[int, Any]
     ) -> Sequence[Any]:
-        """Runs a `lax.scan`; returns its final carries, and puts its stacks into `env`."""
+        """Runs a `lax.scan`; returns its final carries, and puts its stacked values into `env` or
+        `on_host`. `started`: the initial carries."""
         stacked = self._context.stacked_values(body)
         producer, fetched = self._graph.producer, self._execution.fetched
-        on_host = [v for v in stacked if producer[v] in fetched]
-        listed = [v for v in stacked if self._program.values[v].is_extended]
-        buffered = [v for v in stacked if v not in (*on_host, *listed)]
+        on_host = [value for value in stacked if producer[value] in fetched]
+        listed = [value for value in stacked if self._program.values[value].is_extended]
+        buffered = [value for value in stacked if value not in (*on_host, *listed)]
 
         def iterate(state: Any, index: Any) -> Any:
             interpreter = self._inside(body, (*self._indices, index))
-            interpreter.env.update(zip((c.current for c in carries), state[0], strict=True))
+            interpreter.env.update(zip((carry.current for carry in carries), state[0], strict=True))
             interpreter.run()
             # The element that this iteration adds to each stacked value.
             elements = interpreter.env | interpreter.elements
@@ -314,7 +340,9 @@ class Interpreter(Values):
                 for value, buffer in zip(buffered, state[1], strict=True)
             ]
             following = [interpreter.handed_on(carry) for carry in carries]
-            moved = [self._moved(elements[v], self._layouts[v], HOST_MEMORY) for v in on_host]
+            moved = [
+                self._moved(elements[value], self._layouts[value], HOST_MEMORY) for value in on_host
+            ]
             return (following, buffers), ([elements[value] for value in listed], moved)
 
         initial = [started[carry.current] for carry in carries]
@@ -326,8 +354,8 @@ class Interpreter(Values):
             unroll=loop.unroll,
         )
         for value, buffer in zip(buffered, buffers, strict=True):
-            # Otherwise the partitioner would give the loop's own buffer a layout that a reader
-            # wants.
+            # Without the constraint, XLA's partitioner would give the loop's own buffer the layout
+            # that a reader wants.
             self.env[value] = self._constrain_stacked(value, buffer, len(self._indices))
         self.env.update(zip(listed, lists, strict=True))
         names = (("stacked", value) for value in on_host)
@@ -335,9 +363,9 @@ class Interpreter(Values):
         return finals
 
     def _started(self, body: LoopBody) -> dict[int, Any]:
-        """The initial carries of a loop. Also puts the operands that the loop slices, and the index
-        of the branch, into `env`."""
-        found = {}
+        """Returns the initial carries of a loop, by value. Also puts the operands that the loop
+        slices, and the index of the branch, into `env`."""
+        initial = {}
         for item in body.items:
             if isinstance(item, LoopBody):
                 continue
@@ -349,61 +377,63 @@ class Interpreter(Values):
                 operand = self._border_operand(unit, self._computed(unit, Barrier()))
             if border == CARRY:
                 value = unit.outputs[0]
-                found[value] = self._constrain(value, operand, self._layouts[value])
+                initial[value] = self._constrain(value, operand, self._layouts[value])
             else:
                 self.env[unit.outputs[0]] = operand
         for unit in self._sliced_elsewhere(body):
             with jax.named_scope(scope_name(unit.index)):
                 operand = self._border_operand(unit, self._computed(unit, Barrier()))
             self.env[unit.outputs[0]] = operand
-        return found
+        return initial
 
     def _sliced_elsewhere(self, body: LoopBody) -> Iterator[Unit]:
-        """The slices of loops that have ended which the steps of another loop read. Their operands
-        are laid out before that loop, once for all its iterations."""
+        """Yields the units that slice operands of finished loops and that the steps of another loop
+        read. Their operands are laid out before that loop, once for all its iterations."""
         units = self._graph.units
-        own = {step.unit for step in body.steps() if not step.is_again}
+        first_computed = {step.unit for step in body.steps() if not step.is_again}
         read = {value for step in body.steps() for value in units[step.unit].reads}
         for value in sorted(read):
             producer = self._graph.producer.get(value)
-            if producer is None or producer in own or self.holds(value):
+            if producer is None or producer in first_computed or self.holds(value):
                 continue
             is_inside = self._depth_of(value) == len(self._indices) + 1
             if is_inside and self._graph.border(units[producer]) == SLICE:
                 yield units[producer]
 
     def _buffers(self, body: LoopBody, values: Sequence[int]) -> list[Any]:
-        """Zeros to stack values in, behind the loop's triggers (`Barriers.loops`)."""
+        """Returns a buffer of zeros for each stacked value, behind the loop's triggers
+        (`Barriers.loops`)."""
         assert body.loop is not None
-        infos = [self._program.values[v] for v in values]
+        infos = [self._program.values[value] for value in values]
         zeros = [jnp.zeros((), info.dtype) for info in infos]
         triggers = self._context.barriers.loops.get(body.loop, ())
         tied = self._behind_barrier(Barrier(triggers=triggers), zeros).scalars
-        found = []
+        buffers = []
         for value, zero in zip(values, tied, strict=True):
             with self._scope_of(value):
                 buffer = lax.broadcast(zero, self._stacked_shape(value))
-                found.append(self._constrain_stacked(value, buffer, len(self._indices)))
-        return found
+                buffers.append(self._constrain_stacked(value, buffer, len(self._indices)))
+        return buffers
 
     def _zeros(self, value: int) -> Any:
+        """Returns zeros in the shape in which this interpreter holds a value."""
         return lax.full(self._stacked_shape(value), 0, self._program.values[value].dtype)
 
     def _stacked_shape(self, value: int) -> tuple[int, ...]:
-        """The shape in which the interpreter holds a value of scans that it is outside of. A
-        stacked result has the dimension of the iterations already."""
+        """Returns the shape in which this interpreter holds a value of scans inside its body: one
+        dimension of iterations for each scan, then the value's own dimensions."""
         around = self._program.scans_around(self._program.loop_of(value))[len(self._indices) :]
         lengths = (self._program.loops[k].length for k in around)
         return (*lengths, *self._program.values[value].shape)
 
     def _with_element(self, value: int, buffer: Any, element: Any, index: Any) -> Any:
-        """The buffer of stacked values after one iteration."""
+        """Returns the buffer of a stacked value with the element of one iteration written to it."""
         with self._scope_of(value):
             updated = lax.dynamic_update_index_in_dim(buffer, element, index, 0)
             return self._constrain_stacked(value, updated, len(self._indices))
 
     def handed_on(self, carry: Carry) -> Any:
-        """A carry for the next iteration, in the layout that the iteration reads."""
+        """Returns a carry for the next iteration, in the layout that the iteration reads."""
         wanted = self._layouts[carry.current]
         info = self._program.values[carry.current]
         if not isinstance(carry.next, int):
@@ -412,8 +442,8 @@ class Interpreter(Values):
         return self._reshard(carry.current, array, self._layouts[carry.next], wanted)
 
     def _take_final(self, unit: Unit) -> None:
-        """Puts a carry after the last iteration, or the result of a branch, into `env` of the body
-        around the loop."""
+        """Puts a final carry of a loop, or a result of a conditional, into `env`, in the layout of
+        the unit's result."""
         equation, (output,) = self._program.equations[unit.root], unit.outputs
         value = output if equation.name == JOIN else equation.reads[0]
         final = self.finals[equation.jaxpr_eqn.params["loop"], value]
@@ -421,13 +451,14 @@ class Interpreter(Values):
 
 
 def in_written_order(context: Context, unit: Unit, output: int, array: Any) -> Any:
-    """A result of a unit. The layout of a matmul's result is constrained to its own order if the
-    compiler may choose another one.
+    """Returns a result of a unit. If the compiler may transpose the result of a matmul, its layout
+    in memory is constrained to row-major.
 
-    XLA:GPU assigns layouts before it fuses. If a gradient sums over batch and positions, it may
-    make the batch the minor dimension of all states between the layers. Norms then reduce columns,
-    and each matmul's operand and result are transposed. The constraint prevents that. Products of
-    batches are left alone: attention has to transpose some of them anyway, and XLA chooses which.
+    XLA:GPU assigns layouts before it fuses. If a gradient sums over batch and positions, XLA:GPU
+    may make the batch the minor dimension of all states between the layers. Norms then reduce
+    columns, and each matmul's operand and result are transposed. The constraint prevents that.
+    Matmuls with batch dimensions are left alone: attention has to transpose some of them anyway,
+    and XLA chooses which.
     """
     execution = context.execution
     if not execution.facts.transposes_products or not is_product(execution.units, unit):
@@ -438,22 +469,24 @@ def in_written_order(context: Context, unit: Unit, output: int, array: Any) -> A
 
 
 def is_product(units: UnitGraph, unit: Unit) -> bool:
-    """Whether a unit yields a matmul's result of one matrix: rows of two dimensions or more, such
-    as the positions of a batch, and columns of one."""
+    """Whether a unit is a matmul without batch dimensions whose left operand has two or more free
+    dimensions, such as batch and position, and whose right operand has one."""
     root = units.graph.program.equations[unit.root]
     if root.name != MATMUL:
         return False
     (summed, _), (batch, _) = root.jaxpr_eqn.params["dimension_numbers"]
-    rows, columns = (len(v.aval.shape) - len(summed) - len(batch) for v in root.jaxpr_eqn.invars)
+    rows, columns = (
+        len(operand.aval.shape) - len(summed) - len(batch) for operand in root.jaxpr_eqn.invars
+    )
     return not batch and rows > 1 and columns == 1
 
 
 def emit(execution: Execution) -> Callable[..., list[Any]]:
-    """A function of the flat arguments that returns the flat results.
+    """Returns a function of the flat arguments that returns the flat results.
 
-    Its sharding constraints name the axes of the mesh in the arguments' types, or of an abstract
-    mesh, so it can be traced without devices. It may be traced in any context of a mesh. Its
-    arguments may have Explicit axes; the types of its results have none.
+    The function's sharding constraints name the axes of the mesh in the arguments' types, or of an
+    abstract mesh, so that it can be traced without devices. It may be traced in any mesh context.
+    Its arguments may have Explicit axes. The types of its results have none.
     """
     program = execution.units.graph.program
 

@@ -1,6 +1,7 @@
-"""Kernels in the emitted program: each device calls the function on its shards.
+"""Kernels in the emitted program: each device calls the kernel's function on its shards.
 
-XLA cannot partition them. A kernel without a sharding rule runs on whole operands on each device.
+XLA cannot partition such kernels. A kernel without a sharding rule runs on whole operands on each
+device.
 """
 
 import functools
@@ -23,16 +24,23 @@ from kiwi.mesh import TensorSharding
 def on_each_device(
     context: Context, unit: Unit, equation: Equation, local: Mapping[int, Any]
 ) -> list[Any]:
-    """The results of a kernel that are read, from operands in the unit's layouts."""
+    """Returns the results of a kernel that are read, without the unread ones.
+
+    - `local`: the operands by value index, in the layouts that the unit reads.
+    """
     reads_rows = equation.name in context.execution.facts.row_major_primitives
     kernel = equation.kernel or equation.batches
     if kernel is None or context.execution.mesh.size == 1:
         whole = jax.sharding.PartitionSpec()
         function = lambda *reads: equation.apply(dict(zip(equation.reads, reads)).__getitem__)  # noqa: B905, E731
         function = _of_rows(function) if reads_rows else function
-        return context.on_each_device(function, whole, whole)(*(local[v] for v in equation.reads))
+        return context.on_each_device(function, whole, whole)(
+            *(local[value] for value in equation.reads)
+        )
     axes = dict(_axes_of_factors(context, unit, equation, kernel))
-    specs: list[Any] = [_specs(context, axes, t) for t in (kernel.operands, kernel.results)]
+    specs: list[Any] = [
+        _specs(context, axes, tensors) for tensors in (kernel.operands, kernel.results)
+    ]
     function = kernel.function
     if kernel.partition is not None:
         function, *specs = kernel.partition(context.jax_mesh, *specs)
@@ -41,45 +49,48 @@ def on_each_device(
         cut_by = tuple(names[axis] for axis in axes.get(kernel.shifted, ()))
         function = functools.partial(function, axes=cut_by)
     function = _of_rows(function) if reads_rows else function
-    found = context.on_each_device(function, *specs)(*equation.operands(local.__getitem__))
-    return equation.kept(found)
+    results = context.on_each_device(function, *specs)(*equation.operands(local.__getitem__))
+    return equation.kept(results)
 
 
 def _of_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with row-major operands and results."""
+    """Returns the function with operands and results constrained to be row-major in memory."""
     return lambda *shards: jax.tree.map(row_major, function(*map(row_major, shards)))
 
 
 def stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
-    """A replacement for a kernel on any platform, through which XLA propagates shardings as the
-    kernel's rule says: sums of the operands along the factors that a result lacks.
+    """Returns the results of a stand-in for a kernel that runs on any platform.
 
-    A `shard_map` stays a `shard_map` with as little work, between the layouts that it names.
+    Each result is the sum of all operands, each summed along the factors that the result lacks. XLA
+    so propagates shardings as the kernel's rule says. A `shard_map` is replaced by a `shard_map`
+    between the same layouts that does as little work.
+
+    - `read`: returns the array of an operand, by value index.
     """
     if equation.name == "shard_map":
         return _manual_stand_in(equation, read)
-    types = [v.aval for v in equation.jaxpr_eqn.outvars]
+    types = [result.aval for result in equation.jaxpr_eqn.outvars]
     kernel, operands = equation.kernel, equation.operands(read)
     if kernel is None:
-        return equation.kept([jnp.zeros(t.shape, t.dtype) for t in types])
+        return equation.kept([jnp.zeros(info.shape, info.dtype) for info in types])
     tensors = [*zip(kernel.operands, operands, strict=True)]
-    sizes = kernel.sizes([x.shape for x in operands], [t.shape for t in types])
-    found = []
-    for result, own in zip(kernel.results, types, strict=True):
-        parts = (_along(t, x, result, sizes).astype(own.dtype) for t, x in tensors)
-        found.append(functools.reduce(operator.add, parts).reshape(own.shape))
-    return equation.kept(found)
+    sizes = kernel.sizes([x.shape for x in operands], [info.shape for info in types])
+    results = []
+    for result, type_ in zip(kernel.results, types, strict=True):
+        parts = (_along(tensor, x, result, sizes).astype(type_.dtype) for tensor, x in tensors)
+        results.append(functools.reduce(operator.add, parts).reshape(type_.shape))
+    return equation.kept(results)
 
 
 def _manual_stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
-    """The results of a `shard_map`, each of which depends on all operands."""
+    """Returns the results of a stand-in for a `shard_map`. Each depends on all operands."""
     params = equation.jaxpr_eqn.params
-    results = [v.aval for v in params["jaxpr"].outvars]
+    results = [result.aval for result in params["jaxpr"].outvars]
 
     def body(*shards: Any) -> list[Any]:
         arrays = [x for x in shards if not jnp.issubdtype(x.dtype, jax.dtypes.extended)]
         total = sum((jnp.sum(x).real.astype("float32") for x in arrays), jnp.float32(0))
-        return [jnp.broadcast_to(total, t.shape).astype(t.dtype) for t in results]
+        return [jnp.broadcast_to(total, info.shape).astype(info.dtype) for info in results]
 
     manual = jax.shard_map(
         body,
@@ -93,33 +104,42 @@ def _manual_stand_in(equation: Equation, read: Callable[[int], Any]) -> list[Any
 
 
 def _along(tensor: Factors, array: Any, result: Factors, sizes: Mapping[str, int]) -> Any:
-    """An array with one dimension for each factor of a result."""
-    own, wanted = [*chain(*tensor)], [*chain(*result)]
-    kept = [f for f in own if f in wanted]
-    cut = array.reshape([sizes[f] for f in own])
-    summed = cut.sum([k for k, f in enumerate(own) if f not in wanted], dtype=array.dtype)
-    ordered = summed.transpose([kept.index(f) for f in wanted if f in kept])
-    absent = [k for k, f in enumerate(wanted) if f not in kept]
-    return jnp.broadcast_to(jnp.expand_dims(ordered, absent), [sizes[f] for f in wanted])
+    """Returns an operand as an array with one dimension for each factor of a result: summed along
+    factors that the result lacks, and broadcast along factors that the operand lacks.
+
+    - `tensor`, `result`: the factors of the operand and of the result. `sizes`: of each factor.
+    """
+    present, wanted = [*chain(*tensor)], [*chain(*result)]
+    kept = [factor for factor in present if factor in wanted]
+    factored = array.reshape([sizes[factor] for factor in present])
+    summed = factored.sum(
+        [k for k, factor in enumerate(present) if factor not in wanted], dtype=array.dtype
+    )
+    ordered = summed.transpose([kept.index(factor) for factor in wanted if factor in kept])
+    absent = [k for k, factor in enumerate(wanted) if factor not in kept]
+    return jnp.broadcast_to(jnp.expand_dims(ordered, absent), [sizes[factor] for factor in wanted])
 
 
 def _specs(
     context: Context, axes: Mapping[str, tuple[int, ...]], tensors: tuple[Factors, ...]
 ) -> tuple[Any, ...]:
-    """The `PartitionSpec` of each tensor, from the mesh axes that shard its factors."""
-    layouts = (tuple(tuple(chain(*(axes.get(f, ()) for f in dim))) for dim in t) for t in tensors)
+    """Returns the `PartitionSpec` of each tensor. `axes`: the mesh axes that shard each factor."""
+    layouts = (
+        tuple(tuple(chain(*(axes.get(factor, ()) for factor in dim))) for dim in tensor)
+        for tensor in tensors
+    )
     return tuple(context.execution.mesh.partition_spec(TensorSharding(dims)) for dims in layouts)
 
 
 def _axes_of_factors(
     context: Context, unit: Unit, equation: Equation, kernel: Kernel
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The mesh axes that shard each factor, from the layouts of the unit's results.
+    """Yields the mesh axes that shard each factor, from the layouts of the unit's results.
 
-    All factors that may be sharded are among them, and in each dimension only the first factor is
-    sharded.
+    Every factor that may be sharded is a factor of some result. In each dimension of a result, only
+    the first factor is sharded.
     """
     for output, tensor in zip(unit.outputs, equation.kept(kernel.results), strict=True):
         layout = context.execution.layouts[output]
         for factors, axes in zip(tensor, layout.dims, strict=True):
-            yield from ((f, axes) for f in factors[:1] if f in kernel.sharded)
+            yield from ((factor, axes) for factor in factors[:1] if factor in kernel.sharded)

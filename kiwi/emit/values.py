@@ -1,4 +1,4 @@
-"""The values that an interpreter of a plan holds, and how a unit reads and computes them."""
+"""`Values`: the values that an interpreter of a plan holds, and how units read and compute them."""
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
@@ -27,28 +27,29 @@ _NONE: Mapping[int, Any] = MappingProxyType({})
 
 
 class _Array(NamedTuple):
-    """A value as an interpreter inside `depth` scans holds it."""
+    """A value as an interpreter inside `depth` scans holds it: with one leading dimension for each
+    further scan around the value."""
 
     array: Any
     depth: int
 
 
 class Final(NamedTuple):
-    """A carry after the last iteration, and its layout."""
+    """A loop's carry after the last iteration, and its layout."""
 
     array: Any
     layout: TensorSharding
 
 
 class _PastBarrier(NamedTuple):
-    """The results of an `optimization_barrier`: the values of a `Barrier`, and scalars."""
+    """The values of a `Barrier`, and further scalars, behind its `optimization_barrier`."""
 
     values: dict[int, _Array]
     scalars: Sequence[Any]
 
 
 class Values:
-    """The values that one interpreter holds; see `kiwi.emit.interpreter.Interpreter`."""
+    """The values that one interpreter holds, described in `kiwi.emit.interpreter.Interpreter`."""
 
     def __init__(
         self,
@@ -78,34 +79,37 @@ class Values:
         self.rows: dict[int, _Array] = {}
 
     def _scope_of(self, value: int) -> Any:
-        """The name scope of the producer, to which the compiled program's memory is attributed."""
+        """Returns a context manager: the name scope of a value's producer, to which the memory of
+        the compiled program is attributed."""
         return jax.named_scope(scope_name(self._graph.producer[value]))
 
     def _depth_of(self, value: int) -> int:
+        """Returns the number of scans around a value."""
         return len(self._program.scans_around(self._program.loop_of(value)))
 
     def _lookup(self, value: int) -> _Array:
-        """The latest computation of a value, by this interpreter or by one around it."""
+        """Returns the latest computation of a value by this interpreter or by one around it."""
         interpreter: Values | None = self
         while interpreter is not None:
             if value in interpreter.env:
                 return _Array(interpreter.env[value], len(interpreter._indices))
             interpreter = interpreter._parent
-        # A slice of a stacked operand that only a finished loop has put into its `env`.
+        # The value is a slice of a stacked operand, which only a finished loop had in its `env`.
         unit = self._graph.units[self._graph.producer[value]]
         assert self._graph.border(unit) == SLICE
         operand = self._border_operand(unit, self._computed(unit, Barrier()))
         return _Array(operand, self._depth_of(value) - 1)
 
     def holds(self, value: int) -> bool:
-        """Whether this interpreter, or one around it, holds a value."""
+        """Whether this interpreter, or one around it, has computed a value."""
         interpreter: Values | None = self
         while interpreter is not None and value not in interpreter.env:
             interpreter = interpreter._parent
         return interpreter is not None
 
     def _element_of(self, value: int, found: _Array) -> Any:
-        """The element that belongs to this interpreter's iterations."""
+        """Returns the element of a stacked value for this interpreter's iterations; the value
+        itself if it is not stacked."""
         array = found.array
         for index in self._indices[found.depth : self._depth_of(value)]:
             array = lax.dynamic_index_in_dim(array, index, 0, keepdims=False)
@@ -114,19 +118,28 @@ class Values:
         return array
 
     def _computed(self, unit: Unit, barrier: Barrier, *, is_again: bool = False) -> dict[int, Any]:
-        """The values that a unit computes from operands behind its barrier."""
+        """Computes a unit from operands behind its barrier; returns the arrays of its operands and
+        of all values that it computes, by value index.
+
+        - `is_again`: whether the computation is a recomputation.
+        """
         expanded = self._expanded(unit) if barrier else {}
         passed = self._behind_barrier(barrier, list(expanded.values()))
         if not barrier.is_of_group:
-            self.begun.update((v, a) for v, a in passed.values.items() if v not in unit.reads)
+            self.begun.update(
+                (value, array) for value, array in passed.values.items() if value not in unit.reads
+            )
         local = self._operands(unit, passed, is_again=is_again)
         return self._evaluated(unit, local, dict(zip(expanded, passed.scalars, strict=True)))
 
     def _evaluated(
         self, unit: Unit, local: dict[int, Any], scalar_of: Mapping[int, Any] = _NONE
     ) -> dict[int, Any]:
-        """The values that a unit computes, and its operands. `scalar_of`: by equation, the scalar
-        that a large constant expands."""
+        """Applies the equations of a unit; returns `local` with the values that they compute.
+
+        - `local`: the unit's operands, by value index. It is updated.
+        - `scalar_of`: by equation, the scalar that a large constant expands.
+        """
         for index in unit.equations:
             equation = self._program.equations[index]
             if equation.is_border:
@@ -134,7 +147,7 @@ class Values:
             if self._stands_apart(equation):
                 outputs = self._unlowered(unit, equation, local)
             elif is_constraint(equation.jaxpr_eqn):
-                # The plan lays out the result, as the constraint says if it can be followed.
+                # The plan constrains the result itself: to the same layout if it can follow it.
                 outputs = equation.operands(local.__getitem__)
             elif self._execution.facts.ragged_densely and is_ragged_product(equation):
                 outputs = [self._ragged_product(unit, equation, local)]
@@ -146,19 +159,20 @@ class Values:
         return local
 
     def _stands_apart(self, equation: Equation) -> bool:
-        """Whether an equation is not applied as it was traced. A `shard_map` determines itself what
-        each device computes."""
+        """Whether an equation is not applied as it was traced, but as a kernel on each device. A
+        `shard_map` is applied as traced: it states itself what each device computes."""
         is_unlowered = equation.is_unlowered and equation.name != "shard_map"
         reads_rows = equation.name in self._execution.facts.row_major_primitives
         return is_unlowered or equation.batches is not None or reads_rows
 
     def _unlowered(self, unit: Unit, equation: Equation, local: dict[int, Any]) -> list[Any]:
-        """The results of an equation that may need other devices than the planning machine's, or
-        that is independent along batch dimensions."""
+        """Returns the results of an equation for which `_stands_apart` holds, computed as a kernel
+        on each device."""
         return on_each_device(self._context, unit, equation, local)
 
     def _ragged_product(self, unit: Unit, equation: Equation, local: Mapping[int, Any]) -> Any:
-        """A product by groups; its repeated operands lie as the unit reads them."""
+        """Returns the result of a ragged matmul, with its repeated operands in the layouts that the
+        unit reads."""
         copies = (self._execution.copy_of(unit, k) for k in range(len(unit.rule.reads)))
         wanted = {value: layout for value, _, layout in copies}
 
@@ -169,12 +183,13 @@ class Values:
             dims = wanted[value].dims
             sharding = TensorSharding((*dims[:groups], (), *dims[groups:]))
             spec = self._execution.mesh.partition_spec(sharding)
-            named = jax.sharding.NamedSharding(self._context.jax_mesh, spec)
-            return lax.with_sharding_constraint(repeated, named)
+            named_sharding = jax.sharding.NamedSharding(self._context.jax_mesh, spec)
+            return lax.with_sharding_constraint(repeated, named_sharding)
 
         return ragged_product(equation, equation.operands(local.__getitem__), laid_out)
 
     def _border_operand(self, unit: Unit, local: dict[int, Any]) -> Any:
+        """Returns the operand of a unit at the border of a loop."""
         (operand,) = self._program.equations[unit.root].inputs
         if not isinstance(operand, Literal):
             return local[operand]
@@ -184,20 +199,21 @@ class Values:
     def _behind_barrier(self, barrier: Barrier, scalars: Sequence[Any]) -> _PastBarrier:
         """Passes values, copies, triggers and scalars through one `optimization_barrier`.
 
-        Each result is constrained to its layout. Otherwise the partitioner would reshard the
-        operands before the barrier for readers behind it.
+        Triggers and copies behind the barrier are recorded. Values and scalars are returned. Each
+        result is constrained to its layout. Otherwise XLA's partitioner would reshard the operands
+        before the barrier for readers behind it.
         """
         members = [*barrier.values, *barrier.triggers]
         if not barrier:
             return _PastBarrier({}, scalars)
-        found = [self._lookup(v) for v in members]
+        held = [self._lookup(value) for value in members]
         copies = [self.copies[key] for key in barrier.copies]
-        arrays = lax.optimization_barrier((*(f.array for f in found), *copies, *scalars))
+        arrays = lax.optimization_barrier((*(known.array for known in held), *copies, *scalars))
         passed = {
             value: _Array(self._constrain_stacked(value, array, known.depth), known.depth)
-            for value, array, known in zip(members, arrays, found, strict=False)
+            for value, array, known in zip(members, arrays, held, strict=False)
         }
-        self.env.update((t, passed.pop(t).array) for t in barrier.triggers)
+        self.env.update((trigger, passed.pop(trigger).array) for trigger in barrier.triggers)
         if barrier.is_of_group:
             self.behind = dict(passed)
         for key, array in zip(barrier.copies, arrays[len(members) :], strict=False):
@@ -205,21 +221,24 @@ class Values:
         return _PastBarrier(passed, arrays[len(members) + len(copies) :])
 
     def _expanded(self, unit: Unit) -> dict[int, Any]:
-        """Equation → scalar, for large constants that the unit's last operator reads."""
-        found = {}
+        """Returns the scalar of each large constant that the unit's root reads, by equation."""
+        scalar_of = {}
         for index in large_constants(self._graph, unit):
             equation = self._program.equations[index]
             dtype = self._program.values[equation.outputs[0]].dtype
-            found[index] = jnp.asarray(equation.expanded, dtype)
-        return found
+            scalar_of[index] = jnp.asarray(equation.expanded, dtype)
+        return scalar_of
 
     def _operands(self, unit: Unit, passed: _PastBarrier, *, is_again: bool) -> dict[int, Any]:
-        """A unit's operands in the layouts that its strategy expects."""
-        begun = {v: self.begun.pop(v) for v in unit.reads if v in self.begun}
-        groups = (self.read_with[v] for v in unit.reads if v in self.read_with)
+        """Returns a unit's operands, by value index, in the layouts that its strategy expects."""
+        begun = {value: self.begun.pop(value) for value in unit.reads if value in self.begun}
+        groups = (self.read_with[value] for value in unit.reads if value in self.read_with)
         reduced = {} if is_again else self._reduced_again(unit, passed)
         values = ChainMap(reduced, passed.values, begun, self.behind, *groups)
-        arrays = {v: self._element_of(v, values.get(v) or self._lookup(v)) for v in unit.reads}
+        arrays = {
+            read: self._element_of(read, values.get(read) or self._lookup(read))
+            for read in unit.reads
+        }
         local = {}
         for number in range(len(unit.rule.reads)):
             copy = value, _, wanted = self._execution.copy_of(unit, number)
@@ -232,35 +251,43 @@ class Values:
         return arrays | local
 
     def _reduced_again(self, unit: Unit, passed: _PastBarrier) -> dict[int, _Array]:
-        """Rows behind a barrier, and the reductions of them that a unit repeats for itself."""
-        found: dict[int, _Array] = {}
+        """Returns the rows behind a barrier and their reductions that a unit repeats for itself, by
+        value index."""
+        reductions: dict[int, _Array] = {}
         for reduced in self._context.reduced_again.get(unit.index, ()):
-            found[reduced.rows] = passed.values.get(reduced.rows) or self._rows_apart(reduced.rows)
-            for own in (self._graph.units[k] for k in reduced.units):
-                (output,) = own.outputs
-                read = {v: self._element_of(v, found.get(v) or self._lookup(v)) for v in own.reads}
+            reductions[reduced.rows] = passed.values.get(reduced.rows) or self._rows_apart(
+                reduced.rows
+            )
+            for reduction in (self._graph.units[k] for k in reduced.units):
+                (output,) = reduction.outputs
+                read = {
+                    value: self._element_of(value, reductions.get(value) or self._lookup(value))
+                    for value in reduction.reads
+                }
                 array = self._constrain(
-                    output, self._evaluated(own, read)[output], self._layouts[output]
+                    output, self._evaluated(reduction, read)[output], self._layouts[output]
                 )
-                found[output] = _Array(array, self._depth_of(output))
-        return found
+                reductions[output] = _Array(array, self._depth_of(output))
+        return reductions
 
     def _rows_apart(self, rows: int) -> _Array:
-        """Rows behind a barrier of their own, the same for all that reduce them."""
+        """Returns rows behind a barrier of their own, the same array for all units that reduce
+        them."""
         if rows not in self.rows:
             self.rows[rows] = self._behind_barrier(Barrier((rows,)), ()).values[rows]
         return self.rows[rows]
 
     def _resharded_operand(self, moved: Value, array: Any, wanted: TensorSharding) -> Any:
-        """An operand in the layout that a unit expects. It may be moved in a narrower dtype."""
+        """Returns an operand in the layout that a unit expects. A resharded operand has the dtype
+        of `moved`, which may be narrower."""
         stored = self._layouts[moved.index]
         if wanted != stored and moved != self._program.values[moved.index]:
             array = lax.convert_element_type(array, moved.dtype)
         return self._reshard(moved.index, array, stored, wanted, moved)
 
     def _widened(self, value: int, array: Any) -> Any:
-        """A copy that was narrowed before the move, in the dtype of its reader. XLA drops the
-        conversions there and back."""
+        """Returns a copy in the dtype of the value, if it was narrowed before the move. XLA drops
+        both conversions if the value was rounded anyway."""
         dtype = self._program.values[value].dtype
         return array if array.dtype == dtype else lax.convert_element_type(array, dtype)
 
@@ -272,8 +299,13 @@ class Values:
         target: TensorSharding,
         moved: Value | None = None,
     ) -> Any:
-        """Reshards move by move along the priced chain; XLA may gather the tensor otherwise. A
-        stack on the host that a loop slices in another layout is fetched first."""
+        """Returns an array resharded from one layout to another, move by move along the priced
+        chain. Without the waypoints, XLA may gather the whole tensor.
+
+        A stacked value in host memory that a loop slices in another layout is fetched first.
+
+        - `moved`: the value as it was priced; by default the value itself.
+        """
         if source == target:
             return array
         table = self._execution.resharding_table(moved or self._program.values[value])
@@ -285,16 +317,19 @@ class Values:
         return array
 
     def _moved(self, array: Any, sharding: TensorSharding, memory_kind: str) -> Any:
+        """Returns an array copied to a memory kind, in a layout."""
         spec = self._execution.mesh.partition_spec(sharding)
         wanted = jax.sharding.NamedSharding(self._context.jax_mesh, spec, memory_kind=memory_kind)
         return jax.device_put(array, wanted)
 
     def _constrain_stacked(self, value: int, array: Any, depth: int) -> Any:
-        """Constrains a value that an interpreter inside `depth` scans holds."""
+        """Returns a value constrained to its layout, as an interpreter inside `depth` scans holds
+        it."""
         return self._constrain(value, array, self._layouts[value], self._depth_of(value) - depth)
 
     def _constrain(self, value: int, array: Any, sharding: TensorSharding, stacked: int = 0) -> Any:
-        """Constrains a value to a sharding, behind `stacked` leading dimensions for iterations."""
+        """Returns a value constrained to a sharding. `stacked`: the number of leading dimensions
+        for iterations, which are not sharded."""
         info = self._program.values[value]
         if info.is_extended or self._execution.mesh.size == 1 or not (info.shape or stacked):
             return array

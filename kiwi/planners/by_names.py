@@ -1,13 +1,14 @@
 """Plans with one residency for each name of `checkpoint_name` (`granularity="names"`).
 
-For each policy the step is traced with it in the place of the function's own policies
-(`kiwi.hlo.checkpoint_names`), so that the planned program is the one that the framework runs under
-that policy. Its shardings are decided by the planner of the settings: "joint" and "alpa" decide
-them, "xla" takes those of the function. Nothing is recomputed beside the policy. The fastest policy
-by the estimate is planned and compiled. If it does not fit as compiled, it is left out and the next
-one follows. With a compiler, policies that are predicted to be nearly as fast are compiled too, and
-the fastest as compiled is the answer: a policy that fills the memory leaves none for collectives
-beside computation.
+A *policy* is a residency for each name. The step is traced with the policy in place of the
+function's own policies (`kiwi.hlo.checkpoint_names`), so that the planned program is the one that
+the framework runs under that policy. The planner of the settings determines its shardings: "joint"
+and "alpa" choose them, "xla" takes the ones that XLA propagates. Nothing else is recomputed.
+
+The policy with the fastest estimate is planned and compiled. If its program does not fit, the
+policy is left out, and the next one follows. With a compiler, policies that are predicted to be
+nearly as fast are compiled as well, and the fastest as compiled is the answer. One reason is that a
+policy that fills the memory leaves none for collectives that overlap with computation.
 """
 
 import itertools
@@ -32,30 +33,34 @@ from kiwi.sizes import format_bytes
 from kiwi.targets.registry import planned_target
 
 Trace = Callable[[Mapping[str, str]], StepToPlan]
-"""Traces the step under residencies of names."""
+"""Traces the step with these residencies, by name."""
 Make = Callable[[StepToPlan, Settings], Plan]
+"""Plans a traced step and compiles the plan."""
 
 PLANNERS = {"joint": "alpa", "alpa": "alpa", "xla": "xla"}
-"""The planners that may be asked for, and the one that plans the step of one policy."""
+"""The planners that may be asked for, each with the planner that plans the step of one policy."""
 
 MOST_POLICIES = {"quick": 48, "normal": 192, "thorough": 768}
-"""How many policies are priced at most, by effort."""
+"""The search ends after pricing this many policies, by effort."""
 
 MOST_COMPILED = 4
-"""How many policies are compiled at most."""
+"""No more than this many policies are compiled."""
 
 WITHIN = 1.03
-"""A policy is compiled too if its predicted seconds are within this factor of the fastest one's.
-Predictions do not separate those: one of llama2-7b was predicted 1.5 % faster than another, and
-compiled 0.9 % slower."""
+"""A policy is not compiled beside the fastest one if its predicted time is more than this multiple
+of the fastest one's. Predictions do not separate policies that are closer."""
 
 _UNLIMITED = 2**62
+"""A budget in bytes that stands for no limit."""
+
 _REFUSALS = (InfeasibleBudgetError, NoPlanFoundError)
 
 
 def settings_by_names(settings: Settings) -> Settings:
-    """The settings of the plan of one policy; raises `InvalidArgumentError` for a planner that
-    recomputes by its own rules."""
+    """Returns the settings for the plan of one policy.
+
+    **Raises:** `InvalidArgumentError` for a planner that is not in `PLANNERS`.
+    """
     if settings.planner_name not in PLANNERS:
         raise InvalidArgumentError(
             f'granularity="names" and planner={settings.planner_name!r} are given.',
@@ -67,9 +72,11 @@ def settings_by_names(settings: Settings) -> Settings:
 
 
 def plan_by_names(trace: Trace, settings: Settings, make: Make) -> Plan:
-    """The fastest plan found that has one residency for each name.
+    """Returns the fastest plan found with one residency for each name.
 
-    - `settings`: those of one policy. `make`: plans a traced step and compiles it.
+    - `trace`: traces the step under a policy.
+    - `settings`: the settings for the plan of one policy (`settings_by_names`).
+    - `make`: plans a traced step and compiles it.
 
     **Raises:** `InvalidArgumentError` if no name is inside of a `jax.checkpoint`;
     `InfeasibleBudgetError` if no policy fits.
@@ -85,12 +92,15 @@ def plan_by_names(trace: Trace, settings: Settings, make: Make) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class _ByNames:
+    """The search for the fastest policy, and the plans of the policies that are compiled."""
+
     names: tuple[str, ...]
     trace: Trace
     settings: Settings
     make: Make
 
     def plan(self) -> Plan:
+        """Returns the fastest plan; raises the last refusal if no policy has a plan that fits."""
         search = self._search()
         refusal: KiwiError | None = None
         made: list[Plan] = []
@@ -109,21 +119,24 @@ class _ByNames:
         return replace(fastest, notes=(*fastest.notes, self._note(search)))
 
     def _candidates(self, search: PolicySearch | ModelSearch) -> Iterator[Policy]:
-        """The policies to compile: the fastest, until one fits, then those nearly as fast."""
+        """Yields the policies to compile: the fastest one, again until its program fits, then the
+        ones that are predicted to be nearly as fast."""
         tried: list[Policy] = []
         while len(tried) == len(search.refused) and (best := search.run()) is not None:
             tried.append(best)
             yield best
         if tried and tried[-1] not in search.refused:
             limit_seconds = WITHIN * search.known[tried[-1]].seconds
-            near = [p for p, price in search.known.items() if price.seconds <= limit_seconds]
-            for policy in sorted(near, key=lambda each: search.known[each].seconds):
+            near = [
+                policy for policy, price in search.known.items() if price.seconds <= limit_seconds
+            ]
+            for policy in sorted(near, key=lambda policy: search.known[policy].seconds):
                 if search.known[policy].fits and policy not in tried:
                     yield policy
 
     def _search(self) -> PolicySearch | ModelSearch:
-        """The search. With the planner "xla" a policy has no other shardings within a budget, and
-        so one price."""
+        """Returns the search for the settings' planner. With the planner "xla", the shardings of a
+        policy do not depend on the budget, so that a policy has only one price."""
         choices = [self._residencies] * len(self.names)
         budget_bytes = self.settings.memory_budget_bytes
         most = MOST_POLICIES[self.settings.effort]
@@ -133,41 +146,44 @@ class _ByNames:
 
     @property
     def _residencies(self) -> tuple[str, ...]:
+        """The residencies that a name may have."""
         hardware = self.settings.mesh.hardware
         facts = planned_target(self.settings.verify, hardware).facts(hardware)
         offloads = facts.offloads and bool(self.settings.host_budget_bytes)
         return (DEVICE, REMAT, OFFLOAD) if offloads else (DEVICE, REMAT)
 
     def traced(self, policy: Policy) -> StepToPlan:
+        """Returns the step traced under a policy."""
         return self.trace(dict(zip(self.names, policy, strict=True)))
 
     def free(self, policy: Policy) -> Price:
-        """The price of a policy without a budget."""
+        """Returns the price of a policy without a budget."""
         return self._price(policy, _UNLIMITED)
 
     def tight(self, policy: Policy) -> Price:
-        """The price of a policy within the budget."""
+        """Returns the price of a policy within the budget."""
         return self._price(policy, self.settings.memory_budget_bytes)
 
     def _price(self, policy: Policy, budget_bytes: int) -> Price:
-        own = {"effort": "quick", "on_progress": None}
-        settings = replace(self.settings, memory_budget_bytes=budget_bytes, **own)
+        """Returns the price of a policy under a memory limit, estimated with effort "quick"."""
+        quick = {"effort": "quick", "on_progress": None}
+        settings = replace(self.settings, memory_budget_bytes=budget_bytes, **quick)
         planner = planner_named(settings.planner)
         try:
-            found = planner.make(self.traced(policy), settings, is_checked=False)
+            plan = planner.make(self.traced(policy), settings, is_checked=False)
         except _REFUSALS:
             return REFUSED
-        estimate, host = found.estimate, found.host_limit_bytes
+        estimate, host = plan.estimate, plan.host_limit_bytes
         fits = estimate.peak_bytes <= self.settings.memory_budget_bytes
         fits &= host is None or estimate.host_peak_bytes <= host
         return Price(estimate.step_seconds, estimate.peak_bytes, fits)
 
     def _note(self, search: PolicySearch | ModelSearch) -> Note:
-        said = (
+        text = (
             f"{len(search.known)} of {search.count} policies of {len(self.names)} names were "
             "priced" + ("." if search.is_complete else ", the most that the effort allows.")
         )
-        return Note.of(topics.POLICIES_PRICED, said)
+        return Note.of(topics.POLICIES_PRICED, text)
 
     def _refusal(self, search: PolicySearch | ModelSearch) -> KiwiError:
         budget_bytes = self.settings.memory_budget_bytes

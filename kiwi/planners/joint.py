@@ -1,19 +1,20 @@
-"""Sharding and recomputation together. If the search finds no plan alone, it begins with a
-baseline's plan.
+"""Sharding and recomputation together ("joint"). If the search finds no plan by itself, it begins
+with a baseline's plan.
 
-The residencies of "joint" are a selection (`kiwi.memory.residency.MAX_TIMES`), and it has many more
-options than a baseline. Close to the least possible memory its search may end without a plan, or
-with programs just over the budget, while a baseline has a plan. Then
+"joint" offers only some of all residencies (`kiwi.memory.residency.MAX_TIMES`), and has many more
+options than a baseline. Close to the least possible memory, its search may end without a plan, or
+with programs just over the budget, although a baseline has a plan. In that case:
 
-1. the baselines plan the step for the same budget, or for less by the excess of those programs;
-2. the recomputation of the fastest of them, with its times, is offered to "joint"
-   (`kiwi.problem.build.Fixed.offered`), so that its plan is a solution of that problem
-   (`kiwi.problem.translation.Choices`). Short searches end worse if offered the recomputation of
-   all baselines;
-3. the search begins with that plan, and never ends behind it.
+1. The baselines plan the step for the same budget, lowered by the excess of such programs.
+2. The residencies of the fastest baseline's plan are offered to "joint" as well
+   (`kiwi.problem.build.Fixed.offered`), so that this plan is a solution of its problem
+   (`kiwi.problem.translation.Choices`). The residencies of only one baseline are offered, because
+   short searches end worse with more options.
+3. The search begins with that plan, and never ends with a slower one.
 
-If values may be offloaded to the host, the step is planned without offloading first, under half of
-the allowance. The search begins with that plan, and the faster of the two is the answer.
+If values may be offloaded to the host, the step is first planned without offloading, with the whole
+allowance. The search with offloading begins with that plan and has half of the allowance. The
+faster plan of the two is the answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ from kiwi.solver.evaluate import fitting
 
 @dataclass(frozen=True)
 class Joint(ProblemPlanner):
-    """Sharding and recomputation of each operator as one choice."""
+    """Chooses the sharding and the residency of each operator together."""
 
     recomputes: ClassVar[bool] = True
     heeds_hints: ClassVar[bool] = True
@@ -49,47 +50,53 @@ class Joint(ProblemPlanner):
 
     @property
     def baselines(self) -> tuple[ProblemPlanner, ...]:
-        """The planners with whose plans it may begin: every registered planner that offers them."""
+        """The registered planners with whose plans the search may begin (`is_start`)."""
         registered = planners().values()
-        return tuple(p for p in registered if isinstance(p, ProblemPlanner) and p.is_start)
+        return tuple(
+            planner
+            for planner in registered
+            if isinstance(planner, ProblemPlanner) and planner.is_start
+        )
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """See `Planner.plan`."""
-        asks = any(p.hint.offload for placed in step.program.hints.values() for p in placed)
+        """Returns the plan of a step, as `Planner.plan` does. If values may be offloaded, it is the
+        faster one of a plan without offloading and a plan with it."""
+        asks = any(pin.hint.offload for placed in step.program.hints.values() for pin in placed)
         if start is not None or asks or not self.may_offload(tools.settings):
             return super().plan(step, budget_bytes, tools, start)
         tools = tools.with_settings(memory_budget_bytes=budget_bytes)
-        # The search has all work, as without a host, so that no plan is slower than that one.
+        # This search has the whole allowance, so that no host budget makes the answer slower.
         plain = self._without_offloading(step, tools)
         half = tools.part(shares.OFFLOADING_SHARE)
-        begun = None if plain is None else self._begun_with(plain, step, half)
+        plain_start = None if plain is None else self._begun_with(plain, step, half)
         try:
             with tools.history.within(WITH_OFFLOADING):
-                found = super().plan(step, budget_bytes, half, begun)
+                offloading = super().plan(step, budget_bytes, half, plain_start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             if plain is None:
                 raise
             return plain
-        return found if plain is None or gains(found, plain) else plain
+        return offloading if plain is None or gains(offloading, plain) else plain
 
     def _without_offloading(self, step: StepToPlan, tools: Tools) -> Plan | None:
-        """The plan that offloads no value; None if none is found to fit, with arguments on the host
-        within the host's budget."""
-        own = tools.with_settings(host_budget_bytes=None)
-        budget_bytes = own.settings.memory_budget_bytes
-        start = Start(self.formulate(step, budget_bytes, own.settings))
+        """Returns the plan without offloaded values; None if none is found that fits, including
+        arguments on the host within the host's budget."""
+        device_tools = tools.with_settings(host_budget_bytes=None)
+        budget_bytes = device_tools.settings.memory_budget_bytes
+        start = Start(self.formulate(step, budget_bytes, device_tools.settings))
         try:
             with tools.history.within(WITHOUT_OFFLOADING):
-                found = super().plan(step, budget_bytes, own, start)
+                plan = super().plan(step, budget_bytes, device_tools, start)
         except (InfeasibleBudgetError, NoPlanFoundError):
             return None
-        found = replace(found, host_limit_bytes=tools.settings.host_limit_bytes)
-        return found if found.fits else None
+        plan = replace(plan, host_limit_bytes=tools.settings.host_limit_bytes)
+        return plan if plan.fits else None
 
     def _begun_with(self, plain: Plan, step: StepToPlan, tools: Tools) -> Start | None:
-        """The problem with offloading, begun with a plan without it."""
+        """Returns the problem with offloading, with a plan without offloading as its first
+        solution; None if that plan is no solution of the problem."""
         if plain.origin is None or plain.execution.units is not step.units:
             return None
         problem = self.formulate(step, tools.settings.memory_budget_bytes, tools.settings)
@@ -97,37 +104,41 @@ class Joint(ProblemPlanner):
         return None if solution is None else Start(problem, solution)
 
     def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
-        """The fastest baseline's plan within the budget; the baselines share half of the work."""
+        """Returns a start with the fastest baseline's plan within the budget; None if there is
+        none. The baselines together spend at most `shares.BASELINES_SHARE` of the work."""
         budget_bytes = tools.settings.memory_budget_bytes
         if not may_help(error, budget_bytes):
             return None
-        found = sorted(self._baseline_choices(step, tools), key=lambda each: each[0])
-        choices = [choices for _, choices in found]
+        plans = sorted(self._baseline_choices(step, tools), key=lambda plan: plan[0])
+        choices = [choices for _, choices in plans]
         return self.start_from(choices, step, budget_bytes, tools.settings)
 
     def start_from(
         self, choices: Sequence[Choices], step: StepToPlan, budget_bytes: int, settings: Settings
     ) -> Start | None:
-        """The problem in which the fastest fitting plan of some plans is a solution, and that
-        solution."""
-        for each in choices:
-            problem = self.formulate(step, budget_bytes, settings, offered=offered([each]))
-            solution = fastest_start(problem, [each], budget_bytes)
+        """Returns a problem that has the first fitting plan as a solution, with that solution; None
+        if no plan fits.
+
+        - `choices`: the choices of the plans, the fastest plan first.
+        """
+        for plan in choices:
+            problem = self.formulate(step, budget_bytes, settings, offered=offered([plan]))
+            solution = fastest_start(problem, [plan], budget_bytes)
             if solution is not None:
                 return Start(problem, solution)
         return None
 
     def _baseline_choices(self, step: StepToPlan, tools: Tools) -> Iterator[tuple[float, Choices]]:
-        """For each baseline with a plan, the plan's seconds and its choices."""
+        """Yields, for each baseline with a plan, the plan's seconds and its choices."""
         baselines = self.baselines
-        own = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
+        baseline_tools = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
         for baseline in baselines:
             if step.program.loops and not baseline.opens_loops:
                 continue
             try:
-                budget_bytes = own.settings.memory_budget_bytes
-                problem = baseline.formulate(step, budget_bytes, own.settings)
-                plan = baseline.search(step, own, Start(problem))
+                budget_bytes = baseline_tools.settings.memory_budget_bytes
+                problem = baseline.formulate(step, budget_bytes, baseline_tools.settings)
+                plan = baseline.search(step, baseline_tools, Start(problem))
             except KiwiError:  # The baseline has no plan, or cannot take the step; another one may.
                 continue
             assert plan.solve_result.solution is not None
@@ -136,7 +147,11 @@ class Joint(ProblemPlanner):
 
 
 def may_help(error: Refusal, budget_bytes: int) -> bool:
-    """Whether baselines are worth asking after "joint" found no plan."""
+    """Whether baselines are worth trying after "joint" found no plan, by the excess of its programs
+    or by the least peak found.
+
+    - `error`: the refusal of "joint".
+    """
     if isinstance(error, BudgetNotMetError):
         return error.plan.peak_bytes <= shares.BASELINES_CLOSE * budget_bytes
     least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
@@ -146,9 +161,12 @@ def may_help(error: Refusal, budget_bytes: int) -> bool:
 def fastest_start(
     problem: PlanningProblem, choices: Sequence[Choices], budget_bytes: int
 ) -> tuple[int, ...] | None:
-    """The fastest of several plans that fits, as a solution of a problem; None if none does."""
+    """Returns the fastest plan that fits, as a solution of a problem; None if none fits.
+
+    - `choices`: the choices of the plans. Plans that are no solutions of the problem are ignored.
+    """
     limited = replace(problem.problem, limit_bytes=budget_bytes)
-    starts = [start for each in choices if (start := each.solution_of(problem)) is not None]
+    starts = [start for plan in choices if (start := plan.solution_of(problem)) is not None]
     for _, start in fitting(limited, starts):
         if estimate_solution(Solved(problem, start)).peak_bytes <= budget_bytes:
             return start

@@ -1,4 +1,4 @@
-"""Where the compiled program of a plan differs so much that its user should know."""
+"""The differences between a plan and its compiled program that are large enough to report."""
 
 from collections.abc import Iterable
 
@@ -10,13 +10,14 @@ from kiwi.plans.summary import has_other_peak
 
 
 def noticed_deviations(plan: Plan) -> tuple[KernelDeviation, ...]:
-    """Where the compiled program differs from the plan: kernels by their seconds, then buffers at
-    the peak, each with the largest difference first."""
+    """Returns the large differences between a plan and its compiled program: kernels by their
+    seconds, then buffers by their bytes at the peak, each list with the largest difference first.
+    """
     return (*_late_kernels(plan), *_buffers_at_peak(plan))
 
 
 def _late_kernels(plan: Plan) -> tuple[KernelDeviation, ...]:
-    """The kernels whose seconds differ from the plan's."""
+    """Returns the kernels whose seconds differ much from the plan's."""
     if plan.compiled is None or plan.compiled.time is None or not plan.breakdown.has_costs:
         return ()
     rows = seconds_rows(plan, plan.compiled.time.by_unit)
@@ -24,13 +25,14 @@ def _late_kernels(plan: Plan) -> tuple[KernelDeviation, ...]:
 
 
 def _buffers_at_peak(plan: Plan) -> tuple[KernelDeviation, ...]:
-    """The buffers that explain the compiled peak, if it is another one than planned."""
+    """Returns the buffers that explain the compiled peak, if it differs from the planned one."""
     if plan.compiled is None or plan.compiled.memory is None:
         return ()
     return _noticed(peak_rows(plan), plan.peak_bytes) if has_other_peak(plan) else ()
 
 
 def _noticed(rows: Iterable[KernelDeviation], whole: float) -> tuple[KernelDeviation, ...]:
-    """The rows that differ by a noticeable part of the whole, the largest difference first."""
+    """Returns the rows whose difference is at least the part `NOTICED_KERNEL` of `whole`, the
+    largest difference first."""
     large = (row for row in rows if abs(row.excess) >= NOTICED_KERNEL * whole)
     return tuple(sorted(large, key=lambda row: (-abs(row.excess), row.name)))

@@ -1,7 +1,7 @@
 """The common interface of planners: an object that plans a step for a budget.
 
-A planner is a frozen dataclass with its parameters as fields. Its attributes say what it can do.
-`kiwi.planners.registry` finds it by its name.
+A planner is a frozen dataclass whose fields are its parameters. Its class attributes state its
+abilities. `kiwi.planners.registry` finds it by its name.
 """
 
 import logging
@@ -51,21 +51,22 @@ from kiwi.xla.compilers import ATTACHED, COMPILERS, named
 _LOG = logging.getLogger(__name__)
 
 UNLIMITED_HOST_BYTES = 2**50
-"""The host memory of each device if the user's own policy offloads without a budget."""
+"""The host memory of each device, in bytes, if the user's own policy offloads without a budget."""
 
 
 @dataclass(frozen=True)
 class Planner(ABC):
     """A planner; subclasses implement `plan`.
 
-    - `description`: what it decides, on one line.
-    - `recomputes`: whether its problem offers recomputation, and it heeds hints about it.
-    - `heeds_hints`: whether it heeds hints and constraints of shardings.
-    - `opens_loops`: whether it plans bodies of loops and branches, see `kiwi.hlo.loops`.
+    - `name`: the name in the registry.
+    - `description`: the decisions that the planner makes, on one line.
+    - `recomputes`: whether its problem offers recomputation, and whether it heeds hints about it.
+    - `heeds_hints`: whether it heeds hints and constraints about shardings.
+    - `opens_loops`: whether it plans the bodies of loops and branches (`kiwi.hlo.loops`).
     - `is_sharding`: whether it plans for several devices.
     - `offloads`: whether its problem offers host memory.
-    - `is_start`: whether "joint" may begin with its plans if it finds none alone
-      (`kiwi.planners.joint`). Only for a `ProblemPlanner`.
+    - `is_start`: whether "joint" may begin with its plans if it finds no plan by itself
+      (`kiwi.planners.joint`). Only a `ProblemPlanner` may be a start.
     """
 
     name: str
@@ -80,7 +81,7 @@ class Planner(ABC):
 
     @property
     def parameters(self) -> dict[str, bool | int | float | str]:
-        """Its parameters that are not at their defaults, by name, as plan files keep them."""
+        """The parameters that differ from their defaults, by name, as plan files store them."""
         return {
             field.name: getattr(self, field.name)
             for field in fields(self)
@@ -93,26 +94,31 @@ class Planner(ABC):
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """The plan of a step for a budget in bytes per device.
+        """Returns the plan of a step for a budget in bytes per device.
 
-        - `start`: the step's problem if it is known (see `start_for`), and a solution of it to
-          begin with. Planners of schedules do not use it.
+        - `tools`: the settings, the compiler and the allowance.
+        - `start`: the step's problem, if it is known (`start_for`), and perhaps a solution to begin
+          with. Planners of schedules ignore it.
 
         **Raises:** `InfeasibleBudgetError` or `NoPlanFoundError` if there is no plan;
         `BudgetNotMetError` if none fits as compiled.
         """
 
     def start_for(self, step: StepToPlan, budget_bytes: int, settings: Settings) -> Start | None:
-        """The common start of plans for budgets from `budget_bytes` on; None if there is none. The
-        smallest budget's problem has the most copies of operands, and serves all budgets."""
+        """Returns a start for plans for this budget and all larger ones; None if the planner has no
+        problem. The problem for the smallest budget has the most copies of operands, and so serves
+        all budgets."""
         return Start(self.formulate(step, budget_bytes, settings))
 
     def settings_for(self, settings: Settings) -> Settings:
-        """The settings that it plans for, given the user's."""
+        """Returns the settings that the planner plans for, from the user's settings."""
         return settings
 
     def check(self, mesh: DeviceMesh) -> None:
-        """Raises `InvalidMeshError` if it cannot plan for the mesh."""
+        """Checks whether the planner can plan for a mesh.
+
+        **Raises:** `InvalidMeshError` if it cannot.
+        """
         if not self.is_sharding and mesh.size != 1:
             raise InvalidMeshError(
                 f"The planner {self.name!r} plans for one device, the mesh has {mesh.size}.",
@@ -129,43 +135,49 @@ class Planner(ABC):
     ) -> Plan:
         """Checks the request, plans the step for the settings, and measures the time.
 
-        Without `is_checked`, the program of `settings.verify`'s compiler is predicted and not
-        compiled.
+        - `start`: as in `plan`.
+        - `is_checked`: whether plans are compiled. Otherwise the program of the compiler that
+          `settings.verify` names is only predicted.
 
         **Raises:** the errors of the checks and of `plan`; `LoopNotSupportedError`.
         """
         with measured() as watch:
-            found = self._made(step, settings, start, is_checked=is_checked)
-            return replace(found, timings=watch.timings())
+            plan = self._made(step, settings, start, is_checked=is_checked)
+            return replace(plan, timings=watch.timings())
 
     def _made(
         self, step: StepToPlan, settings: Settings, start: Start | None, *, is_checked: bool
     ) -> Plan:
+        """Makes a plan as `make` does, without the timings."""
         started = time.monotonic()
         check_search(settings)
         self.check(settings.mesh)
         self._check_step(step, settings)
         tools = Tools.of(settings, len(step.units.units))
         tools = tools if is_checked else tools.unchecked
-        known = replace(settings, planner=self.name, verify=settings.verify if is_checked else None)
+        effective_settings = replace(
+            settings, planner=self.name, verify=settings.verify if is_checked else None
+        )
         try:
             plan = self.plan(step, settings.memory_budget_bytes, tools, start)
         except InfeasibleBudgetError as error:
             if isinstance(error, BudgetNotMetError):
                 error.plan = replace(error.plan, history=tools.history.concluded(()))
-            told = at_most_known(error, step, known)
-            told = naming_whole(told, step.units, settings.mesh, settings.memory_budget_bytes)
-            if told is error:
+            explained = at_most_known(error, step, effective_settings)
+            explained = naming_whole(
+                explained, step.units, settings.mesh, settings.memory_budget_bytes
+            )
+            if explained is error:
                 raise
-            raise told from error
-        note_peak(step, known, plan.peak_bytes)
+            raise explained from error
+        note_peak(step, effective_settings, plan.peak_bytes)
         seconds = step.seconds + time.monotonic() - started
         if not (plan.solve_result.deterministic or tools.interruption.has_come):
             _LOG.warning(CLOCK_ENDED_SEARCH)
         for note in costly_kernels(plan):
             _LOG.warning(note)
         notes = (*plan.notes, *settings.notes, *self._unused_host_budget(settings))
-        checked, uncheckable = self._cross_checked(plan, known)
+        checked, uncheckable = self._cross_checked(plan, effective_settings)
         return replace(
             plan,
             cross_check=checked,
@@ -179,15 +191,18 @@ class Planner(ABC):
     def _cross_checked(
         self, plan: Plan, settings: Settings
     ) -> tuple[CrossCheck | None, tuple[Note, ...]]:
-        """The program of another compiler than the plan's, if that is asked to check; a note if it
-        cannot."""
+        """Compiles the plan with the compiler that `verify` names, if it is not the plan's own.
+
+        Returns the comparison with that program, or None and a note if the compiler cannot compile
+        or compare it.
+        """
         verify = settings.verify
         if verify is None or is_own_compiler(verify, settings.mesh.hardware):
             return None, ()
         has_host_values = plan.estimate.host_peak_bytes or plan.execution.fetched
         if has_host_values and not named(verify).has_host_memory:
-            said = f"Not compiled: programs for {verify!r} have no host memory."
-            return None, (Note.of(topics.UNCHECKED_HOST, said),)
+            text = f"Not compiled: programs for {verify!r} have no host memory."
+            return None, (Note.of(topics.UNCHECKED_HOST, text),)
         step = plan.step_for(named(verify))
         try:
             return cross_checked(plan.execution, step, verify, plan.memory_budget_bytes), ()
@@ -197,7 +212,8 @@ class Planner(ABC):
             return None, (Note.of(topics.NOT_COMPARED, f"Not compared: {error.what}"),)
 
     def may_offload(self, settings: Settings) -> bool:
-        """Whether values may go to the host's memory."""
+        """Whether the planner may offload values to host memory: it can, the target can, and there
+        is a host budget."""
         target = planned_target(settings.verify, settings.mesh.hardware)
         offloads = target.facts(settings.mesh.hardware).offloads
         return self.offloads and offloads and bool(settings.host_budget_bytes)
@@ -205,8 +221,8 @@ class Planner(ABC):
     def _host_limit_bytes(
         self, step: StepToPlan, settings: Settings, facts: TargetFacts
     ) -> int | None:
-        """The host memory that one device may use; None if nothing is offloaded. Values offloaded
-        by the function's own checkpoint policy need no budget."""
+        """Returns the bytes of host memory that one device may use; None if nothing is offloaded.
+        Values that the function's own checkpoint policy offloads need no budget."""
         if self.may_offload(settings):
             return settings.host_limit_bytes
         if not (step.program.user_offloads and facts.offloads):
@@ -214,16 +230,19 @@ class Planner(ABC):
         return settings.host_limit_bytes or UNLIMITED_HOST_BYTES
 
     def _unused_host_budget(self, settings: Settings) -> tuple[Note, ...]:
+        """Returns a note if there is a host budget that the planner does not use."""
         if not settings.host_budget_bytes or self.may_offload(settings):
             return ()
         if not self.offloads:
-            said = f"The planner {self.name!r} offloads nothing to the host's memory."
-            return (Note.of(topics.PLANNER_KEEPS_ON_DEVICE, said),)
+            text = f"The planner {self.name!r} offloads nothing to the host's memory."
+            return (Note.of(topics.PLANNER_KEEPS_ON_DEVICE, text),)
         target = planned_target(settings.verify, settings.mesh.hardware)
-        said = f"Nothing is offloaded to the host's memory in programs for {target.name!r}."
-        return (Note.of(topics.NO_HOST_ON_TARGET, said),)
+        text = f"Nothing is offloaded to the host's memory in programs for {target.name!r}."
+        return (Note.of(topics.NO_HOST_ON_TARGET, text),)
 
     def _check_step(self, step: StepToPlan, settings: Settings) -> None:
+        """Raises `LoopNotSupportedError` or `InvalidArgumentError` if the planner cannot plan the
+        step, or the compiler cannot check it."""
         if step.program.loops and not self.opens_loops:
             raise LoopNotSupportedError(
                 f"The planner {self.name!r} cannot plan the bodies of scans: the step has "
@@ -235,7 +254,7 @@ class Planner(ABC):
         verify = settings.verify
         is_own = is_own_compiler(verify, settings.mesh.hardware)
         if step.program.host_values and is_own and not named(str(verify)).has_host_memory:
-            able = [f'"{name}"' for name, each in COMPILERS.items() if each.has_host_memory]
+            able = [f'"{name}"' for name, compiler in COMPILERS.items() if compiler.has_host_memory]
             others = " or ".join((*able, f'"{ATTACHED}"'))
             raise InvalidArgumentError(
                 f'verify="{verify}" cannot check a plan with arguments or results in host memory.',
@@ -252,10 +271,12 @@ class Planner(ABC):
         offered: tuple[tuple[Residency, ...], ...] = (),
         kernels: KernelGraph | None = None,
     ) -> PlanningProblem:
-        """The problem of a step.
+        """Returns the problem of a step.
 
-        - `offered`: as in `kiwi.problem.build.Fixed`.
-        - `kernels`: the kernels of the step's units; None for those by the target's rules.
+        - `budget_bytes`: the memory limit of one device.
+        - `offered`: further residencies of each unit, as in `kiwi.problem.build.Fixed`.
+        - `kernels`: the kernels of the step's units. By default they follow from the target's
+          rules.
         """
         program, mesh = step.program, settings.mesh
         if kernels is None:
@@ -280,7 +301,9 @@ class Planner(ABC):
         arguments |= _pinned_arguments(program, pins, arguments, mesh)
         results = step.given_results(mesh)
         replaced = step.replaced_arguments()
-        carried = {p: argument for p, argument in replaced.items() if p not in results}
+        carried = {
+            position: argument for position, argument in replaced.items() if position not in results
+        }
         fixed = Fixed(
             arguments,
             results,
@@ -296,24 +319,27 @@ class Planner(ABC):
         return build_problem(kernels, mesh, fixed, budget_bytes)
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
-        """The caller's restrictions, with those that the planner adds by a rule before it
-        searches."""
+        """Returns the caller's restrictions together with the ones that the planner itself adds
+        before it searches, by default none."""
         return fixed
 
     def plan_of(
         self, step: StepToPlan, solved: Solved, result: SolveResult, budget_bytes: int
     ) -> Plan:
-        """The plan of a solution, not yet compiled. `result` is the solver's result for it."""
+        """Returns the plan of a solution, not yet compiled. `result`: the solver's result for the
+        solution."""
         return plan_of_solution(self.name, step, solved, result, budget_bytes)
 
 
 def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Plan:
-    """The plan of `solved` with another schedule than its own, estimated by the same account of
-    memory. `resident_bytes`: as in `estimate_schedule`."""
+    """Returns a plan with another schedule, whose memory is estimated in the same way.
+
+    - `solved`: the solution of the plan. `resident_bytes`: as in `estimate_schedule`.
+    """
     execution = replace(plan.execution, schedule=schedule)
     decisions = tuple(
-        replace(d, residency="recompute") if u in execution.recomputed else d
-        for u, d in enumerate(plan.decisions)
+        replace(decision, residency="recompute") if unit in execution.recomputed else decision
+        for unit, decision in enumerate(plan.decisions)
     )
     estimate = estimate_schedule(solved, schedule, resident_bytes)
     breakdown = replace(plan.breakdown, operators=decisions)
@@ -323,9 +349,13 @@ def with_schedule(plan: Plan, solved: Solved, schedule: Schedule, resident_bytes
 def _pinned_arguments(
     program: Program, pins: Pins, given: dict[int, TensorSharding], mesh: DeviceMesh
 ) -> dict[int, TensorSharding]:
-    """The arguments whose shardings are fixed by pins; raises `ShardingConflictError` if
-    `in_shardings` contradicts them."""
-    found = {}
+    """Returns the shardings of arguments for which pins leave only one, by value index.
+
+    - `given`: the shardings by `in_shardings`.
+
+    **Raises:** `ShardingConflictError` if `in_shardings` contradicts a pin.
+    """
+    shardings = {}
     for value in set(pins.values) & set(program.arguments):
         shape = program.values[value].shape
         options = [given[value]] if value in given else enumerate_shardings(shape, mesh)
@@ -337,5 +367,5 @@ def _pinned_arguments(
                 topic=topics.CONTRADICTION,
             )
         if len(allowed) == 1:
-            found[value] = allowed[0]
-    return found
+            shardings[value] = allowed[0]
+    return shardings

@@ -1,14 +1,16 @@
-"""The way from a call to a `Plan`: traced, lowered, and planned by the planner of the settings.
+"""The way from a call to a `Plan`: the call is traced, lowered, and planned by the settings'
+planner.
 
-**A quick bound** on the step time guides searches of configurations. It takes little work. The
+**A quick bound** on the step time guides searches of configurations, and takes little work. The
 solver's bound holds for every solution of the problem, in which each reader reshards its operands
-for itself. Plans then keep copies for later readers (`kiwi.problem.kept_copies`), and are faster
-than such a bound. No bound knows by how much. So the saving is measured on the solution that was
-found, and subtracted.
+for itself. Plans may then keep copies for later readers (`kiwi.problem.kept_copies`), and so be
+faster than this bound. By how much is not known. So the saving of kept copies is computed for the
+solution that was found, and subtracted from the bound.
 
-If little work finds no solution within the budget, the bound is that of the step without a budget.
-In that case planners begin with what another planner recomputes (`kiwi.planners.joint`). That is
-another selection of residencies, and no solution of this problem.
+If little work finds no solution within the budget, the bound of the step without a budget is used.
+In that case planners may begin with the plan of another planner (`kiwi.planners.joint`), whose
+residencies this problem does not offer. A bound of this problem under the budget would not hold for
+that plan.
 """
 
 import functools
@@ -46,18 +48,24 @@ from kiwi.timings import stage
 
 
 def check_settings(settings: Settings) -> None:
-    """Raises `UnknownPlannerError`, `UnknownSolverError`, `InvalidMeshError` or
-    `InvalidArgumentError`."""
+    """Checks the planner, the mesh and the search settings.
+
+    **Raises:** `UnknownPlannerError`, `UnknownSolverError`, `InvalidMeshError` or
+    `InvalidArgumentError`.
+    """
     planner_named(settings.planner).check(settings.mesh)
     check_search(settings)
 
 
 def make_plan(step: StepToPlan, settings: Settings, cache: PlanCache | None = None) -> Plan:
-    """Plans a traced call, or takes the plan from a cache; raises as `kiwi.plan`."""
+    """Returns the plan of a traced call, from the cache if it is there.
+
+    **Raises:** the errors of `kiwi.plan`.
+    """
     planner = planner_named(settings.planner)
-    found = planner.make(step, settings) if cache is None else cache.plan(step, settings, planner)
-    note_peak(step, settings, found.peak_bytes)
-    return found
+    plan = planner.make(step, settings) if cache is None else cache.plan(step, settings, planner)
+    note_peak(step, settings, plan.peak_bytes)
+    return plan
 
 
 def trace_call(
@@ -67,12 +75,16 @@ def trace_call(
     mesh: DeviceMesh | None = None,
     **kept: Any,
 ) -> StepToPlan:
-    """Traces and lowers a call. The program determines which results lie in host memory, and is
-    then traced again.
+    """Traces and lowers a call, and groups its equations into units.
 
-    - `fusion`: what the target computes inside other kernels. `kept`: options of `trace`.
-    - `mesh`: the plan's mesh, for bare `PartitionSpec`s of a function that is traced without one;
-      see `kiwi.planners.tracing_context`.
+    If `on_host` does not give the results in host memory, a first trace determines them. The call
+    is then traced again, if any argument or result is in host memory.
+
+    - `on_host`: the arguments and results in host memory; by default none are given.
+    - `fusion`: the operators that the target fuses into other kernels.
+    - `mesh`: the plan's mesh, for bare `PartitionSpec`s in a function that is traced without a mesh
+      (`kiwi.planners.tracing_context`).
+    - `kept`: options of `kiwi.hlo.tracing.trace`.
     """
     on_host = on_host or OnHost()
 
@@ -81,18 +93,19 @@ def trace_call(
 
     if on_host.results is not None:
         return traced(on_host.arguments, on_host.results)
-    found = traced(frozenset(), frozenset())
-    results = host_results(call, on_host.arguments, found.out_tree, found.units)
-    return traced(on_host.arguments, results) if on_host.arguments or results else found
+    step = traced(frozenset(), frozenset())
+    results = host_results(call, on_host.arguments, step.out_tree, step.units)
+    return traced(on_host.arguments, results) if on_host.arguments or results else step
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A traced call in StableHLO, not yet grouped into units.
 
-    - `call`: in the context in which it was traced.
-    - `out_tree`: the structure of its result. `donated`: value indices of donated arguments.
-    - `seconds`: what tracing and lowering took.
+    - `call`: the call, with the context in which it was traced.
+    - `out_tree`: the tree structure of the call's result.
+    - `donated`: the value indices of donated arguments.
+    - `seconds`: the time that tracing and lowering took.
     """
 
     call: Call
@@ -111,8 +124,8 @@ def lowered_call(
 ) -> Lowered:
     """Traces and lowers a call.
 
-    - `on_host`, `to_host`: positions of the arguments and results that lie in host memory.
-    - `mesh`: as of `trace_call`. `kept`: options of `kiwi.hlo.tracing.trace`.
+    - `on_host`, `to_host`: the positions of the flat arguments and results in host memory.
+    - `mesh`, `kept`: as in `trace_call`.
     """
     return under_some_mesh(call, mesh, functools.partial(_lowered, on_host, to_host, **kept))
 
@@ -137,7 +150,10 @@ def _lowered(on_host: frozenset[int], to_host: frozenset[int], call: Call, **kep
 
 
 def grouped(lowered: Lowered, fusion: Fusion) -> StepToPlan:
-    """A lowered call with its units; `fusion`: what the target computes inside of other kernels."""
+    """Returns a lowered call with its equations grouped into units.
+
+    - `fusion`: the operators that the target fuses into other kernels.
+    """
     started = time.monotonic()
     with stage("units"):
         units = build_units(lowered.graph, lowered.donated, fusion)
@@ -146,7 +162,8 @@ def grouped(lowered: Lowered, fusion: Fusion) -> StepToPlan:
 
 
 def quick_bound(step: StepToPlan, settings: Settings) -> float:
-    """A step time that no plan is expected to beat; 0 for a planner without a bound.
+    """Returns a step time in seconds that no plan is expected to beat; 0 for a planner without a
+    bound.
 
     **Raises:** `InfeasibleBudgetError` if no plan is predicted to meet the budget.
     """
@@ -169,6 +186,7 @@ def quick_bound(step: StepToPlan, settings: Settings) -> float:
 
 
 def _limited(problem: PlanningProblem, limit_bytes: int | None) -> PlanningProblem:
+    """Returns the problem under a memory limit; None for no limit."""
     return replace(problem, problem=replace(problem.problem, limit_bytes=limit_bytes))
 
 
@@ -177,7 +195,7 @@ def _solved(problem: PlanningProblem, tools: Tools) -> SolveResult:
 
 
 def _saved_seconds(problem: PlanningProblem, result: SolveResult, tools: Tools) -> float:
-    """The seconds that kept copies save in the solution; 0 if none are kept."""
+    """Returns the seconds that kept copies save in the result's solution; 0 if none are kept."""
     if result.solution is None or result.objective is None:
         return 0.0
     allowed = tools.allowance.part(KEPT_SHARE)

@@ -1,21 +1,24 @@
-"""The fastest policy by names that fits a budget: branch and bound over residencies of names.
+"""The search for the fastest policy that fits a budget: branch and bound over residencies of names.
 
-A policy is a residency for each name. It has two prices, each of which is asked for once:
+A policy is a residency for each name. It has two prices, each computed at most once:
 
-- free: the step without a budget. That is quick, and a bound of the other.
-- tight: the step within the budget, asked for only where the free step is faster than the best
-  policy known and does not fit as it is.
+- The *free* price is for the step without a budget. It takes little work, and is a bound of the
+  tight price.
+- The *tight* price is for the step within the budget. It is computed only if the free step is
+  faster than the best policy known and does not fit.
 
-1. The bound of a part of a policy is the free price of the policy that leaves every open name on
-   the device: whatever else is done with a name takes no less time. That policy is a candidate.
-2. A part is given up if the policies that recompute, or offload, every open name need more than
+A node of the search tree decides some of the names; the others are open.
+
+1. The bound of a node is the free price of the policy that keeps every open name on the device: any
+   other residency takes no less time. That policy is also a candidate for the answer.
+2. A node is pruned if the policies that recompute, or offload, every open name all need more than
    `FLOOR` times the budget.
-3. Names are decided in the order of the seconds that recomputing one alone costs per byte saved,
-   the cheapest first.
+3. Names are decided in ascending order of the seconds that recomputing the name alone costs for
+   each byte saved.
 
-Rules 1 and 2 can be wrong: a policy that saves more can be slower where its shardings are others,
-and recomputation has buffers of its own. So up to `EXHAUSTIVE` policies are all priced, in the
-order of their free seconds.
+Rules 1 and 2 can be wrong. A policy that keeps more names can be slower because its shardings
+differ, and recomputation has buffers of its own. So if there are at most `EXHAUSTIVE` policies, all
+are priced, and tried in the order of their free seconds.
 """
 
 import itertools
@@ -29,16 +32,20 @@ Policy = tuple[str, ...]
 """The residency of each name, in the order of the names."""
 
 EXHAUSTIVE = 32
-"""Up to so many policies, each is priced."""
+"""If there are more policies than this, not all are priced."""
 
 FLOOR = 1.1
-"""Parts of policies that need more than this multiple of the budget are given up. A smaller one
-would trust predictions of recomputation's own buffers too much."""
+"""A node is pruned if its policies with the least memory need more than this multiple of the
+budget. A smaller multiple would trust the predicted memory of recomputation too much."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds of a step, and the bytes of a device. `fits`: whether they are within the budget."""
+    """The price of a policy.
+
+    - `seconds`: the step time. `peak_bytes`: the peak of one device.
+    - `fits`: whether the plan is within the memory budgets.
+    """
 
     seconds: float
     peak_bytes: float
@@ -51,12 +58,15 @@ REFUSED = Price(math.inf, math.inf, False)
 
 @dataclass
 class PolicySearch:
-    """A search; `best` is the fastest policy found that fits, with its price.
+    """A branch-and-bound search over policies.
 
     - `choices`: the residencies that each name may have, by the name's position.
-    - `free`, `tight`: give the price of a policy.
-    - `budget_bytes`: of a device. `most`: policies to price at most.
+    - `free`, `tight`: return the two prices of a policy.
+    - `budget_bytes`: the budget of one device.
+    - `most`: the largest number of policies to price.
     - `refused`: policies that are known not to fit, whatever their prices.
+    - `best`: the fastest policy found that fits, with its price; None if there is none.
+    - `known`, `tightened`: the free and the tight prices so far.
     """
 
     choices: Sequence[Sequence[str]]
@@ -70,9 +80,9 @@ class PolicySearch:
     tightened: dict[Policy, Price] = field(default_factory=dict)
 
     def run(self, starts: Sequence[Policy] = ()) -> Policy | None:
-        """The fastest policy found that fits; None if none does.
+        """Returns the fastest policy found that fits; None if none fits.
 
-        - `starts`: policies to price first.
+        - `starts`: policies to try first.
         """
         self.best = None
         for policy in starts:
@@ -80,7 +90,7 @@ class PolicySearch:
         if self.count <= EXHAUSTIVE:
             for policy in itertools.product(*self.choices):
                 self._of(policy)
-            for policy in sorted(self.known, key=lambda each: self.known[each].seconds):
+            for policy in sorted(self.known, key=lambda policy: self.known[policy].seconds):
                 self._try(policy)
         else:
             self._visit(self._order(), {})
@@ -93,11 +103,11 @@ class PolicySearch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the search ended by itself."""
+        """Whether the search ended before the limit on the number of priced policies."""
         return self.count <= EXHAUSTIVE or len(self.known) < self.most
 
     def _of(self, policy: Policy) -> Price | None:
-        """The free price of a policy; None if no more may be priced."""
+        """Returns the free price of a policy; None if no further policy may be priced."""
         if policy not in self.known:
             if len(self.known) >= self.most and self.count > EXHAUSTIVE:
                 return None
@@ -105,7 +115,7 @@ class PolicySearch:
         return self.known[policy]
 
     def _try(self, policy: Policy) -> None:
-        """Makes a policy the best if it fits and is faster."""
+        """Makes a policy the best one if it fits and is faster than the best one so far."""
         price = self._of(policy)
         if price is None or policy in self.refused or not self._is_better(price):
             return
@@ -117,20 +127,25 @@ class PolicySearch:
             self.best = policy, price
 
     def _is_better(self, price: Price) -> bool:
+        """Whether a price is below the best one's, by seconds and then by bytes."""
         if self.best is None:
             return True
         best = self.best[1]
         return (price.seconds, price.peak_bytes) < (best.seconds, best.peak_bytes)
 
     def _filled(self, decided: Mapping[int, str], residency: str) -> Policy:
-        """A policy with one residency for all open names that may have it."""
+        """Returns the policy with the decided residencies, and with `residency` for each open name
+        that may have it.
+
+        - `decided`: the residencies by the name's position.
+        """
         return tuple(
-            decided.get(k, residency if residency in own else own[0])
-            for k, own in enumerate(self.choices)
+            decided.get(k, residency if residency in allowed else allowed[0])
+            for k, allowed in enumerate(self.choices)
         )
 
     def _order(self) -> list[int]:
-        """The positions of names, those first that save most memory per second."""
+        """Returns the positions of the names in the order in which they are decided (rule 3)."""
         plain = self._of(self._filled({}, DEVICE))
 
         def cost(position: int) -> float:
@@ -143,6 +158,7 @@ class PolicySearch:
         return sorted(range(len(self.choices)), key=cost)
 
     def _visit(self, order: Sequence[int], decided: dict[int, str]) -> None:
+        """Searches the subtree of a node."""
         policy = self._filled(decided, DEVICE)
         bound = self._of(policy)
         if bound is None or (self.best and bound.seconds >= self.best[1].seconds):
@@ -156,7 +172,8 @@ class PolicySearch:
             self._visit(order, {**decided, position: residency})
 
     def _is_too_large(self, decided: Mapping[int, str]) -> bool:
-        offers = {residency for own in self.choices for residency in own} - {DEVICE}
+        """Whether a node is pruned because of its memory (rule 2)."""
+        offers = {residency for allowed in self.choices for residency in allowed} - {DEVICE}
         floors = [self._of(self._filled(decided, residency)) for residency in sorted(offers)]
         limit = FLOOR * self.budget_bytes
         return all(price is not None and price.peak_bytes > limit for price in floors)

@@ -1,7 +1,8 @@
-"""Planners whose plans are solutions of the `Problem` of the step.
+"""Planners whose plans are solutions of the `Problem` of a step.
 
-The planner formulates the problem; a campaign searches it (`kiwi.campaign`), and begins again from
-other starts where it finds no plan.
+The planner formulates the problem. A campaign searches it (`kiwi.campaign`), and begins again from
+other starts if it finds no plan. Compiled programs then correct prices, and the step is planned
+again with the corrections.
 """
 
 from dataclasses import dataclass, replace
@@ -32,61 +33,68 @@ from kiwi.solver import SolveStatus
 
 @dataclass(frozen=True)
 class ProblemPlanner(Planner):
-    """A planner whose plans are solutions of `formulate`'s problem."""
+    """A planner whose plans are solutions of the problem that `formulate` returns."""
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
     ) -> Plan:
-        """See `Planner.plan`. The step is planned again with prices corrected by compiled programs.
-        The plan with the fastest program is the answer, with all corrections in its prices."""
+        """Returns the plan of a step, as `Planner.plan` does.
+
+        Without a `start`, the step is planned again with prices corrected by compiled programs. The
+        plan with the fastest program is the answer. Its prices have all corrections.
+        """
         if start is None:
-            found, tools = self._with_reached_overlap(step, budget_bytes, tools)
+            latest, tools = self._with_reached_overlap(step, budget_bytes, tools)
         else:
-            found = self._once(step, budget_bytes, tools, start)
-        best, corrections, others = found, tools.settings.corrections, ()
+            latest = self._once(step, budget_bytes, tools, start)
+        best, corrections, other_rounds = latest, tools.settings.corrections, ()
         for _ in range(shares.MOST_CORRECTIONS if start is None else 0):
-            taught = learnt(found)
-            if not taught:
+            new_corrections = learnt(latest)
+            if not new_corrections:
                 break
-            corrections = corrections.and_also(taught)
-            again = tools.part(shares.CORRECTED_SHARE).with_settings(corrections=corrections)
+            corrections = corrections.and_also(new_corrections)
+            corrected_tools = tools.part(shares.CORRECTED_SHARE).with_settings(
+                corrections=corrections
+            )
             with tools.history.within(WITH_CORRECTIONS):
                 try:
-                    found = self._once(found.traced, budget_bytes, again, None)
+                    latest = self._once(latest.traced, budget_bytes, corrected_tools, None)
                 except (InfeasibleBudgetError, NoPlanFoundError):
                     break
-            if compiled_seconds(found) < compiled_seconds(best):
-                best, slower = found, best
+            if compiled_seconds(latest) < compiled_seconds(best):
+                best, slower = latest, best
             else:
-                slower = found
-            others += slower.rounds
-        best = replace(best, rounds=(*others, *best.rounds))
-        bound = found.solve_result.bound
-        return self._priced(best, corrections.and_also(learnt(found)), bound)
+                slower = latest
+            other_rounds += slower.rounds
+        best = replace(best, rounds=(*other_rounds, *best.rounds))
+        bound = latest.solve_result.bound
+        return self._priced(best, corrections.and_also(learnt(latest)), bound)
 
     def _with_reached_overlap(
         self, step: StepToPlan, budget_bytes: int, tools: Tools
     ) -> tuple[Plan, Tools]:
-        """The plan by prices with as much overlap as programs reach, and tools with these prices.
-        It is never slower than a program that was compiled on the way."""
+        """Returns a plan whose prices count on as much overlap as programs reach, and tools with
+        these prices. The plan is never slower than a program that was compiled on the way."""
         try:
             learning = replace(tools, learns_overlap=True)
             return self._once(step, budget_bytes, learning, None), tools
         except LessOverlap as late:
             corrections = replace(tools.settings.corrections, overlap=late.overlap)
-            again, seconds = tools.with_settings(corrections=corrections), late.seconds
+            corrected_tools, seconds = tools.with_settings(corrections=corrections), late.seconds
         with tools.history.within(WITH_CORRECTIONS):
             try:
-                found = self._once(step, budget_bytes, again, None)
+                plan = self._once(step, budget_bytes, corrected_tools, None)
             except (InfeasibleBudgetError, NoPlanFoundError):
-                found = None
-        if found is not None and compiled_seconds(found) <= seconds:
-            return found, again
+                plan = None
+        if plan is not None and compiled_seconds(plan) <= seconds:
+            return plan, corrected_tools
         return self._once(step, budget_bytes, tools, None), tools
 
     def _priced(self, plan: Plan, corrections: Corrections, bound: float) -> Plan:
-        """A plan with its seconds by prices that may have been corrected since. The bound is that
-        of the last search, which knew most of the corrections."""
+        """Returns a plan with its seconds by the latest corrections.
+
+        - `bound`: the bound of the last search, which had most of the corrections in its prices.
+        """
         origin = plan.origin
         if corrections == plan.corrections or origin is None:
             return replace(plan, corrections=corrections)
@@ -113,7 +121,7 @@ class ProblemPlanner(Planner):
         )
 
     def _once(self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None) -> Plan:
-        """The plan by the present prices."""
+        """Returns the plan by the corrections in the tools' settings."""
         log = ProgressLog(tools.settings.on_progress)
         tools = tools.with_settings(planner=self.name, memory_budget_bytes=budget_bytes)
         campaign = self._campaign(step, tools.with_settings(on_progress=log), start)
@@ -139,7 +147,7 @@ class ProblemPlanner(Planner):
         )
 
     def _campaign(self, step: StepToPlan, tools: Tools, start: Start | None) -> Campaign:
-        """The state before the first search."""
+        """Returns the state of the campaign before its first search."""
 
         def formulated(settings: Settings) -> PlanningProblem:
             return self.formulate(step, settings.memory_budget_bytes, settings)
@@ -158,10 +166,16 @@ class ProblemPlanner(Planner):
         )
 
     def search(self, step: StepToPlan, tools: Tools, start: Start) -> Plan:
-        """The plan that the closed loop finds for one problem, without other starts."""
+        """Returns the plan that the closed loop finds from one start, without trying other starts.
+
+        **Raises:** the errors of `kiwi.campaign.closed_loop.ClosedLoop.run`.
+        """
         return searched(self, step, tools, start)
 
     def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
-        """The start of another search after the first one found no plan. The budget of `tools` is
-        lower if programs were over it."""
+        """Returns the start of another search after the first one found no plan; by default None.
+
+        - `error`: the refusal of the search before.
+        - `tools`: tools whose budget is lower if programs were over the user's budget.
+        """
         return None

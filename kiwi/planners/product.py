@@ -1,4 +1,4 @@
-"""Kiwi's own planners, and those whose plans "joint" may begin with."""
+"""Kiwi's own planners, including the ones with whose plans "joint" may begin."""
 
 from kiwi.planners.alpa import ALPA, RULE_BASED
 from kiwi.planners.joint import Joint
@@ -13,3 +13,4 @@ PLANNERS: tuple[Planner, ...] = (
     Xla("xla", "nothing: values are sharded as XLA does by itself"),
     *RULE_BASED,
 )
+"""The planners of this module, in the order in which they are listed."""

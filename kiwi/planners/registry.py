@@ -1,9 +1,9 @@
 """All planners by name: the one table that settings, errors, the command line and tests read.
 
-Planners come in modules with a tuple `PLANNERS`, which are named here and not imported
-(`MODULES`). One after the other is imported while a name that is asked for is not in the table, and
-all of them where planners are listed. A module that is not installed is left out: Kiwi's own
-planners work without those of the literature.
+A module of planners has a tuple `PLANNERS`. This module names such modules (`MODULES`) and does not
+import them. If a name is not in the table, the modules are imported one by one until it is. All
+modules are imported if planners are listed. A module that is not installed is skipped, so that
+Kiwi's own planners work without the planners of the literature.
 """
 
 import functools
@@ -17,14 +17,17 @@ from kiwi.options import PlannerObject
 from kiwi.planners.planner import Planner
 
 MODULES = ("kiwi.planners.product", "kiwi.literature.planners")
-"""The modules whose `PLANNERS` are found by their names, in the order in which they are listed."""
+"""The modules with planners, in the order in which they are imported and their planners listed."""
 
 _registered: dict[str, Planner] = {}
+"""The planners that are registered so far, by name."""
 
 
 def register(planner: Planner) -> None:
-    """Adds a planner, which is then found by its name; raises `InvalidArgumentError` if the name is
-    taken."""
+    """Adds a planner to the table.
+
+    **Raises:** `InvalidArgumentError` if its name is taken.
+    """
     if planner.name in planners():
         raise InvalidArgumentError(
             f"There is a planner {planner.name!r} already.", topic=topics.PLANNER_TAKEN
@@ -33,21 +36,27 @@ def register(planner: Planner) -> None:
 
 
 def unregister(name: str) -> None:
-    """Removes a planner that `register` added; raises `UnknownPlannerError`."""
+    """Removes a planner from the table.
+
+    **Raises:** `UnknownPlannerError` if there is no planner with this name.
+    """
     planner_named(name)
     del _registered[name]
 
 
 def planners() -> Mapping[str, Planner]:
-    """Every planner by name, in the order in which they are listed."""
+    """Returns all planners by name, in the order in which they are listed."""
     for module in MODULES:
         _load(module)
     return MappingProxyType(_registered)
 
 
 def planner_named(name: str | PlannerObject) -> Planner:
-    """The planner of a name; a planner is returned as it is. Raises `UnknownPlannerError`, which
-    lists all names, or `InvalidArgumentError` for anything else."""
+    """Returns the planner with a name. A planner is returned as it is.
+
+    **Raises:** `UnknownPlannerError`, which lists all names, for an unknown name;
+    `InvalidArgumentError` for an argument that is neither a name nor a planner.
+    """
     if isinstance(name, Planner):
         return name
     if not isinstance(name, str):
@@ -64,19 +73,20 @@ def planner_named(name: str | PlannerObject) -> Planner:
 
 
 def described() -> str:
-    """Every planner with its description, for a reader at a terminal."""
-    return "; ".join(f"{p.name}: {p.description}" for p in planners().values())
+    """Returns the names and descriptions of all planners as one line for the command line."""
+    return "; ".join(f"{planner.name}: {planner.description}" for planner in planners().values())
 
 
 @functools.cache
 def _load(module: str) -> None:
-    """Adds the planners of a module, once in a process; none of a module that is not installed."""
+    """Adds the planners of a module to the table, once in a process. A module that is not installed
+    is ignored."""
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         is_missing = error.name is not None and f"{module}.".startswith(f"{error.name}.")
         if not is_missing:
             raise
         return
-    for planner in found.PLANNERS:
+    for planner in imported.PLANNERS:
         _registered[planner.name] = planner

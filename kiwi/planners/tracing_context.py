@@ -1,9 +1,9 @@
 """The mesh under which a function is traced if its caller has set none.
 
-A function with bare `PartitionSpec`s needs a mesh in the context (`jax.set_mesh`). On the command
-line there often is none. Such a function is traced again under the plan's mesh: with Auto axes, as
-`with_sharding_constraint` needs them, or else with Explicit ones, as `out_sharding` and `reshard`
-need them. Arguments that are cut along Explicit axes bring their own mesh.
+A function with bare `PartitionSpec`s needs a mesh in the context (`jax.set_mesh`), and on the
+command line there often is none. Such a function is traced again under the plan's mesh: first with
+Auto axes, which `with_sharding_constraint` needs, then with Explicit axes, which `out_sharding` and
+`reshard` need. If arguments are sharded along Explicit axes, their own mesh is used instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,6 @@ from kiwi.messages import topics
 _REFUSALS = (ValueError, RuntimeError, NameError, TypeError)
 """The errors that jax raises for unknown names of axes, and for results that are no arrays."""
 
-
 _Traced = TypeVar("_Traced")
 
 
@@ -32,8 +31,11 @@ def under_some_mesh(
 ) -> _Traced:
     """Traces a call in the caller's context, or under the plan's mesh if the call needs one.
 
-    **Raises:** `InvalidFunctionError` for a name of an axis that nothing binds or the mesh lacks;
-    whatever the function itself raises.
+    - `traced`: traces a call in the call's context.
+
+    **Raises:** `InvalidFunctionError` for the name of an axis that nothing binds or that the mesh
+    lacks, for a result that is no array, and for a `pmap` that needs other devices; any error that
+    the function itself raises.
     """
     calls = [call, *_under(call, mesh)]
     for position, candidate in enumerate(calls):
@@ -55,15 +57,19 @@ def under_some_mesh(
 
 
 def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
-    """The call under a mesh, if the caller has set none: that of its arguments with Explicit axes,
-    whose types jax accepts under no other one, or else the plan's, its axes Auto or Explicit."""
+    """Yields the call under other meshes, in the order in which they are tried; none if the caller
+    has set a mesh.
+
+    If arguments have Explicit axes, it is their mesh, since jax accepts their types under no other
+    mesh. Otherwise it is the plan's mesh, with Auto axes and then with Explicit axes.
+    """
     if call.context.mesh is not None:
         return
-    of_arguments = next((s.mesh for s in call.typed if s is not None), None)
+    of_arguments = next((typed.mesh for typed in call.typed if typed is not None), None)
     if of_arguments is not None:
         is_abstract = isinstance(of_arguments, AbstractMesh)
-        under = of_arguments if is_abstract else of_arguments.abstract_mesh
-        yield replace(call, context=MeshContext.under(under))
+        abstract_mesh = of_arguments if is_abstract else of_arguments.abstract_mesh
+        yield replace(call, context=MeshContext.under(abstract_mesh))
         return
     if mesh is None:
         return
@@ -74,6 +80,7 @@ def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
 
 
 def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
+    """Returns the error for a `pmap` that cannot be traced on the devices of this process."""
     return InvalidFunctionError(
         f"A pmap in {call.name} cannot be traced: {error}.",
         topic=topics.PMAP,
@@ -87,7 +94,11 @@ def _of_pmap(call: Call, error: Exception) -> InvalidFunctionError:
 
 
 def _explained(call: Call, traced: Call, error: Exception) -> InvalidFunctionError | None:
-    """An error with advice about an axis name or a result; None for other errors."""
+    """Returns an error with advice for an error of jax about an axis name or a result; None for
+    other errors.
+
+    - `traced`: the call under the mesh under which it was traced.
+    """
     of_result = jax_internals.no_array_result(error)
     if of_result is not None:
         return InvalidFunctionError(

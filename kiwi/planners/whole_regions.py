@@ -1,4 +1,4 @@
-"""Regions that every device runs whole. A refused budget names them."""
+"""Regions that every device runs whole, named in the error for a refused budget."""
 
 from collections.abc import Iterator
 
@@ -9,19 +9,20 @@ from kiwi.problem.manual_computations import given_layouts, mesh_text, placed, r
 from kiwi.sizes import format_bytes
 
 LARGE_REGION = 0.05
-"""The part of the budget from which a region's operands and results are named in a refusal."""
+"""A refusal does not name a region whose operands and results take less than this part of the
+budget."""
 
 MOST_NAMED = 3
-"""How many regions a refusal names at most, the largest first."""
+"""A refusal names at most this many regions, the largest first."""
 
 
 def naming_whole(
     error: InfeasibleBudgetError, units: UnitGraph, mesh: DeviceMesh, budget_bytes: int
 ) -> InfeasibleBudgetError:
-    """The error with such regions in its cause, if the operands and results of one take a large
-    part of the budget."""
-    found = sorted(_whole_regions(units, mesh), key=lambda region: -region[0])
-    large = [region for region in found if region[0] >= LARGE_REGION * budget_bytes]
+    """Returns the error with such regions in its cause, if the operands and results of at least one
+    take a large part of the budget; otherwise the error itself."""
+    regions = sorted(_whole_regions(units, mesh), key=lambda region: -region[0])
+    large = [region for region in regions if region[0] >= LARGE_REGION * budget_bytes]
     if not large or mesh.size == 1:
         return error
     named = dict.fromkeys(f"{text} ({format_bytes(size)})" for size, text, _ in large[:MOST_NAMED])
@@ -35,8 +36,9 @@ def naming_whole(
 
 
 def _whole_regions(units: UnitGraph, mesh: DeviceMesh) -> Iterator[tuple[int, str, str]]:
-    """For each region that is whole on every device: the bytes of its operands and results, its
-    place, and the axes of its mesh if it is a `shard_map`."""
+    """Yields, for each region that every device runs whole, the bytes of its operands and results,
+    its name and place, and the axes of its mesh if it is a `shard_map` (otherwise an empty string).
+    """
     program = units.graph.program
     for unit in units.units:
         equation = program.equations[unit.root]
@@ -45,7 +47,7 @@ def _whole_regions(units: UnitGraph, mesh: DeviceMesh) -> Iterator[tuple[int, st
             continue
         if given_layouts(units, unit, mesh) is not None:
             continue
-        size_bytes = sum(program.values[v].size_bytes for v in {*unit.reads, *unit.outputs})
+        size_bytes = sum(program.values[value].size_bytes for value in {*unit.reads, *unit.outputs})
         if equation.name == "shard_map":
             axes = mesh_text(equation.jaxpr_eqn.params["mesh"])
             yield size_bytes, region_name(equation), axes
