@@ -11,7 +11,7 @@ from kiwi.campaign.tools import CLOCK_ENDED_SEARCH
 from kiwi.hlo.equation_kinds import is_opaque
 from kiwi.hlo.hints import HINT_PRIMITIVE
 from kiwi.hlo.partitioned_functions import CUSTOM_PARTITIONING
-from kiwi.hlo.regions import called_name, inner_jaxprs
+from kiwi.hlo.regions.work import called_name, inner_jaxprs
 from kiwi.messages import Note, Topic, topics
 from kiwi.options import Settings
 from kiwi.plans.record import PlanRecord

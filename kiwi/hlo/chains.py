@@ -12,7 +12,7 @@ from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.hlo.distinct_elements import distinct_bytes
 from kiwi.hlo.equation_kinds import BARRIER, LAYOUT, REARRANGES, TAKES_EPILOGUE
 from kiwi.hlo.graph import HloGraph
-from kiwi.hlo.simplified import Simplification
+from kiwi.hlo.opcodes import MatmulSimplification
 
 MAX_CHAIN = 48
 """The most equations of a chain. Equations that compute nothing, or whose results are narrow
@@ -54,7 +54,7 @@ class Fusion:
     - `repeats_short_chains`: all readers compute a chain that reads next to nothing.
     - `reads_through_layouts`: readers of a transposed or reshaped value read the value itself.
     - `outer_products`, `vector_products`: matmuls that become elementwise operators and reductions
-      (`kiwi.hlo.simplified.Simplification`).
+      (`kiwi.hlo.opcodes.MatmulSimplification`).
     - `adds_to_scatters_in_place`: a scatter adds to the result of a library call in place.
     """
 
@@ -78,9 +78,9 @@ class Fusion:
         return bool(self.in_matmuls)
 
     @property
-    def simplification(self) -> Simplification:
+    def matmul_simplification(self) -> MatmulSimplification:
         """Which matmuls become other operators before anything is fused."""
-        return Simplification(self.outer_products, self.vector_products)
+        return MatmulSimplification(self.outer_products, self.vector_products)
 
 
 NO_FUSION = Fusion()

@@ -1,8 +1,8 @@
 """Kinds of equations, by how they fuse."""
 
 from kiwi.hlo.graph import HloGraph
+from kiwi.hlo.opcodes import MATMULS
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.simplified import MATMULS
 
 LIBRARY_OPCODES = MATMULS | {"convolution"}
 """The opcodes of operators that libraries or matrix units compute."""

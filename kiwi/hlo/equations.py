@@ -9,7 +9,7 @@ from kiwi.hlo.kernels import Kernel
 from kiwi.hlo.loops import JOIN, border_dims
 from kiwi.hlo.phases import phases
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.regions import equation_flops, jaxpr_flops
+from kiwi.hlo.regions.work import equation_flops, jaxpr_flops
 from kiwi.hlo.rule import (
     ComposedRule,
     RuleComposer,
@@ -19,8 +19,10 @@ from kiwi.hlo.rule import (
 )
 
 REGION_PRIMITIVES = frozenset({"scan", "while", "cond", "shard_map", "custom_partitioning"})
-"""Primitives that run a region, see `kiwi.hlo.regions`. Operands and results of a `shard_map` have
-the layouts of its specs. Operands and results of the other primitives are replicated."""
+"""Primitives that run a region, see `kiwi.hlo.regions.work`.
+
+Operands and results of a `shard_map` have the layouts of its specs. Operands and results of the
+other primitives are replicated."""
 
 _GENERATORS = frozenset({"random_bits"})
 """Primitives that fill their result from a key. Any dimension of the result can be sharded,

@@ -4,9 +4,9 @@ import enum
 import functools
 from dataclasses import dataclass
 
+from kiwi.hlo.opcodes import NO_MATMUL_SIMPLIFICATION, MatmulSimplification, fused_opcode
 from kiwi.hlo.program import Program
 from kiwi.hlo.rule import ComposedRule, ShardingRule
-from kiwi.hlo.simplified import NO_SIMPLIFICATION, Simplification, simplified_opcode
 
 
 class Phase(enum.Enum):
@@ -69,14 +69,14 @@ class HloGraph:
 
     - `tensors`: the SSA values of the lowered program, by index.
     - `equations`: one entry for each equation of the program.
-    - `simplification`: what the compiler makes of matmuls before it fuses.
+    - `matmul_simplification`: what the compiler makes of matmuls before it fuses.
     """
 
     program: Program
     operators: tuple[StableHloOp, ...]
     tensors: tuple[Tensor, ...]
     equations: tuple[EquationInfo, ...]
-    simplification: Simplification = NO_SIMPLIFICATION
+    matmul_simplification: MatmulSimplification = NO_MATMUL_SIMPLIFICATION
 
     @functools.cached_property
     def opcodes(self) -> tuple[frozenset[str], ...]:
@@ -87,12 +87,12 @@ class HloGraph:
         )
 
     def _opcode(self, operator: StableHloOp) -> str:
-        return simplified_opcode(
+        return fused_opcode(
             operator.opcode,
             operator.rule,
             [self.tensors[i].shape for i in operator.operands],
             [self.tensors[i].shape for i in operator.results],
-            self.simplification,
+            self.matmul_simplification,
         )
 
     def phase_of(self, equation: int) -> Phase:

@@ -40,8 +40,8 @@ def build_units(
 
     The units of each loop are contiguous.
     """
-    if graph.simplification != fusion.simplification:
-        graph = replace(graph, simplification=fusion.simplification)
+    if graph.matmul_simplification != fusion.matmul_simplification:
+        graph = replace(graph, matmul_simplification=fusion.matmul_simplification)
     roots = [index for index, is_root in enumerate(materialised(graph, fusion)) if is_root]
     drafts = regroup(graph, roots, donated_arguments)
     ordered = _numbered(drafts.units[draft] for draft in _Ordering(drafts).of(None))

@@ -19,7 +19,7 @@ from jax.interpreters import batching, mlir
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo import jax_internals
-from kiwi.hlo.regions import CUDNN_ATTENTION, inner_jaxprs
+from kiwi.hlo.regions.work import CUDNN_ATTENTION, inner_jaxprs
 from kiwi.hlo.rule import ShardingRule
 from kiwi.messages import topics
 

@@ -45,7 +45,7 @@ from jax.extend import core as jex
 from jax.interpreters import mlir
 
 from kiwi.hlo import jax_internals
-from kiwi.hlo.regions import elements, inner_jaxprs
+from kiwi.hlo.regions.work import elements, inner_jaxprs
 
 CARRY, SLICE, STACK, RESULT = "loop_carry", "loop_slice", "loop_stack", "loop_result"
 CASE, JOIN = "loop_case", "loop_join"

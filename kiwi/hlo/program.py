@@ -34,7 +34,7 @@ from kiwi.hlo.kernels import (
 )
 from kiwi.hlo.loops import LOOP_PRIMITIVES, Loop, LoopKind
 from kiwi.hlo.partitioned_functions import kernel_of
-from kiwi.hlo.regions import inner_jaxprs, multiplies_inside
+from kiwi.hlo.regions.work import inner_jaxprs, multiplies_inside
 
 RAGGED_PRODUCTS = frozenset({"ragged_dot", "ragged_dot_general"})
 """Primitives of ragged matmuls: each group of rows is multiplied by a matrix of its own."""

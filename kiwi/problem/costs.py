@@ -6,7 +6,7 @@ seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
   `kiwi.problem.recorded_seconds`.
 - A copy between host and device memory takes its bytes over the bandwidth between them.
 - A region that is planned whole takes the sum over its units, loops times their trips
-  (`kiwi.hlo.region_units`).
+  (`kiwi.hlo.regions.units`).
 - A unit in a loop's body takes its seconds once per iteration.
 - If no kernel computes a matmul together with the maps of its result, those maps are a kernel of
   their own, which reads the result and writes it again. So is an addition by a library that has to
@@ -33,9 +33,9 @@ from kiwi.hlo.kernels import kernel_calls
 from kiwi.hlo.large_operators import multiplies
 from kiwi.hlo.loops import CARRY, CASE, EXITS, SLICE, STACK
 from kiwi.hlo.program import Equation
-from kiwi.hlo.region_memory import peak_bytes, region_workspace_bytes
-from kiwi.hlo.region_units import units_of_region
-from kiwi.hlo.regions import moved_bytes, trips
+from kiwi.hlo.regions.memory import peak_bytes, region_workspace_bytes
+from kiwi.hlo.regions.units import units_of_region
+from kiwi.hlo.regions.work import moved_bytes, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import Kernel, MovedBeside, TransposedOperand

@@ -13,8 +13,8 @@ from typing import Any
 from jax.extend import core as jex
 
 from kiwi.hlo.program import Equation, Program
-from kiwi.hlo.region_memory import stored_results
-from kiwi.hlo.regions import inner_jaxprs, trips
+from kiwi.hlo.regions.memory import stored_results
+from kiwi.hlo.regions.work import inner_jaxprs, trips
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.mesh import Collective, DeviceMesh, TensorSharding, axes_of_mesh
 from kiwi.mesh.collective_kinds import (

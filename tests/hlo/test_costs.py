@@ -7,7 +7,7 @@ import pytest
 from examples import gpt
 from kiwi.hlo.costs import operator_flops
 from kiwi.hlo.graph import Phase
-from kiwi.hlo.regions import region_flops
+from kiwi.hlo.regions.work import region_flops
 from kiwi.hlo.rule import elementwise_rule
 from tests.helpers.planning import array, graph_of, step_graph
 

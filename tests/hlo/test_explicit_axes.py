@@ -8,7 +8,7 @@ from jax.extend import core as jex
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from kiwi.hlo.explicit_axes import constrained_spec, without_meshes
-from kiwi.hlo.regions import inner_jaxprs
+from kiwi.hlo.regions.work import inner_jaxprs
 from kiwi.hlo.sharding_constraints import constraint_spec, is_constraint
 
 OPEN = PartitionSpec.UNCONSTRAINED

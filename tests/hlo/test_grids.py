@@ -8,7 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 
-from kiwi.hlo.regions import equation_flops, inner_jaxprs
+from kiwi.hlo.regions.work import equation_flops, inner_jaxprs
 
 BLOCK = 32
 

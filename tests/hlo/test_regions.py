@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from kiwi.hlo.region_memory import region_workspace_bytes, stored_results
+from kiwi.hlo.regions.memory import region_workspace_bytes, stored_results
 
 ROWS, WIDTH = 64, 32
 

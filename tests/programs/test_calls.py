@@ -12,8 +12,8 @@ from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
 import kiwi
-from kiwi.hlo.region_memory import region_workspace_bytes
-from kiwi.hlo.regions import ASSUMED_TRIPS, region_flops, trips
+from kiwi.hlo.regions.memory import region_workspace_bytes
+from kiwi.hlo.regions.work import ASSUMED_TRIPS, region_flops, trips
 from kiwi.problem.strategies import enumerate_strategies
 from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array, kernels_of, units_of

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from kiwi.hlo.chains import Chains
-from kiwi.hlo.emitted_instructions import EmittedInstructions
 from kiwi.hlo.equation_kinds import is_map, is_resampling
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation
+from kiwi.kernels.emitted_instructions import EmittedInstructions
 from kiwi.targets.rule import Rule, fusing
 from kiwi.targets.witness import Example, Witness, array
 from kiwi.xla.read.inspected import InspectedModule

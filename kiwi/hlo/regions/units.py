@@ -1,7 +1,7 @@
 """The units of a region, so that a region can be priced like any program.
 
-A region that is planned whole (`kiwi.hlo.regions`) is traced, lowered and grouped by itself, with
-its loops opened. Shapes and prices inside of a `shard_map` refer to one device. Collectives are
+A region that is planned whole (`kiwi.hlo.regions.work`) is traced, lowered and grouped by itself,
+with its loops opened. Shapes and prices inside of a `shard_map` refer to one device. Collectives are
 placeholders, since they need the mesh axes of the `shard_map`. They are priced separately
 (`kiwi.problem.manual_computations`).
 """
@@ -16,7 +16,7 @@ from jax.extend import core as jex
 from kiwi.hlo.chains import Fusion
 from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
-from kiwi.hlo.regions import inner_jaxprs
+from kiwi.hlo.regions.work import inner_jaxprs
 from kiwi.hlo.tracing import program_of
 from kiwi.hlo.units import UnitGraph
 

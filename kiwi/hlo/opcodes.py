@@ -11,7 +11,7 @@ MATMULS = frozenset({"dot_general", "dot"})
 
 
 @dataclass(frozen=True)
-class Simplification:
+class MatmulSimplification:
     """Which matmuls a compiler replaces by elementwise operators and reductions.
 
     - `outer_products`: whether a matmul that contracts nothing becomes a multiplication.
@@ -23,16 +23,16 @@ class Simplification:
     vector_products: bool = False
 
 
-NO_SIMPLIFICATION = Simplification()
+NO_MATMUL_SIMPLIFICATION = MatmulSimplification()
 """The simplification of a compiler for which all matmuls are library calls."""
 
 
-def simplified_opcode(
+def fused_opcode(
     opcode: str,
     rule: ShardingRule,
     operand_shapes: Sequence[Sequence[int]],
     result_shapes: Sequence[Sequence[int]],
-    simplification: Simplification,
+    matmul_simplification: MatmulSimplification,
 ) -> str:
     """Returns the opcode by which XLA decides how an operator is fused.
 
@@ -46,12 +46,12 @@ def simplified_opcode(
     left, right = (_wide_factors(rule, dims) for dims in rule.operands)
     result = _wide_factors(rule, rule.results[0])
     if left | right <= result:
-        return "multiply" if simplification.outer_products else opcode
+        return "multiply" if matmul_simplification.outer_products else opcode
     has_vector = not (left - right) & result or not (right - left) & result
-    return "reduce" if has_vector and simplification.vector_products else opcode
+    return "reduce" if has_vector and matmul_simplification.vector_products else opcode
 
 
 def _wide_factors(rule: ShardingRule, dims: Dims) -> set[int]:
-    """Returns the factors of a tensor with more than one element."""
+    """Returns the factors of more than one element of a tensor's dimensions."""
     factors: Iterable[int] = (factor for dimension in dims for factor in dimension)
     return {factor for factor in factors if rule.factor_sizes[factor] > 1}

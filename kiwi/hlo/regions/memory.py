@@ -1,4 +1,4 @@
-"""Memory of the regions of an equation (`kiwi.hlo.regions`): the peak of the values inside.
+"""Memory of the regions of an equation (`kiwi.hlo.regions.work`): the peak of the values inside.
 
 - Operands and results of the region do not count.
 - An iteration frees its memory before the next one starts.
@@ -23,7 +23,14 @@ from typing import Any
 
 from jax.extend import core as jex
 
-from kiwi.hlo.regions import elements, inner_jaxprs, is_absorbed, readers_of, size_bytes, variables
+from kiwi.hlo.regions.work import (
+    elements,
+    inner_jaxprs,
+    is_absorbed,
+    readers_of,
+    size_bytes,
+    variables,
+)
 
 _CALLS = frozenset({"closed_call", "jit", "pjit"})
 _IDENTITIES = frozenset({"pbroadcast", "pcast", "pvary"})

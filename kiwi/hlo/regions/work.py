@@ -10,7 +10,7 @@ shapes of one device. Shapes inside of other regions are global.
   loop counts from one literal to another, as `fori_loop` does; the counter is taken to grow by
   ones. An unknown trip count is taken to be `ASSUMED_TRIPS`.
 
-`kiwi.hlo.region_memory` computes the memory of regions.
+`kiwi.hlo.regions.memory` computes the memory of regions.
 """
 
 from collections.abc import Iterator

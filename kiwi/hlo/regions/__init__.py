@@ -1,0 +1,1 @@
+"""Regions of equations: loops, branches and manual computations; their work, memory and units."""
