@@ -1,9 +1,9 @@
-"""The order in which the nodes of a problem are visited: by time.
+"""The order in which sweeps visit the nodes of a problem: by time.
 
-Message passing (`messages`) hands costs on from node to node in their order, as far as neighbours
-follow each other. Producers before readers, and values held from the start (parameters, constants)
-next to their users, give longer chains than the order of an arbitrary problem. The same bound then
-takes a small part of the sweeps.
+A sweep of message passing carries costs from node to node, as far as neighbours follow each other
+in the order. Chains of neighbours are long if producers precede readers and values held from the
+start (parameters, constants) stand next to their users. The longer the chains, the fewer sweeps
+reach the same bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from kiwi.solver.edge_tables import offsets, within
 from kiwi.solver.problem import Interval, Problem
 
 Uses = tuple[np.ndarray, np.ndarray]
-"""Intervals (start, end, bytes), shape (I, 3), and the option that each belongs to, shape (I,)."""
+"""Intervals (start, end, bytes), int64 of shape (I, 3), and the option of each, shape (I,)."""
 
 
 def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
-    """The intervals of all options that hold something, with the nodes in `order`.
+    """Returns the non-empty intervals of all options, with the nodes in `order`.
 
-    Host memory at time t counts as memory at the time `horizon` + t, in proportion of the two
-    limits, rounded up. So one limit over twice as many times stands for both.
+    Host memory at time t becomes memory at the time `horizon` + t, scaled by the ratio of the two
+    limits and rounded up. One limit over twice as many times then replaces both limits.
     """
     nodes = [problem.nodes[i] for i in order]
     uses = _flat([usage for node in nodes for usage in node.usage])
@@ -42,8 +42,10 @@ def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
 def _flat(
     lists: Sequence[Sequence[Interval]], counted: Callable[[int], int] = lambda held: held
 ) -> Uses:
-    """The intervals of lists, one for each option, and their scaled bytes. Options often share one
-    list of intervals: each is read once."""
+    """Returns the intervals of several lists, one list per option, with bytes scaled by `counted`.
+
+    Options often share one list object, which is read once.
+    """
     identity = np.fromiter(map(id, lists), dtype=np.int64, count=len(lists))
     _, first, which = np.unique(identity, return_index=True, return_inverse=True)
     distinct = [lists[k] for k in first]
@@ -58,10 +60,10 @@ def _flat(
 
 
 def time_order(problem: Problem) -> np.ndarray:
-    """The nodes by the time at which they begin to hold memory, shape (n,).
+    """Returns the nodes, sorted by the time at which they begin to hold memory, shape (n,).
 
-    A node that holds nothing, or something from the start, is placed where half of its neighbours
-    have begun, and just before them. Ties keep the order of the problem.
+    A node that holds nothing, or holds memory from the start, is placed just before the median of
+    the times at which its neighbours begin. Ties keep the order of the problem.
     """
     count = len(problem.nodes)
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
@@ -81,7 +83,8 @@ def time_order(problem: Problem) -> np.ndarray:
 
 
 def _begin(uses: Uses, sizes: np.ndarray) -> np.ndarray:
-    """For each node the time at which the last of its options begins to hold memory; (n,)."""
+    """Returns, for each node, the latest time at which one of its options begins to hold memory,
+    shape (n,). Options that hold nothing count as 0."""
     intervals, owner = uses
     never = np.iinfo(np.int64).max
     first = np.full(int(sizes.sum()), never)
