@@ -1,6 +1,5 @@
 """The result of every solver: a solution priced by the referee, a proven bound, and the reason for
-which the search ended.
-"""
+which the search ended."""
 
 import enum
 import math

@@ -17,8 +17,7 @@ def seed_random(seed):
 @kernel
 def forest_descent(net: Network, work: Workspace, unary, choice, rounds):
     """Re-optimises `rounds` random maximal induced forests of the whole graph, whatever memory they
-    use. Changes `choice`; returns the change of the cost under `unary`.
-    """
+    use. Changes `choice`; returns the change of the cost under `unary`."""
     gained = 0.0
     for _ in range(rounds):
         gained += _forest(net, work, unary, choice, np.random.permutation(len(choice)), len(choice))
