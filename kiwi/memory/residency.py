@@ -167,7 +167,7 @@ def may_be_offloaded(units: UnitGraph, unit: Unit, least_bytes: float) -> bool:
     if value in program.host_values or program.is_large_constant(unit.root):
         return False
     if program.equations[unit.root].name == FETCH:
-        return False  # The result comes from the host.
+        return False  # The host has the value already.
     length = 1 if loop is None else program.loops[loop].length
     early = (use.time for use in units.uses[unit.index] if not use.is_late)
     behind = len(units.units) if loop is None else units.spans[loop][1]
