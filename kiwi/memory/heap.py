@@ -56,7 +56,7 @@ def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[
 
     A result that takes over an argument's buffer is in neither: the argument's bytes include it.
     """
-    takes_over = {units.producer[r] for r in units.aliased_results}
+    takes_over = {units.producer[result] for result in units.aliased_results}
     throughout, heap = 0, []
     for buffer in buffers:
         if buffer.kind == "argument" or (buffer.start == 0 and buffer.end == horizon):

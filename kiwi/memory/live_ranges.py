@@ -120,7 +120,7 @@ class LiveRanges:
     def _end_of_argument(self) -> dict[int, int]:
         """For each donated argument, the time at which its buffer passes to a result (rule 2)."""
         pairs = self.units.aliased_results.items()
-        return {source: self.first_run[self.units.producer[r]] for r, source in pairs}
+        return {source: self.first_run[self.units.producer[result]] for result, source in pairs}
 
     def operands_held(self, unit: int) -> tuple[int, int]:
         """Returns the time during which a unit holds its operands, half-open: while it runs, or, if
@@ -190,22 +190,22 @@ class LiveRanges:
         around = self.loops[start][: len(program.loops_around(unit.loop))]
         home = around[-1] if around else None
         first, behind = self.spans[home] if home is not None else (0, self.horizon)
-        left = [k for k in around if not self.spans[k][0] <= end < self.spans[k][1]]
+        left_loops = [k for k in around if not self.spans[k][0] <= end < self.spans[k][1]]
         within = [time for time in run.uses if start <= time < behind]
-        last = end if not left else max(within, default=start)
-        if left and all(program.loops[k].kind in _CONDITIONAL for k in left):
+        last = end if not left_loops else max(within, default=start)
+        if left_loops and all(program.loops[k].kind in _CONDITIONAL for k in left_loops):
             pass  # The result is written to the conditional's result.
         elif unit.index in self._handed_on and start == self.first_run[unit.index]:
             pass  # The result is written to the carry.
         elif self.units.border(unit) == CARRY and not run.is_fetched:
             yield first, behind, 1
         else:
-            more = 0 if run.overwritten_by >= 0 else 1
-            yield start, max(self.until(home, last) + more, start + 1), 1
-        if left:
-            count = prod(program.loops[k].length for k in left)
-            outer = program.loops[left[0]].parent
-            yield self.spans[left[0]][0], self.until(outer, end) + 1, count
+            after_reader = 0 if run.overwritten_by >= 0 else 1
+            yield start, max(self.until(home, last) + after_reader, start + 1), 1
+        if left_loops:
+            count = prod(program.loops[k].length for k in left_loops)
+            outer = program.loops[left_loops[0]].parent
+            yield self.spans[left_loops[0]][0], self.until(outer, end) + 1, count
 
     def on_host(self, unit: Unit, fetch_at: int, result_bytes: int) -> Interval:
         """Returns the host memory of a unit's result that is fetched at `fetch_at`. A result in a
@@ -226,7 +226,10 @@ class LiveRanges:
         """Whether a unit yields a result of the function that takes over no argument's buffer (rule
         3). One such output of several suffices."""
         results = self.units.graph.program.result_values
-        return any(o in results and o not in self.units.aliased_results for o in unit.outputs)
+        return any(
+            output in results and output not in self.units.aliased_results
+            for output in unit.outputs
+        )
 
     @functools.cached_property
     def _handed_on(self) -> frozenset[int]:

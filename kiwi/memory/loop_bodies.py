@@ -80,14 +80,14 @@ def loops_of_steps(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ..
     for position, unit in enumerate(steps):
         first.setdefault(unit, position)
     loops: list[tuple[int, ...]] = []
-    here: tuple[int, ...] = ()
+    loops_here: tuple[int, ...] = ()
     for position in range(len(steps) - 1, -1, -1):
         unit = units.units[steps[position]]
         if first[unit.index] == position:
-            here = around(unit.loop)
-            loops.append(here)
+            loops_here = around(unit.loop)
+            loops.append(loops_here)
         else:
-            loops.append(here[: len(around(unit.loop))])
+            loops.append(loops_here[: len(around(unit.loop))])
     return loops[::-1]
 
 

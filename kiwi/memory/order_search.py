@@ -257,9 +257,9 @@ def _written_over(buffers: Sequence[MovingBuffer]) -> np.ndarray:
     }
     overwritten = []
     for buffer in buffers:
-        other = result.get(buffer.overwritten_by, -1)
-        is_equal = other >= 0 and buffers[other].bytes == buffer.bytes
-        overwritten.append(other if is_equal else -1)
+        writer = result.get(buffer.overwritten_by, -1)
+        is_equal = writer >= 0 and buffers[writer].bytes == buffer.bytes
+        overwritten.append(writer if is_equal else -1)
     return np.array(overwritten, dtype=np.int64)
 
 

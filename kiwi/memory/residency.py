@@ -221,8 +221,8 @@ def with_offered(
     if not offered:
         return tuple(lifetimes)
     return tuple(
-        replace(lifetime, options=tuple(dict.fromkeys((*lifetime.options, *more))))
-        for lifetime, more in zip(lifetimes, offered, strict=True)
+        replace(lifetime, options=tuple(dict.fromkeys((*lifetime.options, *further))))
+        for lifetime, further in zip(lifetimes, offered, strict=True)
     )
 
 
@@ -278,8 +278,8 @@ def _times(
         ]
         seen.update(wave)
         times = (own[reader] for reader in wave)
-        entries = (units.entry(units.units[unit].loop, t) for t in times if t is not None)
-        reached.update((t, None) for t in entries if latest is None or t < latest)
+        entries = (units.entry(units.units[unit].loop, time) for time in times if time is not None)
+        reached.update((time, None) for time in entries if latest is None or time < latest)
     return tuple(list(reached)[:MAX_TIMES])
 
 
@@ -331,12 +331,12 @@ def _times_of_rule(units: UnitGraph, recomputed: Set[int]) -> dict[int, int]:
 
 
 def _residency_by_rule(units: UnitGraph, unit: Unit, again: dict[int, int]) -> UnitResidency:
-    uses, at = units.uses[unit.index], again.get(unit.index)
+    uses, again_at = units.uses[unit.index], again.get(unit.index)
     lasts = [use.time for use in uses if use.is_late]
     lasts += [again[use.reader] for use in uses if use.reader in again]
     # A recomputed value is held again only for late readers and those that run again.
-    end = max(lasts if at is not None else [last_use(units, unit), *lasts])
-    return with_life(units, unit, [Residency(at, end)])
+    end = max(lasts if again_at is not None else [last_use(units, unit), *lasts])
+    return with_life(units, unit, [Residency(again_at, end)])
 
 
 def rematerialised_layers(units: UnitGraph) -> tuple[UnitResidency, ...]:

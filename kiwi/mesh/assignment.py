@@ -219,7 +219,7 @@ def shapes_of(count: int, axes: int = _MOST_AXES) -> Iterator[tuple[int, ...]]:
     if axes > 1:
         for last in range(2, count // 2 + 1):
             if count % last == 0:
-                yield from ((*rest, last) for rest in shapes_of(count // last, axes - 1))
+                yield from ((*major, last) for major in shapes_of(count // last, axes - 1))
 
 
 def _assign(cluster: Cluster, shape: tuple[int, ...]) -> Assignment:
@@ -246,9 +246,9 @@ class _Scores:
         """Returns the index of the best order, and of the first among equal ones. `orders`: shape
         [orders, devices]."""
         worst, total = [], []  # Each entry has one number per order; larger is better.
-        for one, other in reversed(self._pairs):
-            if len(one):
-                level = self._level[orders[:, one], orders[:, other]]
+        for first_positions, second_positions in reversed(self._pairs):
+            if len(first_positions):
+                level = self._level[orders[:, first_positions], orders[:, second_positions]]
                 worst.append(level.min(axis=1))
                 # Sums in another order differ in the last digits.
                 total.append(level.sum(axis=1).round(3))
@@ -263,8 +263,8 @@ def _position_pairs(shape: tuple[int, ...], axis: int) -> tuple[np.ndarray, np.n
     positions = np.arange(prod(shape)).reshape(shape)
     lines = np.moveaxis(positions, axis, -1).reshape(-1, shape[axis])
     pairs = [(line[i], line[j]) for line in lines for i, j in combinations(range(len(line)), 2)]
-    one, other = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-    return one, other
+    first_positions, second_positions = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    return first_positions, second_positions
 
 
 def _levels(bandwidth: np.ndarray) -> np.ndarray:
@@ -275,12 +275,12 @@ def _levels(bandwidth: np.ndarray) -> np.ndarray:
     faster than its slowest by at most the factor `TOLERANCE`; the next connection begins the next
     level.
     """
-    both = np.minimum(bandwidth, bandwidth.T)
-    level = np.zeros_like(both)
+    bandwidths = np.minimum(bandwidth, bandwidth.T)
+    level = np.zeros_like(bandwidths)
     start = 0.0
-    for value in np.unique(both[~np.eye(len(both), dtype=bool)]):
+    for value in np.unique(bandwidths[~np.eye(len(bandwidths), dtype=bool)]):
         start = value if value > start * TOLERANCE else start
-        level[both == value] = np.log(start)
+        level[bandwidths == value] = np.log(start)
     return np.round(level, 6)
 
 
@@ -289,11 +289,11 @@ def _starts(cluster: Cluster) -> Iterator[np.ndarray]:
     device is followed by its nearest, and random orders."""
     yield np.arange(cluster.size)
     level = _levels(cluster.bandwidth_bytes_per_second)
-    chain, left = [0], set(range(1, cluster.size))
-    while left:
-        sums = {device: (level[chain[::-1], device].tolist(), -device) for device in left}
-        chain.append(max(left, key=lambda device: sums[device]))
-        left.remove(chain[-1])
+    chain, unplaced = [0], set(range(1, cluster.size))
+    while unplaced:
+        sums = {device: (level[chain[::-1], device].tolist(), -device) for device in unplaced}
+        chain.append(max(unplaced, key=lambda device: sums[device]))
+        unplaced.remove(chain[-1])
     yield np.array(chain)
     rng = np.random.default_rng(0)
     for _ in range(_STARTS):
@@ -321,11 +321,11 @@ def _axis_links(
     devices = np.array(order)
     bandwidth, latency = cluster.bandwidth_bytes_per_second, cluster.latency_seconds
     for axis, size in enumerate(shape):
-        one, other = (devices[positions] for positions in _position_pairs(shape, axis))
+        senders, receivers = (devices[positions] for positions in _position_pairs(shape, axis))
         if size == 1:
             # Nothing is sent along this axis.
             yield AxisLinks(size, Link(np.inf, 0.0), np.inf)
             continue
-        speeds = np.concatenate([bandwidth[one, other], bandwidth[other, one]])
-        delays = np.concatenate([latency[one, other], latency[other, one]])
+        speeds = np.concatenate([bandwidth[senders, receivers], bandwidth[receivers, senders]])
+        delays = np.concatenate([latency[senders, receivers], latency[receivers, senders]])
         yield AxisLinks(size, Link(float(speeds.min()), float(delays.max())), float(speeds.max()))

@@ -253,15 +253,15 @@ def axes_of_mesh(
     """
     if prod(other.axis_sizes) != mesh.size or not _is_in_order_of(mesh, other):
         return None
-    left = list(mesh.nontrivial_axes)
+    free_axes = list(mesh.nontrivial_axes)
     axes: dict[Hashable, tuple[int, ...]] = {}
     for name, size in zip(other.axis_names, other.axis_sizes, strict=True):
-        taken: list[int] = []
-        while prod(mesh.shape[axis] for axis in taken) < size and left:
-            taken.append(left.pop(0))
-        if prod(mesh.shape[axis] for axis in taken) != size:
+        product_axes: list[int] = []
+        while prod(mesh.shape[axis] for axis in product_axes) < size and free_axes:
+            product_axes.append(free_axes.pop(0))
+        if prod(mesh.shape[axis] for axis in product_axes) != size:
             return None
-        axes[name] = tuple(taken)
+        axes[name] = tuple(product_axes)
     return axes
 
 
@@ -310,9 +310,9 @@ def _topology(
         return Topology.of_devices(count, wiring, next(fits) if slices is None else slices)
     topology = Topology.parse(text, 1 if slices is None else slices)
     if topology.device_count(wiring) != count:
-        several, rest = divmod(count, topology.device_count(wiring))
+        several, remainder = divmod(count, topology.device_count(wiring))
         given = f"topology={text!r}" + (f", num_slices={slices}" if slices else "")
-        fits = several > 1 and not rest
+        fits = several > 1 and not remainder
         raise InvalidMeshError(
             f"A mesh of shape {shape} has {count} devices, {given} has "
             f"{topology.device_count(wiring)}.",

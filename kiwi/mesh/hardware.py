@@ -210,7 +210,7 @@ class Hardware:
 
     @property
     def sustained_memory_bytes_per_second(self) -> float:
-        """The rate at which a kernel bound by memory reads plus writes."""
+        """The rate in bytes read plus written that a kernel bound by memory reaches."""
         return self.memory_bandwidth_bytes_per_second * self.bandwidth_efficiency
 
 

@@ -76,11 +76,11 @@ def _choices(pattern: DivisiblePattern) -> Iterator[tuple[tuple[int, ...], ...]]
     if not pattern:
         yield ()
         return
-    for rest in _choices(pattern[1:]):
-        taken = {axis for axes in rest for axis in axes}
+    for later_dims in _choices(pattern[1:]):
+        used_axes = {axis for axes in later_dims for axis in axes}
         for axes in pattern[0]:
-            if not taken.intersection(axes):
-                yield (axes, *rest)
+            if not used_axes.intersection(axes):
+                yield (axes, *later_dims)
 
 
 @dataclass(frozen=True)
@@ -247,9 +247,11 @@ def _all_to_alls(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges
     for source in states:
         shards = source.shard_count(mesh_shape)
         for dim, kept, moved in _suffixes(source):
-            for other in range(source.rank):
-                if other != dim:
-                    target = _replace(source, {dim: kept, other: source.dims[other] + moved})
+            for target_dim in range(source.rank):
+                if target_dim != dim:
+                    target = _replace(
+                        source, {dim: kept, target_dim: source.dims[target_dim] + moved}
+                    )
                     pairs = zip(
                         *(sharding.dim_shards(mesh_shape) for sharding in (source, target)),
                         strict=True,
@@ -273,8 +275,8 @@ def _slices(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
 
 def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     """Yields a collective-permute for each pair of states in which every dimension of the target
-    has a multiple of the source's pieces. The time is that of devices that do not yet hold their
-    target block."""
+    has a multiple of the source's pieces. The time counts devices that do not yet hold
+    their target block."""
     by_shards: dict[_Shape, list[TensorSharding]] = defaultdict(list)
     for state in states:
         by_shards[state.dim_shards(mesh_shape)].append(state)

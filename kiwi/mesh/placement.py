@@ -17,7 +17,8 @@ from kiwi.mesh.topology import Interconnect, Topology
 
 
 class Connection(enum.Enum):
-    """How the devices along a dimension are connected."""
+    """The connection of the devices along a dimension: a line, a ring, a chip's own links, or a
+    network."""
 
     LINE = "line"
     RING = "ring"

@@ -39,7 +39,7 @@ class LinearCost:
     seconds_per_byte: float
 
     def seconds(self, size_bytes: float) -> float:
-        """The time for a buffer of `size_bytes`."""
+        """Returns the time for a buffer of `size_bytes`."""
         return self.latency_seconds + self.seconds_per_byte * size_bytes
 
     def __add__(self, other: "LinearCost") -> "LinearCost":

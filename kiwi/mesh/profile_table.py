@@ -162,8 +162,8 @@ class ProfileTable:
         """Returns the provenance of a look-up: *compiler* instead of measured, interpolated or
         extrapolated if a compiler stated the times."""
         is_of_a_compiler = self.environment is not None and bool(self.environment.compiler)
-        known = provenance is not Provenance.ANALYTIC and is_of_a_compiler
-        return Provenance.COMPILER if known else provenance
+        is_stated = provenance is not Provenance.ANALYTIC and is_of_a_compiler
+        return Provenance.COMPILER if is_stated else provenance
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
         """Whether the table has an operator in any shapes."""
@@ -179,10 +179,10 @@ class ProfileTable:
         A function without its own entries counts as `ARITHMETIC`, and a dtype without entries as
         float32. Returns None if the table has none of these.
         """
-        for known in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
-            samples = self._samples.get(known)
+        for function in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
+            samples = self._samples.get(function)
             if samples:
-                return self._remembered((*known, size), samples, size, float(size))
+                return self._remembered((*function, size), samples, size, float(size))
         return None
 
     def traffic(self, moved_bytes: float) -> Price:

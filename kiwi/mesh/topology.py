@@ -23,7 +23,7 @@ class Interconnect:
     - `chip_config`: XLA:TPU's configuration in addition to the name.
     - `devices_per_chip`: the number of devices that JAX counts per chip.
     - `chip_bandwidth_bytes_per_second`: the bandwidth between the devices of one chip, one way;
-      None if it is that of a link between chips.
+      None if it equals the bandwidth of a link between chips.
     """
 
     generation: str
@@ -83,8 +83,8 @@ class Topology:
 
         **Raises:** `InvalidMeshError` if the devices are not whole chips in equal slices.
         """
-        chips, rest = divmod(devices, wiring.devices_per_chip * slices)
-        if rest:
+        chips, remainder = divmod(devices, wiring.devices_per_chip * slices)
+        if remainder:
             raise InvalidMeshError(
                 f"{devices} devices are not whole chips of {slices} equal slices.",
                 topic=topics.SLICES,
@@ -137,8 +137,8 @@ def _grids(chips: int, dimensions: int, least: int = 1) -> Iterator[tuple[int, .
         return
     for extent in range(least, chips + 1):
         if chips % extent == 0:
-            for rest in _grids(chips // extent, dimensions - 1, extent):
-                yield (extent, *rest)
+            for later_extents in _grids(chips // extent, dimensions - 1, extent):
+                yield (extent, *later_extents)
 
 
 def _no_topology(text: str) -> InvalidMeshError:

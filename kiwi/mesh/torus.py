@@ -33,7 +33,7 @@ part, N the number of devices of all parts together, and beta the rate of one li
 The latency is one alpha for each link between the two most distant devices, on the shorter way
 around a ring.
 
-The algorithms are those that libtpu 0.0.42 names in compiled programs
+libtpu 0.0.42 names these algorithms in compiled programs
 (`tests/xla/tpu/test_collective_algorithms.py`). Bounds: Chan, Heimlich, Purkayastha, van de Geijn,
 *Collective communication: theory, practice, and experience*, 2007; Austin et al., *How to Scale
 Your Model*, 2025, part 3.
@@ -175,12 +175,12 @@ def _gather(rows: Sequence[_Row]) -> LinearCost:
     """Returns the cost of an all-gather or reduce-scatter that uses all links of the rows at the
     same time."""
     total = prod(row.size for row in rows)
-    some = chain.from_iterable(combinations(rows, k) for k in range(1, len(rows) + 1))
+    subsets = chain.from_iterable(combinations(rows, k) for k in range(1, len(rows) + 1))
     seconds_per_byte = max(
         (prod(row.size for row in first) - 1)
         / total
         / sum(first_row.inflow_bytes_per_second for first_row in first)
-        for first in some
+        for first in subsets
     )
     return LinearCost(sum(row.longest_way_seconds for row in rows), seconds_per_byte)
 
@@ -190,11 +190,11 @@ def best_placement(shape: tuple[int, ...], dimensions: tuple[Dimension, ...]) ->
     """Returns the best placement of a mesh of `shape`, see the module's text. The mesh has as many
     devices as the dimensions together, the first of which is the slices."""
     of_slices = list(_divided(dimensions[0].extent, shape))
-    rest = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
+    slice_shape = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
     extents = tuple(dimension.extent for dimension in dimensions[1:])
     tables = [
         tuple((slices, *taken) for slices, taken in zip(of_slices, table, strict=True))
-        for table in _tables(rest, extents)
+        for table in _tables(slice_shape, extents)
     ]
     fewest = min(map(_shared, tables))
     placements = chain.from_iterable(
@@ -222,8 +222,8 @@ def _tables(sizes: Sequence[int], extents: tuple[int, ...]) -> Iterator[_Table]:
             yield ()
         return
     for taken in _factors(sizes[0], extents):
-        left = tuple(extent // part for extent, part in zip(extents, taken, strict=True))
-        yield from ((taken, *others) for others in _tables(sizes[1:], left))
+        left_extents = tuple(extent // part for extent, part in zip(extents, taken, strict=True))
+        yield from ((taken, *others) for others in _tables(sizes[1:], left_extents))
 
 
 def _factors(size: int, extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -234,7 +234,9 @@ def _factors(size: int, extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         return
     for factor in range(1, size + 1):
         if size % factor == 0 and extents[0] % factor == 0:
-            yield from ((factor, *rest) for rest in _factors(size // factor, extents[1:]))
+            yield from (
+                (factor, *later_factors) for later_factors in _factors(size // factor, extents[1:])
+            )
 
 
 def _shared(table: _Table) -> int:

@@ -53,7 +53,7 @@ def _run(
         problem = read_contest(options.instance)
         warm_up()  # The time limit of this command includes it.
         margin = _MARGIN_SECONDS + _MARGIN_SECONDS_PER_NODE * len(problem.nodes)
-        left = options.time_limit - (time.monotonic() - started) - margin
+        seconds_left = options.time_limit - (time.monotonic() - started) - margin
         listeners: list[OnProgress] = [] if options.quiet else [_Printer(started)]
         if options.out is not None:
             listeners.append(_Writer(options.out, on_written))
@@ -65,7 +65,7 @@ def _run(
         result = solve(
             problem,
             solver=options.solver,
-            time_limit_seconds=max(left, 0.1),
+            time_limit_seconds=max(seconds_left, 0.1),
             seed=options.seed,
             gap=options.gap,
             until_time_limit=not options.stop_early,

@@ -84,8 +84,8 @@ class Loads:
     def totals(self, cell: np.ndarray) -> dict[tuple[int, int], float]:
         """Returns the total load by window and channel. `cell`: the cell of each node and edge, see
         `Columns.cells`."""
-        taken = self.amounts.values[self.amounts.first + cell[self.part]]
-        totals = np.bincount(self.key, weights=taken, minlength=len(self.keys))
+        taken_amounts = self.amounts.values[self.amounts.first + cell[self.part]]
+        totals = np.bincount(self.key, weights=taken_amounts, minlength=len(self.keys))
         return dict(zip(self.keys, totals.tolist(), strict=True))
 
 

@@ -99,7 +99,7 @@ def _costs(values: list) -> np.ndarray:
     try:
         costs = np.array(values, dtype=np.float64)
     except OverflowError:  # An integer exceeds the range of float64.
-        costs = np.array([float(min(max(v, -_LARGE), _LARGE)) for v in values])
+        costs = np.array([float(min(max(value, -_LARGE), _LARGE)) for value in values])
     if (costs < -FORBIDDEN_COST).any():
         raise _malformed(f"the cost {costs.min():g}, too large to add up")
     costs[costs >= FORBIDDEN_COST] = np.inf

@@ -41,8 +41,8 @@ The loop over the lines at an end h reads contiguous cells of entry h & 1."""
 def tables_of(net: Network) -> Tables:
     """Returns the transposed tables of `net` and its tables."""
     transposed = np.empty_like(net.table)
-    for e in np.unique(net.table_start, return_index=True)[1]:
-        first, block = net.table_start[e], net.edge_table(e)
+    for edge in np.unique(net.table_start, return_index=True)[1]:
+        first, block = net.table_start[edge], net.edge_table(edge)
         transposed[first : first + block.size] = block.T.ravel()
     return transposed, net.table
 
@@ -228,7 +228,7 @@ class Dual:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nodes are eliminated."""
+        """Whether nodes are eliminated, so that the bound is the priced network's least cost."""
         return self._elimination is not None
 
     @property

@@ -49,10 +49,12 @@ def compressed_edges(
     used = np.zeros(start[-1], dtype=bool)
     used[lines + np.repeat(start[:-1], counts)] = True
     first, kind = _distinct_edges(tables, start, used)
-    cells = concatenate([tables[e].ravel() for e in first], np.float64)
+    cells = concatenate([tables[edge].ravel() for edge in first], np.float64)
     cell_start = offsets(shapes[first].prod(axis=1))
     kind_start = offsets(shapes[first].ravel())
-    kind_used = concatenate([used[start[2 * e] : start[2 * e + 2]] for e in first], np.bool_)
+    kind_used = concatenate(
+        [used[start[2 * edge] : start[2 * edge + 2]] for edge in first], np.bool_
+    )
     classes, class_count = _classes(cells, cell_start, kind_start, kind_used)
     table_start = offsets(class_count[::2] * class_count[1::2])
     table = _compressed(cells, cell_start, kind_start, classes, class_count, table_start)
@@ -86,15 +88,15 @@ def _distinct_edges(
     index: dict[object, int] = {}
     first: list[int] = []
     kind = np.empty(len(tables), dtype=np.int64)
-    for e, table in enumerate(tables):
+    for edge, table in enumerate(tables):
         memory = (table.__array_interface__["data"][0], table.shape, table.strides)
         if memory not in by_memory:
-            by_memory[memory] = by_content.setdefault((table.shape, table.tobytes()), e)
-        key = (by_memory[memory], used[line_start[2 * e] : line_start[2 * e + 2]].tobytes())
+            by_memory[memory] = by_content.setdefault((table.shape, table.tobytes()), edge)
+        key = (by_memory[memory], used[line_start[2 * edge] : line_start[2 * edge + 2]].tobytes())
         if key not in index:
             index[key] = len(first)
-            first.append(e)
-        kind[e] = index[key]
+            first.append(edge)
+        kind[edge] = index[key]
     return np.array(first, dtype=np.int64), kind
 
 

@@ -81,8 +81,8 @@ class _Placed:
     def gathered(self, table: np.ndarray) -> np.ndarray:
         """Returns, for each cell of the factor, the least value of the table's cells that map to
         it."""
-        other = tuple(k for k, size in enumerate(self.shape) if size == 1)
-        kept = table.min(axis=other, keepdims=True) if other else table
+        missing_axes = tuple(k for k, size in enumerate(self.shape) if size == 1)
+        kept = table.min(axis=missing_axes, keepdims=True) if missing_axes else table
         kept = kept.reshape([len(lines) for lines in self.lines])
         for axis, lines in enumerate(self.lines):
             kept = _least_by_line(kept, lines, axis)
@@ -210,21 +210,26 @@ class Elimination:
         for step, best in zip(reversed(self.steps), reversed(passed.best), strict=True):
             lines = tuple(axis.line_of[group[axis.node]] for axis in step.left)
             group[step.node] = best[lines]
-        chosen = [passed.group_option[node][g] for node, g in enumerate(group.tolist())]
+        chosen = [
+            passed.group_option[node][group_of_node]
+            for node, group_of_node in enumerate(group.tolist())
+        ]
         return np.array(chosen, dtype=np.int64)
 
     def _value(self, passed: _Passed) -> float:
         """Returns the sum of the results without axes, one for each connected component."""
-        alone = (left for step, left in zip(self.steps, passed.left, strict=True) if not step.left)
-        return float(sum(float(left) for left in alone))
+        alone = (
+            result for step, result in zip(self.steps, passed.left, strict=True) if not step.left
+        )
+        return float(sum(float(result) for result in alone))
 
     def _backward(self, passed: _Passed) -> list[np.ndarray]:
         """Returns, for each step, the least cost of everything outside its table, by the axes of
         its result."""
         value = self._value(passed)
         outside: list[np.ndarray] = [
-            np.asarray(value - left) if not step.left else np.zeros(0)
-            for step, left in zip(self.steps, passed.left, strict=True)
+            np.asarray(value - result) if not step.left else np.zeros(0)
+            for step, result in zip(self.steps, passed.left, strict=True)
         ]
         for number in reversed(range(len(self.steps))):
             table = None
@@ -267,23 +272,23 @@ class _Planner:
 
     def run(self) -> list[_Step] | None:
         """Returns the steps, or None as soon as they take too many cells."""
-        left = dict.fromkeys(range(self._net.node_count))
+        remaining = dict.fromkeys(range(self._net.node_count))
         known: dict[int, tuple[_Axis, ...]] = {}
         sizes: dict[int, int] = {}
         steps: list[_Step] = []
-        while left:
-            for node in left:
+        while remaining:
+            for node in remaining:
                 if node not in known:
                     known[node] = self._axes(node)
                     sizes[node] = math.prod(axis.count for axis in known[node])
-            node = min(left, key=sizes.__getitem__)
+            node = min(remaining, key=sizes.__getitem__)
             factors = tuple(self._factors[node])
             self.cells += sizes[node] * (len(factors) + 1)
             if self.cells > self._most_cells:
                 return None
             axes = known[node]
             steps.append(_Step(axes, tuple(_placed(axes, factor) for factor in factors)))
-            del left[node]
+            del remaining[node]
             for factor in factors:
                 self._remove(factor)
             if axes[1:]:
@@ -301,7 +306,9 @@ class _Planner:
             for axis in factor.axes:
                 if axis.node != node:
                     by_node.setdefault(axis.node, []).append(axis.line_of)
-        others = (self._joint_axis(other, lines) for other, lines in sorted(by_node.items()))
+        others = (
+            self._joint_axis(neighbour, lines) for neighbour, lines in sorted(by_node.items())
+        )
         return _Axis(node, np.arange(count), count), *others
 
     def _joint_axis(self, node: int, lines: Sequence[np.ndarray]) -> _Axis:

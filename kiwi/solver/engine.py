@@ -105,7 +105,7 @@ class Engine:
         """Runs rounds until the search is settled, out of time or out of work, or a number of
         rounds is reached.
 
-        - `most_rounds`: the largest number of rounds, those of earlier calls included.
+        - `most_rounds`: the largest number of rounds, including the rounds of earlier calls.
         - `most_idle_rounds`: the largest number of idle rounds in a row. A round is idle if it
           improved neither cost nor bound noticeably.
         - `force`: whether a round after an idle one forces options. After `_STUCK` idle rounds,

@@ -41,7 +41,7 @@ class Evaluation:
 
     @property
     def feasible(self) -> bool:
-        """True where nothing is violated."""
+        """Whether the solution violates nothing."""
         return not self.violations
 
     @functools.cached_property

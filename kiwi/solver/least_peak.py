@@ -66,8 +66,8 @@ def least_peak(
         probe = _next_probe(failed, least_bytes, net, 0.0 if enough_bytes >= 0 else _PRECISION)
         if probe is None or time.monotonic() > deadline or work >= most_work:
             break
-        limited, left = replace(free, limit_bytes=probe), most_work - work
-        engine = Engine(limited, seed + number, 0.0, deadline, most_work=left)
+        limited, work_left = replace(free, limit_bytes=probe), most_work - work
+        engine = Engine(limited, seed + number, 0.0, deadline, most_work=work_left)
         engine.run(_ROUNDS, _ROUNDS, force=False)
         work += engine.work
         smallest = engine.primal.smallest

@@ -76,7 +76,7 @@ def solve_model(
     solver: str = "highs",
     tree_nodes: int | None = None,
 ) -> MilpAnswer:
-    """Solves `model` with one of `MODEL_SOLVERS`, whose prints to standard output are discarded.
+    """Solves `model` with one of `MODEL_SOLVERS`, whose output to standard output are discarded.
 
     - `seconds`: the time limit. `gap`: the relative gap at which the solver may end.
     - `hint`: see `Hint`.
@@ -233,7 +233,7 @@ def _gurobi_answer(gurobipy, copy, variables) -> MilpAnswer:
     if copy.Status == gurobipy.GRB.INFEASIBLE:
         return MilpAnswer(None, math.inf, False)
     timed_out = copy.Status == gurobipy.GRB.TIME_LIMIT
-    values = {v: twin.X for v, twin in variables.items()} if copy.SolCount else None
+    values = {variable: twin.X for variable, twin in variables.items()} if copy.SolCount else None
     return MilpAnswer(values, float(copy.ObjBound), timed_out)
 
 

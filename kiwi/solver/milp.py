@@ -146,10 +146,10 @@ def solve_network(
     excess_bytes, bound, timed_out = 0, -math.inf, False
     repairs, additions = 0, 0
     while repairs < _REPAIR_ROUNDS and additions < _ROW_ROUNDS:
-        left = deadline - time.monotonic()
-        if left < _BETWEEN_SECONDS and additions + repairs:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left < _BETWEEN_SECONDS and additions + repairs:
             return None, bound, True
-        settings = (left, request.seed, request.gap, _hint(form, network, hint))
+        settings = (seconds_left, request.seed, request.gap, _hint(form, network, hint))
         answer = solve_model(
             form.model, *settings, solver=request.solver, tree_nodes=request.tree_nodes
         )
@@ -193,7 +193,9 @@ def _add_choices(model: mathopt.Model, network: Network) -> Choices:
         finite = np.isfinite(network.cost[network.option_slice(node)])
         for option in np.flatnonzero(finite).tolist():
             choose[first + option] = model.add_binary_variable(name=f"x[{node},{option}]")
-        variables = [choose[first + o] for o in np.flatnonzero(finite).tolist()]
+        variables = [
+            choose[first + option_in_node] for option_in_node in np.flatnonzero(finite).tolist()
+        ]
         model.add_linear_constraint(mathopt.fast_sum(variables) == 1.0, name=f"one[{node}]")
     return choose
 
@@ -244,9 +246,9 @@ def _add_pairs(
         for pair, y in pairs.items():
             lines[pair[side]].append(y)
         for index, line in enumerate(lines):
-            both = mathopt.fast_sum(line) - mathopt.fast_sum(members.get(index, []))
+            difference = mathopt.fast_sum(line) - mathopt.fast_sum(members.get(index, []))
             if line or members.get(index):
-                model.add_linear_constraint(both == 0.0, name=f"{letter}[{edge},{index}]")
+                model.add_linear_constraint(difference == 0.0, name=f"{letter}[{edge},{index}]")
     return pairs
 
 
@@ -265,16 +267,17 @@ def _add_memory(form: Formulation, network: Network, times: Iterable[int]) -> No
     """Adds constraints (d), scaled to `SCALED_LIMIT`. `times`: indices in `Network.times`."""
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
     owner = owners(network.use_start)
-    for t in times:
-        here = (network.use_begin <= t) & (t < network.use_end)
-        held = np.bincount(owner[here], network.use_bytes[here])
+    for position in times:
+        is_alive = (network.use_begin <= position) & (position < network.use_end)
+        held = np.bincount(owner[is_alive], network.use_bytes[is_alive])
         terms = [
-            float(held[o]) * unit * form.choose[o]
-            for o in np.flatnonzero(held).tolist()
-            if o in form.choose
+            float(held[option]) * unit * form.choose[option]
+            for option in np.flatnonzero(held).tolist()
+            if option in form.choose
         ]
-        form.memory_rows[int(t)] = form.model.add_linear_constraint(
-            mathopt.fast_sum(terms) <= network.limit_bytes * unit, name=f"mem[{network.times[t]}]"
+        form.memory_rows[int(position)] = form.model.add_linear_constraint(
+            mathopt.fast_sum(terms) <= network.limit_bytes * unit,
+            name=f"mem[{network.times[position]}]",
         )
 
 
@@ -287,8 +290,8 @@ def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
 def _hint(form: Formulation, network: Network, choice: np.ndarray | None) -> Hint:
     if choice is None:
         return None
-    taken = set((network.option_start[:-1] + choice).tolist())
-    return {x: float(option in taken) for option, x in form.choose.items()}
+    taken_options = set((network.option_start[:-1] + choice).tolist())
+    return {x: float(option in taken_options) for option, x in form.choose.items()}
 
 
 def _bound(answer: MilpAnswer, form: Formulation) -> float:

@@ -117,8 +117,8 @@ class Network(Arrays):
     def over_edges(self, reduce: np.ufunc, table: np.ndarray) -> np.ndarray:
         """Returns `reduce` over the cells of each edge, shape (E,). `table` is laid out as
         `Network.table`."""
-        starts, which = np.unique(self.table_start, return_inverse=True)
-        return reduce.reduceat(table, starts)[which] if len(starts) else np.zeros(0)
+        starts, table_of_edge = np.unique(self.table_start, return_inverse=True)
+        return reduce.reduceat(table, starts)[table_of_edge] if len(starts) else np.zeros(0)
 
 
 @inner

@@ -30,7 +30,11 @@ def flat_uses(problem: Problem, order: np.ndarray) -> Uses:
         return uses
     none = ((),)
     on_host, owner = _flat(
-        [u for node in nodes for u in node.host_usage or none * node.costs.size],
+        [
+            usage_of_option
+            for node in nodes
+            for usage_of_option in node.host_usage or none * node.costs.size
+        ],
         lambda held: -(-held * max(1, limit) // max(1, host_limit)),
     )
     on_host[:, :2] += problem.horizon
@@ -47,14 +51,14 @@ def _flat(
     Options often share one list object, which is read once.
     """
     identity = np.fromiter(map(id, lists), dtype=np.int64, count=len(lists))
-    _, first, which = np.unique(identity, return_index=True, return_inverse=True)
+    _, first, list_of_option = np.unique(identity, return_index=True, return_inverse=True)
     distinct = [lists[k] for k in first]
     counts = np.array([len(uses) for uses in distinct], dtype=np.int64)
     flat = [(use.start, use.end, counted(use.bytes)) for uses in distinct for use in uses]
     table = np.array(flat, dtype=np.int64).reshape(-1, 3)
-    owner = np.repeat(np.arange(len(lists)), counts[which])
-    first = np.repeat(offsets(counts)[which], counts[which])
-    uses = table[first + within(offsets(counts[which]))]
+    owner = np.repeat(np.arange(len(lists)), counts[list_of_option])
+    first = np.repeat(offsets(counts)[list_of_option], counts[list_of_option])
+    uses = table[first + within(offsets(counts[list_of_option]))]
     holds = (uses[:, 0] < uses[:, 1]) & (uses[:, 2] > 0)
     return uses[holds], owner[holds]
 
@@ -68,15 +72,15 @@ def time_order(problem: Problem) -> np.ndarray:
     count = len(problem.nodes)
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
     begin = _begin(flat_uses(problem, np.arange(count)), sizes)
-    known = begin > 0
+    begins_later = begin > 0
     around: list[list[int]] = [[] for _ in range(count)]
     for edge in problem.edges:
-        if known[edge.head]:
+        if begins_later[edge.head]:
             around[edge.tail].append(begin[edge.head])
-        if known[edge.tail]:
+        if begins_later[edge.tail]:
             around[edge.head].append(begin[edge.tail])
     key = begin.astype(np.float64)
-    for i in np.flatnonzero(~known):
+    for i in np.flatnonzero(~begins_later):
         if around[i]:
             key[i] = sorted(around[i])[len(around[i]) // 2] - 0.5
     return np.argsort(key, kind="stable")

@@ -114,7 +114,7 @@ class Node:
 
     @functools.cached_property
     def largest_cost(self) -> float:
-        """The largest finite cost, without its sign."""
+        """The largest absolute value of a finite cost."""
         return _largest_finite(self.costs)
 
 
@@ -163,7 +163,7 @@ class Edge:
 
     @functools.cached_property
     def largest_cost(self) -> float:
-        """The largest finite cost, without its sign."""
+        """The largest absolute value of a finite cost."""
         return _largest_finite(self.costs)
 
     @property

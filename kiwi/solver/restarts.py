@@ -42,8 +42,8 @@ more than the best."""
 def search_again(search: Search) -> None:
     """Restarts the search as long as restarts find better solutions and work is left for them. Then
     rules out options that cannot be in a better solution."""
-    first, idle, known = search.objective, 0, search.lowered()
-    choices = [] if known is None else [known]
+    first, idle, lowered = search.objective, 0, search.lowered()
+    choices = [] if lowered is None else [lowered]
     until = search.work + min(_MORE_WORK * search.work, MILP_SHARE * search.work_left)
     while idle < _MOST_IDLE and search.is_far() and search.work < until:
         before = search.objective

@@ -15,9 +15,9 @@ class SolveStatus(enum.Enum):
     and from the proven bound (`conclude`)."""
 
     OPTIMAL = "optimal"
-    """A feasible solution, and a bound that proves it within the requested gap."""
+    """A feasible solution, and a proven bound within `OPTIMAL_GAP` of its cost."""
     FEASIBLE = "feasible"
-    """A feasible solution; the gap between objective and bound stays open."""
+    """A feasible solution. The gap between objective and bound is larger than `OPTIMAL_GAP`."""
     INFEASIBLE = "infeasible"
     """No assignment meets the limit without forbidden pairs, and that is proven."""
     NO_SOLUTION_FOUND = "no solution found"

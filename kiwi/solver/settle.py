@@ -50,7 +50,9 @@ def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
 
 def _rank(node: Node, option: int) -> tuple[int, int]:
     """Returns the bytes times points of time that an option holds, and the option's index."""
-    return sum(i.bytes * (i.end - i.start) for i in node.usage[option]), option
+    return sum(
+        interval.bytes * (interval.end - interval.start) for interval in node.usage[option]
+    ), option
 
 
 def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: int) -> float:
@@ -67,5 +69,5 @@ def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: 
 def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:
     """Whether `usage` never exceeds `other`. Only times at which the difference may rise are
     checked."""
-    times = {i.start for i in usage} | {i.end for i in other}
+    times = {interval.start for interval in usage} | {interval.end for interval in other}
     return all(bytes_at(usage, time) <= bytes_at(other, time) for time in times)

@@ -232,6 +232,7 @@ SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
 }
 """The solvers by name."""
 UNCLOSED = {"auto": "lagrangian"}
-"""For a solver that hands an open gap to another solver, the name of the one that does not."""
+"""By the name of a solver that hands an open gap to another solver, the name of the solver without
+that step."""
 COUNT_WORK = frozenset({"auto", "lagrangian", "toulbar2", "brute-force"})
 """The solvers that end by work or rounds. The clock ends the others."""

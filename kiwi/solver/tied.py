@@ -54,7 +54,7 @@ class Tied:
     """A problem in which equal nodes are one node, and the way back.
 
     - `problem`: the tied problem. Its k-th node represents the k-th class.
-    - `classes`: the classes, one of which has each node of the whole problem.
+    - `classes`: the classes. Each node of the whole problem is in exactly one.
     """
 
     problem: Problem
@@ -70,10 +70,10 @@ class Tied:
     def tied(self, solution: Sequence[int]) -> tuple[int, ...]:
         """Returns the solution of the tied problem in which each class takes the option that most
         of its members take in `solution`, a solution of the whole problem."""
-        taken = (
+        taken_options = (
             np.array([[solution[member]] for member in equal.members]) for equal in self.classes
         )
-        pairs = zip(self.classes, taken, strict=True)
+        pairs = zip(self.classes, taken_options, strict=True)
         return tuple(
             int((equal.options == options).sum(axis=0).argmax()) for equal, options in pairs
         )
@@ -143,8 +143,8 @@ def _merged_node(nodes: Sequence[Node], equal: EqualNodes, within: Sequence["_Li
         for node, options in pairs
         if node.host_usage
     ]
-    more = f" and {len(pairs) - 1} equal to it" if len(pairs) > 1 else ""
-    name, host_usage = pairs[0][0].name + more, _merged_usage(on_host)
+    suffix = f" and {len(pairs) - 1} equal to it" if len(pairs) > 1 else ""
+    name, host_usage = pairs[0][0].name + suffix, _merged_usage(on_host)
     return Node(name, costs, usage, loads=_added(loads), host_usage=host_usage)
 
 
@@ -152,13 +152,13 @@ def _merged_usage(
     usages: Sequence[Sequence[tuple[Interval, ...]]],
 ) -> tuple[tuple[Interval, ...], ...]:
     """Returns, for each option, the intervals of all members. `usages`: one list per member."""
-    known: dict[tuple[int, ...], tuple[Interval, ...]] = {}
+    merged_by_key: dict[tuple[int, ...], tuple[Interval, ...]] = {}
     merged = []
     for held in zip(*usages, strict=True):
         key = tuple(map(id, held))
-        if key not in known:  # Options with the same intervals share one tuple.
-            known[key] = tuple(interval for intervals in held for interval in intervals)
-        merged.append(known[key])
+        if key not in merged_by_key:  # Options with the same intervals share one tuple.
+            merged_by_key[key] = tuple(interval for intervals in held for interval in intervals)
+        merged.append(merged_by_key[key])
     return tuple(merged)
 
 

@@ -54,9 +54,9 @@ class ToulbarEngine(Engine):
         bundle, relaxed = self.dual.bundle, self.relaxed
         scaled = bundle.propose()
         prices = scaled / relaxed.limit_bytes
-        left = self.deadline - time.monotonic()
+        seconds_left = self.deadline - time.monotonic()
         priced = relaxed.priced(prices)
-        choice, network_bound, _ = solve_priced(relaxed.net, priced, self.seed, left)
+        choice, network_bound, _ = solve_priced(relaxed.net, priced, self.seed, seconds_left)
         value = network_bound - relaxed.rent(prices)
         self.dual.bound = max(self.dual.bound, value - 1e-10 * abs(network_bound))
         bundle.observe(scaled, value)
@@ -99,9 +99,11 @@ def solve_priced(
             solver.AddVariable(f"x{i}", range(size))
             first = net.option_start[i]
             solver.AddFunction([i], _integers(unary[first : first + size], shift[i], scale))
-        for e in range(net.edge_count):
-            dense = net.edge_table(e)[np.ix_(*net.lines(e))]
-            solver.AddFunction(net.ends[e].tolist(), _integers(dense.ravel(), dense.min(), scale))
+        for edge in range(net.edge_count):
+            dense = net.edge_table(edge)[np.ix_(*net.lines(edge))]
+            solver.AddFunction(
+                net.ends[edge].tolist(), _integers(dense.ravel(), dense.min(), scale)
+            )
         constant = float(shift.sum()) + float(net.over_edges(np.minimum, net.table).sum())
         answer = None
         try:

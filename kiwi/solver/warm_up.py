@@ -107,7 +107,11 @@ def _example() -> Problem:
     node, and few pairs are allowed for the other."""
     sizes = [(3, 2, 1)] * _NODES + [(0, 0, 0), (1, 0, 1)]
     nodes = [
-        Node(f"n{i}", np.array([0.0, 0.1, 0.2]), tuple((Interval(i, len(sizes), b),) for b in held))
+        Node(
+            f"n{i}",
+            np.array([0.0, 0.1, 0.2]),
+            tuple((Interval(i, len(sizes), held_bytes),) for held_bytes in held),
+        )
         for i, held in enumerate(sizes)
     ]
     pairs = [(i, j) for i in range(_NODES) for j in range(i + 1, _NODES)]

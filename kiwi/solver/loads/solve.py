@@ -165,9 +165,9 @@ class _Search:
         """Rules out options, and hands the remaining ones to HiGHS."""
         assert self._best is not None
         limit, cost = self._request.work_limit, evaluate(self._problem, self._best).cost
-        left = math.inf if limit is None else max(0, limit - self._all_work)
+        work_left = math.inf if limit is None else max(0, limit - self._all_work)
         rest = Restricted.nothing(self._problem)
-        for _ in range(_MOST_PASSES if is_worth(self._problem, left) else 0):
+        for _ in range(_MOST_PASSES if is_worth(self._problem, work_left) else 0):
             before = rest.problem.option_count
             at_weights = self._weights.weighted(rest.problem)
             rest, bound, work = without_worse(rest, at_weights, cost)
@@ -176,7 +176,7 @@ class _Search:
                 break
         if self._is_closed:
             return
-        solution, bound, work, is_late = solve_rest(rest, self._request, self._best, left)
+        solution, bound, work, is_late = solve_rest(rest, self._request, self._best, work_left)
         self._work, self._is_repeatable = self._work + work, self._is_repeatable and not is_late
         if solution is not None:
             self._best = _relinked(self._problem, self._best, solution)
@@ -204,8 +204,8 @@ class _Search:
             message=message,
             deterministic=is_repeatable,
         )
-        seen = {result.solution: None for result in results if result.solution is not None}
-        others = tuple(solution for solution in seen if solution != concluded.solution)
+        solutions = {result.solution: None for result in results if result.solution is not None}
+        others = tuple(solution for solution in solutions if solution != concluded.solution)
         return replace(
             concluded, work=self._all_work, balances=self._weights.balances, others=others
         )
@@ -232,10 +232,10 @@ def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int])
     ends = fitting(problem, [tuple(solution) for solution in (old, found) if solution is not None])
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)
-    (cost, best), (_, other) = ends
+    (cost, best), (_, worse) = ends
     most = min(MOST_EXCHANGED, MOST_EXCHANGED_NODES // max(1, len(problem.nodes)))
-    for part in _differing(problem, best, other)[:most]:
-        trial = tuple(other[k] if k in part else option for k, option in enumerate(best))
+    for part in _differing(problem, best, worse)[:most]:
+        trial = tuple(worse[k] if k in part else option for k, option in enumerate(best))
         priced = evaluate(problem, trial)
         if priced.feasible and priced.cost < cost:
             cost, best = priced.cost, trial

@@ -68,7 +68,7 @@ class _Balance:
 
 class Weights:
     """The weight of each channel in each window. At the start the first channel has all the weight,
-    or the weights are those of the balances `given`."""
+    or the weights follow from the balances `given`."""
 
     def __init__(self, problem: Problem, given: Balances) -> None:
         self.is_split = False
@@ -95,11 +95,11 @@ class Weights:
     def moved(self, loads: Loads) -> bool:
         """Moves weight to the channels whose load is larger. Returns whether any weight moved."""
         is_moved = False
-        for window, other, is_larger in _compared(loads):
+        for window, channel, is_larger in _compared(loads):
             balance = self._balances.get(window)
             if balance is None:
                 if is_larger:
-                    self._balances[window] = _Balance(other)
+                    self._balances[window] = _Balance(channel)
                     is_moved = True
                 continue
             balance.low, balance.high = (
@@ -154,5 +154,5 @@ def _compared(loads: Loads) -> Iterator[tuple[int, int, bool]]:
             if load_window == window and channel
         }
         if amounts:
-            other = max(amounts, key=lambda channel: (amounts[channel], -channel))
-            yield window, other, amounts[other] > loads.get((window, 0), 0.0)
+            largest = max(amounts, key=lambda channel: (amounts[channel], -channel))
+            yield window, largest, amounts[largest] > loads.get((window, 0), 0.0)

@@ -152,8 +152,8 @@ def _only_option(net, cost, h, theirs, scratch):
     if net.near_start[i + 1] - net.near_start[i] > 1:
         return -1
     for o in range(len(values)):
-        other = values[o] < np.inf and o != best
-        if other and not _holds_no_more(net, first + best, first + o):
+        is_rival = values[o] < np.inf and o != best
+        if is_rival and not _holds_no_more(net, first + best, first + o):
             return -1
     return best
 

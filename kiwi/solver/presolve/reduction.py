@@ -92,8 +92,8 @@ def repeat(step: Callable[[Network], Reduction], net: Network, most: int) -> Red
     for _ in range(most - 1):
         if total.infeasible:
             break
-        more = step(total.net)
-        if more.infeasible or not more.merged:
+        next_pass = step(total.net)
+        if next_pass.infeasible or not next_pass.merged:
             break
-        total = chain(total, more)
+        total = chain(total, next_pass)
     return total

@@ -23,8 +23,13 @@ def drop_times(net: Network) -> Network:
     is_kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
     earlier = offsets(is_kept)  # The number of kept times before each time.
     begin, end = earlier[net.use_begin], earlier[net.use_end]
-    seen = begin < end
-    spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
+    spans_kept_time = begin < end
+    spans = (
+        owners(net.use_start)[spans_kept_time],
+        begin[spans_kept_time],
+        end[spans_kept_time],
+        net.use_bytes[spans_kept_time],
+    )
     return replace(net, times=net.times[is_kept], **summed_uses(*spans, net.option_count))
 
 
