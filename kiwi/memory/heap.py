@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from kiwi.hlo.units import UnitGraph  # It imports jax; processes that compile loops do not.
 
 NO_BOUND = np.int64(2**62)
+"""A bound that no heap exceeds."""
 
 HEAP_LOOPS = f"{__name__}:warm_up"
+"""The function that compiles the loops of this module, as `kiwi.solver.compiled` names it."""
 
 
 class Lives(NamedTuple):

@@ -22,6 +22,7 @@ from kiwi.solver.edge_tables import offsets
 from kiwi.solver.loops.arrays import Arrays
 
 ORDER_LOOPS = f"{__name__}:warm_up"
+"""The function that compiles the loops of this module, as `kiwi.solver.compiled` names it."""
 
 MOST_TRIES = 20_000
 """The largest number of tries of a search."""

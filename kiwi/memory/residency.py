@@ -41,6 +41,7 @@ from kiwi.hlo.repeated_layers import repeated_layers
 from kiwi.hlo.units import Unit, UnitGraph
 
 RESIDENCIES = ("keep", "recompute", "offload")
+"""The names of the kinds of residency."""
 
 MAX_TIMES = 4
 """The largest number of recomputation times that a unit is offered: its own, then the times of its

@@ -47,8 +47,11 @@ _MATRICES = ("latency_seconds", "bandwidth_bytes_per_second")
 TOLERANCE = 1.5
 """The largest factor between bandwidths that may count as equal."""
 _MOST_AXES = 3
+"""The largest number of axes of the shapes that are compared."""
 _TRIED_ALL = 8
+"""The largest number of devices for which every assignment is tried."""
 _STARTS = 8
+"""The number of random orders from which devices are exchanged."""
 
 
 @dataclass(frozen=True, eq=False)

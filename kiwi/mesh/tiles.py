@@ -11,6 +11,7 @@ from itertools import permutations
 from math import prod
 
 _LANES, _SUBLANES, _LONGEST_TILE = 128, 8, 1024
+"""The columns and rows of a tile, and the largest tile of a vector, in elements."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -24,14 +24,21 @@ import numpy as np
 from kiwi.solver.compiled import kernel
 
 _MOST_CUTS = 80
+"""The largest number of assignments in the model. A further one replaces another."""
 _EXCHANGES = 400
+"""The largest number of exchanges of weight for a proposal. The prices found by then are
+proposed."""
 _SERIOUS, _GOOD = 0.1, 0.5
+"""The shares of the predicted gain from which on a step ends a row of steps without gain, and from
+which on it widens the proximal term."""
 _WIDEN_FIRST, _WIDEN, _NARROW = 5.0, 2.0, 0.6
 """The factors of the width after a good step and after `_PATIENCE` steps without gain.
 `_WIDEN_FIRST` holds until the first step that gains much less than predicted: before it, the order
 of magnitude of the width is unknown."""
 _PATIENCE = 4
+"""The number of steps in a row without gain after which the width is multiplied by `_NARROW`."""
 _LEAST_SHORTENED = 0.1
+"""The smallest factor by which one step that lost may reduce the width."""
 _LARGE_ERROR = 1e-2
 """The largest error of a cut, as a share of the observed value, at which the cut keeps its own
 cost. Beyond it, the model uses a lower cost."""

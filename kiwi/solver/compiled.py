@@ -28,6 +28,7 @@ import numpy as np
 _njit: Any = numba.njit  # Its type stubs lack the options used here.
 
 _SHORT = 16
+"""The length of the runs that are sorted by insertion."""
 _CALL = """
 import gc, importlib, sys
 gc.disable()  # Saves 6 % of the time: numba keeps most of what it makes.

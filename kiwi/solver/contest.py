@@ -23,6 +23,7 @@ FORBIDDEN_COST = 10**17
 these."""
 
 _LARGE = 10**300
+"""The integer to which larger ones are reduced, so that float64 can hold them."""
 
 _SUGGESTION = "compare the file with the format in the documentation of kiwi.solver.contest"
 

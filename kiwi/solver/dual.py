@@ -180,10 +180,13 @@ def reduced_costs(net: Network, tables: Tables, unary, share):
 
 
 FIRST_SWEEPS = 15
+"""The largest number of pairs of sweeps if the messages begin at zero or belong to other prices."""
 _ROUNDING = 1e-10
 """The relative floating-point error that is subtracted from a bound before it counts as proven."""
 _CONVERGED = 1e-5
+"""The relative gain of a pair of sweeps at or below which sweeping ends."""
 _ROUNDED_PAIRS = 3
+"""The number of pairs of sweeps for a rounded assignment at other costs."""
 _MARGINAL_PASSES = 3
 """The work of computing the min-marginals of all options, in passes of an elimination."""
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float, int]]

@@ -20,7 +20,10 @@ from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
 _LEAST_DUAL_STEPS = 4
+"""The smallest number of price steps in a round, however much they have stalled."""
 _STUCK = 2
+"""The number of idle rounds from which on every other forcing round begins from another
+solution."""
 _STALLED = 0.01
 """The share of the gap that the price steps of a round must close. If they close less, the bound
 has stalled."""
@@ -28,6 +31,7 @@ _MOST_FORCED_TRIES, _FORCED_CELLS = 150, 1_000_000
 """The largest number of options forced in a round, and the size (options and cells) from which on a
 network gets `Parameters.forced_tries`. Smaller networks get more tries, in inverse proportion."""
 _NOTICEABLE = 0.02
+"""The share of the requested gap by which the bound must rise in a round that is not idle."""
 
 
 @dataclass(eq=False)

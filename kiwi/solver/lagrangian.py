@@ -37,11 +37,14 @@ _RESTART_STAGES = ((8, 2, False), (24, 2, True))
 """The stages of a restart, in the form of `_STAGES`. The rounds of the second include the rounds of
 the first."""
 _ENDLESS = 10**9
+"""A number of rounds that no search reaches."""
 LEAST_ROUNDS = 2
 """The number of rounds that an engine without a solution runs, whatever the limits of time and
 work. The first round rarely ends without a solution, and the second often lowers its cost much. On
 a busy machine a limit of seconds would leave room for neither."""
 _MOST_PATIENCE, _PATIENT_CELLS = 2, 1_000_000
+"""The largest factor of the rounds of a stage, and its product with the size of the network. The
+factor is rounded down, and at least 1."""
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
 """The seconds, by the clock or as work, of the search for the least peak after a search without a
 solution; and the seconds by which it may exceed the time limit."""

@@ -16,8 +16,12 @@ from kiwi.solver.engine import Engine
 from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
 _PROBES = 12
+"""The largest number of limits that are tried."""
 _ROUNDS = 6
+"""The largest number of rounds of the engine at each limit."""
 _PRECISION = 1e-3
+"""The relative distance between the least peak found and the largest failed limit at which the
+bisection ends. A caller that names a sufficient peak gets an exact bisection."""
 
 
 @dataclass(frozen=True)

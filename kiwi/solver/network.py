@@ -23,6 +23,7 @@ from kiwi.solver.order import Uses, flat_uses
 from kiwi.solver.problem import Edge, Problem
 
 NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
+"""The limit of a network without a memory limit. Sums of it with other bytes do not overflow."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.network import Network
 
 _NEVER = -(2**61)
+"""The value of leaves beyond T. Added bytes do not make it the maximum."""
 
 
 class PeakTree(NamedTuple):

@@ -18,8 +18,11 @@ from kiwi.solver.search import forced_moves, forest_descent, tree_descent
 from kiwi.solver.trees import new_workspace
 
 _REPAIR_ROUNDS = 40
+"""The largest number of times that a repair raises the prices. Then it has failed."""
 _PRICE_LEVELS = (1.0, 0.5, 0.0)
+"""The shares of the relaxation's prices at which moves are made, one after the other."""
 _LEAST_GAIN = 1e-10
+"""The relative gain that a forced move must exceed. Smaller gains count as rounding."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,9 @@ from kiwi.solver.compiled import kernel
 from kiwi.solver.network import Network, cell
 
 _FIRST_MOVE = 0.05
+"""The share of a typical cost by which the first step of the prices would move the bound."""
 _LEAST_SCALE = 1e-9
+"""The smallest typical cost, as a share of the cost in place of infinity."""
 
 
 class Relaxed:

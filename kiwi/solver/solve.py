@@ -25,6 +25,7 @@ from kiwi.solver.warm_up import warm_up
 from kiwi.timings import timed
 
 DEFAULT_GAP = 1e-3
+"""The relative gap at which a search may end by default."""
 MOST_CELLS_FOR_MILP = 60_000
 """The largest number of options and table cells of the remaining network that `auto` hands to a
 MILP when the gap is open."""

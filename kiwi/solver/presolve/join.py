@@ -22,7 +22,9 @@ from kiwi.solver.presolve.reduction import Maps, Reduction
 MOST_OPTIONS = 300
 """The largest number of pairs for which two nodes are joined."""
 _MOST_GROWTH = 4.0
+"""The largest factor by which a join may increase the number of options of the neighbour."""
 _MOST_DEGREE = 2
+"""The largest number of edges of a node that is joined to a neighbour."""
 
 
 def join(net: Network) -> Reduction:

@@ -12,8 +12,11 @@ from kiwi.solver.presolve.reduction import Reduction, chain, repeat
 from kiwi.solver.presolve.times import drop_times
 
 _MOST_MERGE_PASSES = 20
+"""The largest number of passes that merge decided nodes."""
 _MOST_TIME_PASSES = 6
+"""The largest number of passes that drop times."""
 _MOST_DOMINANCE_PASSES = 4
+"""The largest number of passes that rule out dominated options, after nodes are joined."""
 
 
 def presolve(net: Network) -> Reduction:
