@@ -10,9 +10,9 @@ part, N the number of devices of all parts together, and beta the rate of one li
 - **All-reduce** over whole dimensions. As many copies of a reduce-scatter and an all-gather as
   there are dimensions run at the same time, each on a part of the buffer and in another order of
   the dimensions, so that all links are always busy. A device receives over both links of a ring, or
-  over one link at the end of a line. A set S of dimensions carries at least (prod n - 1) / N of b,
-  which it does if its dimensions come first, and has the sum of its links' rates. The time is twice
-  the largest quotient of these over all S.
+  over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of b
+  at the sum of the rates of its links; it receives no more if its dimensions come first. The time
+  is twice the largest quotient of the two over all S.
 - **All-gather, reduce-scatter.** One ring runs through all chips of several dimensions, and uses
   two links of a chip: (N - 1) / N b / (2 beta). The algorithm of the all-reduce is used if it is
   cheaper, as around three rings. If no dimension has more than 2 chips, all links are used at the
@@ -26,9 +26,9 @@ part, N the number of devices of all parts together, and beta the rate of one li
   as in an all-to-all, but at least b.
 - **Slices.** Each device has its share of the network, which is free of contention. XLA:TPU sends
   the smallest buffers over the network: an all-reduce is a reduce-scatter in each slice, an
-  exchange of the shards, and an all-gather in each slice. With n slices the network carries (n - 1)
-  / N of b in n - 1 steps, before or after the part within a slice; in an all-to-all it carries (n -
-  1) / n of b.
+  exchange of the shards, and an all-gather in each slice. Let n be the number of slices. The
+  network carries (n - 1) / N of b in n - 1 steps, before or after the part within a slice. In an
+  all-to-all it carries (n - 1) / n of b.
 
 The latency is one alpha for each link between the two most distant devices, on the shorter way
 around a ring.

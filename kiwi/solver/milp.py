@@ -47,8 +47,8 @@ SCALED_LIMIT = 1e3
 absolute."""
 
 _REPAIR_ROUNDS = 3
-"""The number of times that all rows of memory may be tightened. Then no solution counts as
-found."""
+"""The number of choices that may exceed the limit in spite of their rows. Then no solution counts
+as found."""
 _MOST_TERMS = 200_000
 """The largest number of terms in all rows (d) for which all rows are written at once. Beyond it,
 only broken rows are added."""
