@@ -1,1 +1,1 @@
-"""The account of memory: which buffer is alive when, and how large a heap XLA needs for them."""
+"""The account of memory: the live range of each buffer, and the size of the heap that XLA needs."""

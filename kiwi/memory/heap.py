@@ -1,11 +1,13 @@
-"""The size of XLA's heap for buffers of known live ranges, which is more than is alive at once.
+"""The size of XLA's heap for buffers with known live ranges. It is at least the peak of the live
+bytes.
 
-XLA gives every temporary one offset for its whole life. So free memory may lie in pieces that are
-too small for the next buffer. XLA's `GlobalDecreasingSizeBestFitHeap` (xla/service/heap_simulator)
-places buffers one after the other, each in the smallest gap that is free during its whole life. It
-tries two orders and takes the better: by size, then length of life, and the other way round. Of
-equal buffers the one defined first comes first. The length of a life counts how many buffers are
-allocated and freed meanwhile. A buffer that is written over another one shares its place.
+XLA gives every temporary buffer one offset for its whole life, so free memory may consist of gaps
+that are too small for the next buffer. XLA's `GlobalDecreasingSizeBestFitHeap`
+(xla/service/heap_simulator) places buffers one after the other, each in the smallest gap that is
+free during the buffer's whole life. It tries two orders, by size and then length of life, and the
+reverse, and takes the smaller heap. Among equal buffers, the one defined first is placed first. The
+length of a life is the number of buffers that are allocated or freed meanwhile. A buffer that is
+written over another buffer shares its place.
 """
 
 from collections.abc import Sequence
@@ -17,20 +19,23 @@ from kiwi.memory.timeline import Buffer
 from kiwi.solver.compiled import inner, kernel, stable_order, wait_for
 
 if TYPE_CHECKING:
-    from kiwi.hlo.units import UnitGraph  # with jax, which a process that compiles loops lacks
+    from kiwi.hlo.units import UnitGraph  # It imports jax; processes that compile loops do not.
 
 NO_BOUND = np.int64(2**62)
+"""A bound that no heap exceeds."""
 
 HEAP_LOOPS = f"{__name__}:warm_up"
+"""The function that compiles the loops of this module, as `kiwi.solver.compiled` names it."""
 
 
 class Lives(NamedTuple):
-    """The buffers of a heap; times from `begin` to `last`, both included.
+    """The buffers of a heap, as arrays. The last field is by time.
 
-    - `size`: bytes. `rank`: the place of its size among all sizes.
-    - `into`: the number of the buffer that is written over it, if it ends just before that one
-      begins; -1 for none.
-    - `events`: for each time, how many other buffers are allocated and freed then.
+    - `begin`, `last`: the first and the last time at which the buffer is alive, both included.
+    - `size`: bytes. `rank`: the index of the size in the sorted list of distinct sizes.
+    - `into`: the index of the buffer that is written over this buffer if this buffer ends just
+      before that one begins; -1 for none.
+    - `events`: for each time, the number of other buffers that are allocated or freed then.
     """
 
     begin: np.ndarray
@@ -42,18 +47,18 @@ class Lives(NamedTuple):
 
 
 def allocated_bytes(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> int:
-    """The bytes that XLA allocates: the buffers held throughout the step, and a heap for
-    the rest."""
+    """Returns the bytes that XLA allocates: the buffers that are held throughout the step, and a
+    heap for the others. `horizon`: the number of points of time."""
     throughout, temporaries = split(buffers, horizon, units)
     return throughout + heap_bytes(temporaries)
 
 
 def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[int, list[Buffer]]:
-    """The bytes that XLA holds throughout, and the buffers that it puts on its heap.
+    """Returns the bytes that XLA holds throughout the step, and the buffers on its heap.
 
-    A result that takes over an argument's buffer belongs to that buffer, which is held throughout.
+    A result that takes over an argument's buffer is in neither: the argument's bytes include it.
     """
-    takes_over = {units.producer[r] for r in units.aliased_results}
+    takes_over = {units.producer[result] for result in units.aliased_results}
     throughout, heap = 0, []
     for buffer in buffers:
         if buffer.kind == "argument" or (buffer.start == 0 and buffer.end == horizon):
@@ -64,40 +69,42 @@ def split(buffers: Sequence[Buffer], horizon: int, units: "UnitGraph") -> tuple[
 
 
 def heap_bytes(buffers: Sequence[Buffer]) -> int:
-    """The size of the heap for these buffers; at least the peak of their sum."""
+    """Returns the size in bytes of the heap for these buffers, at least the peak of their sum."""
     if not buffers:
         return 0
     wait_for(HEAP_LOOPS)
-    begin, end, size = np.array([(b.start, b.end, b.bytes) for b in buffers], dtype=np.int64).T
+    begin, end, size = np.array(
+        [(buffer.start, buffer.end, buffer.bytes) for buffer in buffers], dtype=np.int64
+    ).T
     events = np.zeros(end.max(), dtype=np.int64)
     lives = Lives(begin.copy(), end - 1, size.copy(), ranks(size), _writers(buffers), events)
     return int(placed_bytes(lives, NO_BOUND)[0])
 
 
 def warm_up() -> None:
-    """Runs the loops of this module once, which compiles or loads them."""
+    """Runs the loops of this module once, so that numba compiles or loads them."""
     heap_bytes([Buffer(0, 1, 8)])
 
 
 def ranks(size: np.ndarray) -> np.ndarray:
-    """For each size its place among the distinct sizes."""
+    """Returns, for each size, its index in the sorted list of distinct sizes."""
     return np.searchsorted(np.unique(size), size).astype(np.int64)
 
 
 def _writers(buffers: Sequence[Buffer]) -> np.ndarray:
-    """For each buffer the one that is written over it, -1 for none."""
+    """Returns, for each buffer, the index of the buffer that is written over it; -1 for none."""
     results: dict[tuple[int, int, int], int] = {}
-    for k, b in enumerate(buffers):
-        if b.kind == "result":
-            results.setdefault((b.start, b.index, b.bytes), k)
-    keys = ((b.end, b.overwritten_by, b.bytes) for b in buffers)
+    for k, buffer in enumerate(buffers):
+        if buffer.kind == "result":
+            results.setdefault((buffer.start, buffer.index, buffer.bytes), k)
+    keys = ((buffer.end, buffer.overwritten_by, buffer.bytes) for buffer in buffers)
     return np.array([results.get(k, -1) if k[1] >= 0 else -1 for k in keys], dtype=np.int64)
 
 
 @kernel(nogil=True)
 def placed_bytes(lives, bound):
-    """The heap as XLA builds it, and the buffer at its top. Beyond `bound` any size above it is
-    returned."""
+    """Returns the size of the heap as XLA builds it, and the first and last time of the buffer at
+    its top. If the size exceeds `bound`, any size above `bound` may be returned."""
     begin, size, length = _joined(lives)
     count, times = len(size), len(lives.events)
     by_size, by_length = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -115,10 +122,12 @@ def placed_bytes(lives, bound):
 
 @inner(nogil=True)
 def _joined(lives):
-    """Begin, size and length of life, with buffers that are written over each other as one."""
+    """Returns begin, size and length of life of all buffers. Of buffers that are written over each
+    other, the last represents all: it has the first one's begin and length, and the others have
+    size 0."""
     begin, size, length = lives.begin.copy(), lives.size.copy(), _lengths(lives)
     for b in range(len(size)):
-        # It shares the place of the buffer under it, and is placed when that one is.
+        # XLA places both together, in the turn of the overwritten buffer.
         other = lives.into[b]
         if other >= 0 and begin[other] == lives.last[b] + 1:
             begin[other], length[other], size[b] = begin[b], length[b], 0
@@ -127,8 +136,8 @@ def _joined(lives):
 
 @inner(nogil=True)
 def _lengths(lives):
-    """How long each buffer lives, as XLA counts: the number of buffers allocated and freed
-    meanwhile."""
+    """Returns each buffer's length of life as XLA counts it: the number of buffers that are
+    allocated or freed meanwhile."""
     times = len(lives.events)
     starts, allocated = np.zeros(times + 1, np.int64), np.zeros(times, np.int64)
     for t in range(times):
@@ -149,10 +158,11 @@ def _lengths(lives):
 
 @inner(nogil=True)
 def _best_fit(order, begin, last, size, bound):
-    """The heap by best fit in an order, and the buffer at its top. It stops where it exceeds
-    `bound`.
+    """Returns the size of the heap by best fit in `order`, and the index of the buffer at its top.
+    Stops as soon as the size exceeds `bound`.
 
-    Placed buffers are kept in order from the bottom to the top of the heap.
+    `starts`, `ends`, `bottoms` and `tops` describe the placed buffers, from the bottom of the heap
+    to its top.
     """
     count, top, highest, placed = len(order), 0, 0, 0
     starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)

@@ -1,7 +1,8 @@
-"""The steps of a schedule by the loop that runs them, and the dataflow between them.
+"""The steps of a schedule, grouped by the loop in which they run, and the dataflow between them.
 
-A step that recomputes a unit runs in the loop of the unit that it precedes, but no deeper than the
-unit itself: values that all iterations share are recomputed before the loop.
+A step that recomputes a unit runs in the loop of the next unit that runs for the first time, but no
+deeper than the recomputed unit itself. So a value that all iterations share is recomputed before
+the loop.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -13,8 +14,8 @@ from kiwi.hlo.units import UnitGraph
 
 
 class OperandRead(NamedTuple):
-    """Entry `number` of a unit's `rule.reads`, for the first computation of the unit or, if
-    `is_again`, the second."""
+    """A read of an operand: entry `number` of a unit's `rule.reads`, in the first computation of
+    the unit or, if `is_again`, in the second."""
 
     unit: int
     number: int
@@ -23,8 +24,12 @@ class OperandRead(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduledUnit:
-    """One computation of a unit: the position in the schedule, and the unit's index. With
-    `is_fetched` its result is fetched from the host instead."""
+    """One computation of a unit.
+
+    - `position`: the index in the schedule. `unit`: the unit's index.
+    - `is_again`: whether the unit has run before.
+    - `is_fetched`: whether the result is fetched from the host instead of computed.
+    """
 
     position: int
     unit: int
@@ -34,13 +39,14 @@ class ScheduledUnit:
 
 @dataclass(frozen=True)
 class LoopBody:
-    """The steps of each iteration of a loop, in order; the whole step if `loop` is None."""
+    """The steps of one iteration of a loop, in order, with the bodies of inner loops. It is the
+    whole step if `loop` is None."""
 
     loop: int | None
     items: tuple["ScheduledUnit | LoopBody", ...]
 
     def steps(self) -> Iterator[ScheduledUnit]:
-        """All steps, with those of inner loops."""
+        """Yields all steps, including the steps of inner loops."""
         for item in self.items:
             if isinstance(item, LoopBody):
                 yield from item.steps()
@@ -51,8 +57,11 @@ class LoopBody:
 def loop_bodies(
     units: UnitGraph, steps: Sequence[int], fetched: Set[int] = frozenset()
 ) -> LoopBody:
-    """The whole step as a body. In `steps` the units of a loop are contiguous. The units `fetched`
-    are not computed a second time but fetched."""
+    """Returns the whole step as a body.
+
+    - `steps`: the unit of each step. The units of a loop must be contiguous.
+    - `fetched`: the units whose second computation is a fetch.
+    """
     chains = loops_of_steps(units, steps)
     seen: set[int] = set()
     listed = []
@@ -65,27 +74,27 @@ def loop_bodies(
 
 
 def loops_of_steps(units: UnitGraph, steps: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each step the loops around it, outermost first."""
+    """Returns, for each step, the loops around it, outermost first."""
     around = units.graph.program.loops_around
     first: dict[int, int] = {}
     for position, unit in enumerate(steps):
         first.setdefault(unit, position)
     loops: list[tuple[int, ...]] = []
-    here: tuple[int, ...] = ()
+    loops_here: tuple[int, ...] = ()
     for position in range(len(steps) - 1, -1, -1):
         unit = units.units[steps[position]]
         if first[unit.index] == position:
-            here = around(unit.loop)
-            loops.append(here)
+            loops_here = around(unit.loop)
+            loops.append(loops_here)
         else:
-            loops.append(here[: len(around(unit.loop))])
+            loops.append(loops_here[: len(around(unit.loop))])
     return loops[::-1]
 
 
 def _items(
     steps: Iterable[tuple[ScheduledUnit, tuple[int, ...]]], depth: int
 ) -> Iterator[ScheduledUnit | LoopBody]:
-    for inner, group in groupby(steps, key=lambda each: each[1][depth : depth + 1]):
+    for inner, group in groupby(steps, key=lambda entry: entry[1][depth : depth + 1]):
         if inner:
             yield LoopBody(inner[0], tuple(_items(group, depth + 1)))
         else:
@@ -94,12 +103,13 @@ def _items(
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Which computation of a value each step reads.
+    """The computation of each value that each step reads.
 
-    - `source[k][v]`: the position of the step that computed value v as step k reads it from its
-      stored layout; -1 for arguments and constants. A step that fetches v reads v.
-    - `last_read[v, k]`: the position of the last step that reads v as step k computed it, and not
-      from the host; the number of steps for results of the function.
+    - `source[k][v]`: the position of the step whose copy of value v step k reads, from its stored
+      layout; -1 for arguments and constants. A step that fetches v reads v.
+    - `last_read[v, k]`: the position of the last step that reads the copy of v that step k
+      computed. Fetches from the host do not count. It is the number of steps for results of the
+      function.
     """
 
     source: tuple[dict[int, int], ...]
@@ -112,10 +122,11 @@ def dataflow(
     kept_copies: Set[OperandRead] = frozenset(),
     fetched: Set[int] = frozenset(),
 ) -> Dataflow:
-    """Follows every value from its latest computation to its readers.
+    """Returns the dataflow of a schedule. Each step reads the latest copy of a value.
 
-    - `kept_copies`: the operands that are read from an earlier reader's copy.
-    - `fetched`: units that are not recomputed but fetched, see `Execution`.
+    - `steps`: the unit of each step.
+    - `kept_copies`: the operands that are read from an earlier reader's resharded copy.
+    - `fetched`: the units whose second computation is a fetch, see `Execution`.
     """
     computed: dict[int, int] = {}
     source: list[dict[int, int]] = []

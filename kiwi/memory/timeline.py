@@ -1,4 +1,4 @@
-"""Buffers over time: which are alive at a point of time, their bytes, and the peak."""
+"""Buffers over time: the bytes that are alive at each point of time, and the peak."""
 
 import functools
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ class Buffer(Interval):
     - `kind`, `index`: the owner. "argument": the value `index`. "result": the results of unit
       `index`, and its workspace while it runs. "copy": an operand of unit `index` in another
       layout, also while later units read the copy.
-    - `overwritten_by`: the unit that runs at `end` and writes its result into this buffer; -1 for
-      none. Files do not keep it.
+    - `overwritten_by`: the unit that runs at `end` and writes its result over this buffer; -1 for
+      none. Plan files do not contain it.
     """
 
     kind: str = "result"
@@ -36,10 +36,11 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that are alive at once; XLA's heap needs more (`kiwi.memory.heap`)."""
+        """The largest number of bytes that are alive at once. XLA's heap may need more
+        (`kiwi.memory.heap`)."""
         return max(self.curve_bytes)
 
     @property
     def peak_time(self) -> int:
-        """The first point of time at which the most is alive."""
+        """The first point of time at which `peak_bytes` are alive."""
         return self.curve_bytes.index(self.peak_bytes)

@@ -1,4 +1,4 @@
-"""Devices, links, layouts of tensors, and the price of moving data between layouts."""
+"""Devices, links, shardings of tensors, and the price of resharding."""
 
 from kiwi.mesh.assignment import Assignment as Assignment
 from kiwi.mesh.assignment import AxisLinks as AxisLinks

@@ -1,18 +1,20 @@
-"""Assigns the devices of a cluster to positions of a mesh, so that each axis has equal links.
+"""Assigns the devices of a cluster to the positions of a mesh, so that each axis has equal links.
 
-A collective along an axis is as slow as the slowest connection in any of its groups, so the
-devices of a group should be connected alike (Liu et al., *MAP*, 2023, section 4.2).
+A collective along an axis is as slow as the slowest connection in any of its groups, so all devices
+of a group should have equal connections (Liu et al., *MAP*, 2023, section 4.2).
 
-**The best assignment** to a mesh of a given shape has, from the minor axis to the major, the
-fastest slowest connection of the axis; among these, the largest sum of the logarithms of all its
-connections' bandwidths. Bandwidths count as equal within `TOLERANCE` of a common level, so that
-noise decides nothing. Up to eight devices every assignment is tried; beyond, devices are exchanged
-as long as that is an improvement, from several starts.
+**The best assignment** to a mesh of a given shape maximises the bandwidth of the slowest connection
+of each axis, the minor axis first. Among equal assignments it maximises, in the same order, the sum
+of the logarithms of the bandwidths of all connections of the axis. Bandwidths within `TOLERANCE` of
+a common level count as equal, so that noise decides nothing. Up to eight devices, every assignment
+is tried. For more devices, pairs of devices are exchanged as long as an exchange is an improvement,
+from several starts.
 
-**The best shape** has the fewest axes of which each is uniform: whose connections are all of one
-level. Where no shape is, the one whose worst axis is the least uneven.
+**The best shape** is the shape with the fewest axes among the shapes all of whose axes are uniform.
+An axis is uniform if all of its connections count as equal. If there is no such shape, the best
+shape is the one whose worst axis is the least uneven.
 
-**A cluster** is the latency and bandwidth of every pair of its devices, measured while no other
+**A cluster** has the latency and bandwidth of every pair of its devices, measured while no other
 device sends. Its file is JSON (docs/guides/clusters.md).
 """
 
@@ -43,18 +45,21 @@ FORMAT = FileFormat(
 _MATRICES = ("latency_seconds", "bandwidth_bytes_per_second")
 
 TOLERANCE = 1.5
-"""Connections whose bandwidths differ by at most this factor may count as equal."""
+"""The largest factor between bandwidths that may count as equal."""
 _MOST_AXES = 3
+"""The largest number of axes of the shapes that are compared."""
 _TRIED_ALL = 8
+"""The largest number of devices for which every assignment is tried."""
 _STARTS = 8
+"""The number of random orders from which devices are exchanged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cluster:
     """Latency and bandwidth between every two of n devices.
 
-    - `devices`: a name for each.
-    - `latency_seconds`, `bandwidth_bytes_per_second`: arrays of shape [n, n]; change neither.
+    - `devices`: the name of each device.
+    - `latency_seconds`, `bandwidth_bytes_per_second`: read-only arrays of shape [n, n].
 
     **Raises:** `ClusterError` if there is no device, an array has another shape, a bandwidth is
     not positive, a latency is negative, or either is not finite.
@@ -92,15 +97,21 @@ class Cluster:
         return len(self.devices)
 
     def save(self, path: str | Path) -> None:
-        """Writes the cluster's file; raises `ClusterError` if it cannot be written."""
+        """Writes the cluster's file.
+
+        **Raises:** `ClusterError` if it cannot be written.
+        """
         matrices = {name: getattr(self, name).tolist() for name in _MATRICES}
         header = {"format": FORMAT.name, "version": FORMAT.version, "devices": self.devices}
         FORMAT.write(f"{json.dumps(header | matrices, indent=1)}\n".encode(), path)
 
     @classmethod
     def load(cls, path: str | Path) -> "Cluster":
-        """Reads a cluster's file; raises `ClusterError` if it cannot be read, is of another format
-        or a later version, or does not describe a cluster."""
+        """Reads a cluster's file.
+
+        **Raises:** `ClusterError` if the file cannot be read, is of another format or a later
+        version, or does not describe a cluster.
+        """
         document = FORMAT.read(path)
         parts = ("devices", *_MATRICES)
         missing = [key for key in parts if not isinstance(document.get(key), list)]
@@ -120,10 +131,10 @@ class Cluster:
 class AxisLinks:
     """The connections along one axis of a mesh.
 
-    - `size`: devices along it.
-    - `link`: the least bandwidth and largest latency of its connections, without efficiency;
-      boundless along a single device.
-    - `fastest_bytes_per_second`: the most bandwidth of them.
+    - `size`: the number of devices along the axis.
+    - `link`: the smallest bandwidth and the largest latency of the connections, with efficiency 1.
+      An axis of one device has infinite bandwidth.
+    - `fastest_bytes_per_second`: the largest bandwidth of the connections.
     """
 
     size: int
@@ -132,23 +143,23 @@ class AxisLinks:
 
     @property
     def spread(self) -> float:
-        """The largest bandwidth over the smallest; 1 if all are equal."""
+        """The ratio of the largest bandwidth to the smallest; 1 if all are equal."""
         if self.size == 1:
             return 1.0
         return self.fastest_bytes_per_second / self.link.bandwidth_bytes_per_second
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all connections count as equal."""
+        """Whether all connections of the axis count as equal."""
         return self.spread <= TOLERANCE
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Devices of a cluster on the positions of a mesh.
+    """The devices of a cluster at the positions of a mesh.
 
-    - `shape`: of the mesh.
-    - `order`: the device at each position, row-major: indices of `Cluster.devices`.
+    - `shape`: the shape of the mesh.
+    - `order`: the device at each position, row-major, as indices of `Cluster.devices`.
     - `axes`: the connections along each axis.
     """
 
@@ -158,13 +169,14 @@ class Assignment:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all axes have equal connections."""
+        """Whether each axis has equal connections."""
         return all(axis.is_uniform for axis in self.axes)
 
     def device_mesh(
         self, hardware: Hardware | str, axis_names: Sequence[str] | None = None
     ) -> DeviceMesh:
-        """The mesh to plan for, and to run on: with the links and the order of devices found.
+        """Returns the mesh to plan for and to run on, with the links and the device order of this
+        assignment.
 
         Device k of the cluster must be device k of `jax.devices()`.
 
@@ -177,8 +189,10 @@ class Assignment:
 
 
 def best_assignment(cluster: Cluster, shape: Sequence[int] | None = None) -> Assignment:
-    """The best assignment to a mesh of `shape`, or of the best shape; raises `InvalidMeshError` if
-    the shape has another number of devices than the cluster."""
+    """Returns the best assignment to a mesh of `shape`, by default of the best shape.
+
+    **Raises:** `InvalidMeshError` if the shape has another number of devices than the cluster.
+    """
     if shape is not None:
         return _assign(cluster, _check_shape(cluster, shape))
     assignments = [_assign(cluster, candidate) for candidate in shapes_of(cluster.size)]
@@ -186,7 +200,7 @@ def best_assignment(cluster: Cluster, shape: Sequence[int] | None = None) -> Ass
 
 
 def _check_shape(cluster: Cluster, shape: Sequence[int]) -> tuple[int, ...]:
-    # DeviceMesh would complain as well, but about names.
+    # DeviceMesh checks the shape, too, but its message is about axis names.
     if not shape or min(shape) < 1 or prod(shape) != cluster.size:
         raise InvalidMeshError(
             f"A mesh of shape {tuple(shape)} does not hold {cluster.size} devices once each.",
@@ -202,12 +216,13 @@ def _preference(assignment: Assignment) -> tuple[float, ...]:
 
 
 def shapes_of(count: int, axes: int = _MOST_AXES) -> Iterator[tuple[int, ...]]:
-    """All shapes of `count` devices of at most so many axes, larger than 1."""
+    """Yields all mesh shapes of `count` devices with at most `axes` axes, all larger than 1 if
+    there are several."""
     yield (count,)
     if axes > 1:
         for last in range(2, count // 2 + 1):
             if count % last == 0:
-                yield from ((*rest, last) for rest in shapes_of(count // last, axes - 1))
+                yield from ((*major, last) for major in shapes_of(count // last, axes - 1))
 
 
 def _assign(cluster: Cluster, shape: tuple[int, ...]) -> Assignment:
@@ -223,7 +238,7 @@ def _assign(cluster: Cluster, shape: tuple[int, ...]) -> Assignment:
 
 
 class _Scores:
-    """Compares assignments to one shape, many at once."""
+    """Compares many assignments to one shape at a time."""
 
     def __init__(self, cluster: Cluster, shape: tuple[int, ...]) -> None:
         self._shape = shape
@@ -231,53 +246,57 @@ class _Scores:
         self._pairs = [_position_pairs(shape, axis) for axis in range(len(shape))]
 
     def best(self, orders: np.ndarray) -> int:
-        """The best order's index, the first of equals."""
-        worst, total = [], []  # one number per order each, larger is better
-        for one, other in reversed(self._pairs):
-            if len(one):
-                level = self._level[orders[:, one], orders[:, other]]
+        """Returns the index of the best order, and of the first among equal ones. `orders`: shape
+        [orders, devices]."""
+        worst, total = [], []  # Each entry has one number per order; larger is better.
+        for first_positions, second_positions in reversed(self._pairs):
+            if len(first_positions):
+                level = self._level[orders[:, first_positions], orders[:, second_positions]]
                 worst.append(level.min(axis=1))
-                # Rounded, since sums in another order differ in the last digits.
+                # Sums in another order differ in the last digits.
                 total.append(level.sum(axis=1).round(3))
         alive = np.arange(len(orders))
-        for key in (*worst, *total):  # the most important first
+        for key in (*worst, *total):  # The most important key comes first.
             alive = alive[key[alive] == key[alive].max()]
         return int(alive[0])
 
 
 def _position_pairs(shape: tuple[int, ...], axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of positions of a mesh that lie in one group of an axis."""
+    """Returns all pairs of positions of a mesh that lie in one group of an axis, as two arrays."""
     positions = np.arange(prod(shape)).reshape(shape)
     lines = np.moveaxis(positions, axis, -1).reshape(-1, shape[axis])
     pairs = [(line[i], line[j]) for line in lines for i, j in combinations(range(len(line)), 2)]
-    one, other = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
-    return one, other
+    first_positions, second_positions = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    return first_positions, second_positions
 
 
 def _levels(bandwidth: np.ndarray) -> np.ndarray:
-    """The logarithm of each bandwidth, rounded down to its level, the same in both directions.
+    """Returns the logarithm of each bandwidth, rounded down to its level. A pair counts by its
+    slower direction.
 
-    From the slowest connection up, a level contains all connections that are at most `TOLERANCE`
-    faster than its slowest. A pair is as fast as its slower direction.
+    The lowest level begins at the slowest connection. A level contains all connections that are
+    faster than its slowest by at most the factor `TOLERANCE`; the next connection begins the next
+    level.
     """
-    both = np.minimum(bandwidth, bandwidth.T)
-    level = np.zeros_like(both)
+    bandwidths = np.minimum(bandwidth, bandwidth.T)
+    level = np.zeros_like(bandwidths)
     start = 0.0
-    for value in np.unique(both[~np.eye(len(both), dtype=bool)]):
+    for value in np.unique(bandwidths[~np.eye(len(bandwidths), dtype=bool)]):
         start = value if value > start * TOLERANCE else start
-        level[both == value] = np.log(start)
+        level[bandwidths == value] = np.log(start)
     return np.round(level, 6)
 
 
 def _starts(cluster: Cluster) -> Iterator[np.ndarray]:
-    """The starts: the given order; each device followed by its nearest; and random orders."""
+    """Yields the orders from which the exchange starts: the cluster's order, an order in which each
+    device is followed by its nearest, and random orders."""
     yield np.arange(cluster.size)
     level = _levels(cluster.bandwidth_bytes_per_second)
-    chain, left = [0], set(range(1, cluster.size))
-    while left:
-        sums = {device: (level[chain[::-1], device].tolist(), -device) for device in left}
-        chain.append(max(left, key=lambda device: sums[device]))
-        left.remove(chain[-1])
+    chain, unplaced = [0], set(range(1, cluster.size))
+    while unplaced:
+        sums = {device: (level[chain[::-1], device].tolist(), -device) for device in unplaced}
+        chain.append(max(unplaced, key=lambda device: sums[device]))
+        unplaced.remove(chain[-1])
     yield np.array(chain)
     rng = np.random.default_rng(0)
     for _ in range(_STARTS):
@@ -285,7 +304,8 @@ def _starts(cluster: Cluster) -> Iterator[np.ndarray]:
 
 
 def _improved(scores: _Scores, order: np.ndarray) -> np.ndarray:
-    """Exchanges the best two devices until no exchange is an improvement."""
+    """Returns the order after exchanging pairs of devices, the best pair each time, until no
+    exchange is an improvement."""
     pairs = np.array(list(combinations(range(len(order)), 2)))
     rows = np.arange(len(pairs))
     while True:
@@ -304,11 +324,11 @@ def _axis_links(
     devices = np.array(order)
     bandwidth, latency = cluster.bandwidth_bytes_per_second, cluster.latency_seconds
     for axis, size in enumerate(shape):
-        one, other = (devices[positions] for positions in _position_pairs(shape, axis))
+        senders, receivers = (devices[positions] for positions in _position_pairs(shape, axis))
         if size == 1:
-            # Nothing is ever sent along it.
+            # Nothing is sent along this axis.
             yield AxisLinks(size, Link(np.inf, 0.0), np.inf)
             continue
-        speeds = np.concatenate([bandwidth[one, other], bandwidth[other, one]])
-        delays = np.concatenate([latency[one, other], latency[other, one]])
+        speeds = np.concatenate([bandwidth[senders, receivers], bandwidth[receivers, senders]])
+        delays = np.concatenate([latency[senders, receivers], latency[receivers, senders]])
         yield AxisLinks(size, Link(float(speeds.min()), float(delays.max())), float(speeds.max()))

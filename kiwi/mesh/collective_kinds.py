@@ -1,4 +1,4 @@
-"""The collectives, by their HLO opcodes."""
+"""The kinds of collectives, named by their HLO opcodes."""
 
 ALL_GATHER = "all-gather"
 ALL_REDUCE = "all-reduce"

@@ -1,39 +1,39 @@
 """The time of a collective, by the alpha-beta model.
 
-Sending b bytes over a link takes alpha + b / beta seconds. A collective over n devices in a
-ring, on a buffer of b bytes per device, then takes (Thakur, Rabenseifner, Gropp, *Optimization
-of Collective Communication Operations in MPICH*, 2005; Patarasuk, Yuan, *Bandwidth optimal
-all-reduce algorithms*, 2009):
+Sending b bytes over a link takes alpha + b / beta seconds. A collective over n devices in a ring,
+on a buffer of b bytes per device, takes (Thakur, Rabenseifner, Gropp, *Optimization of Collective
+Communication Operations in MPICH*, 2005; Patarasuk, Yuan, *Bandwidth optimal all-reduce
+algorithms*, 2009):
 
 - all-gather, reduce-scatter, all-to-all: (n - 1) alpha + (n - 1) / n * b / beta,
-- all-reduce: twice that, as a reduce-scatter and an all-gather,
+- all-reduce: the sum of a reduce-scatter and an all-gather,
 - collective-permute: alpha + b / beta.
 
-**Which bytes.** b is the *larger* buffer of one device: the result of an all-gather, the
-input of a reduce-scatter, and the local buffer (before and after are alike) of all-reduce,
-all-to-all and collective-permute.
+**Bytes.** b is the *larger* buffer of one device: the result of an all-gather, the input of a
+reduce-scatter, and the local buffer of an all-reduce, all-to-all or collective-permute, whose input
+and result have the same size.
 
-**Several axes.** The cheaper of two ways is taken:
+**Several axes.** The cheaper of two ways counts:
 
-- *by axis*: a reduce-scatter goes axis by axis, the minor one first, each on what the previous
-  left (b, then b / n, ...), so that fast links carry the large buffers; an all-gather is the
-  same backwards; an all-to-all goes axis by axis on all of b.
-- *flat*: one ring over all devices, each step as slow as the slowest link. Such a ring leaves
-  a group of m devices that are neighbours along minor axes only once, so the m devices can
-  lend it their m shares of the link that leads out (as NCCL does with several rings that enter
-  and leave a node at different devices): that link counts with m * beta. An all-to-all gains
-  nothing from neighbours, it takes the slowest link as it is.
+- *By axis.* A reduce-scatter goes axis by axis, the minor one first, each on the result of the
+  previous (b, then b / n, ...), so that fast links carry the large buffers. An all-gather goes the
+  reverse way. An all-to-all goes axis by axis on all of b.
+- *Flat.* One ring runs over all devices, and each step is as slow as the slowest link. The ring
+  leaves a group of m devices that are neighbours along minor axes only once. The link that leads
+  out of the group therefore counts with m * beta: all m devices can lend their shares of it, as in
+  NCCL, whose rings enter and leave a node at different devices. An all-to-all does not gain from
+  neighbours, and counts the slowest link unchanged.
 
-A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing.
-Where the axes lie on the dimensions of a TPU's topology, `kiwi.mesh.torus` tells the time.
+A collective-permute takes one hop over the slowest link. Axes of size 1 cost nothing. If the axes
+lie on the dimensions of a TPU's topology, `kiwi.mesh.torus` gives the time.
 
-**Measured.** Where the mesh has a profile table that knows the kind along these axes, or over as
-many devices, its time goes before the formula's.
+**Measured.** If the mesh has a profile table with this kind along these axes, or over as many
+devices, the table's time replaces the formula.
 
-**Combined.** What waits for nothing, as gathers of parameters do, XLA combines with others to one
-of `Hardware.combined_bytes` at most; each then takes its share of the latency.
+**Combined.** XLA combines collectives that wait for nothing, such as gathers of parameters, up to
+`Hardware.combined_bytes`. Each then takes its share of the latency.
 
-Not modelled: contention between collectives, trees, the choice of protocol by size.
+The model ignores contention between collectives, trees, and the choice of the protocol by size.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,7 +49,7 @@ from kiwi.mesh.torus import torus_costs
 from kiwi.messages import topics
 
 RECORDED_DTYPE = "float32"
-"""Collectives are measured on it; those of other dtypes are priced by their bytes."""
+"""The dtype of measured collectives. Collectives of other dtypes are priced by their bytes."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Collective:
     """One collective and its predicted time.
 
     - `kind`: an HLO opcode, one of `KINDS`.
-    - `axes`: the mesh axes that it runs over, increasing, without those of size 1.
+    - `axes`: the mesh axes that it runs over, increasing, without axes of size 1.
     - `bytes`: the larger buffer of one device (see the module's text).
-    - `seconds`: predicted time; 0 if no axis is left. `provenance`: the provenance of the time.
+    - `seconds`: the predicted time; 0 if there is no axis. `provenance`: the source of the time.
     """
 
     kind: str
@@ -72,10 +72,12 @@ class Collective:
 def collective(
     kind: str, mesh: DeviceMesh, axes: Iterable[int], size_bytes: int, *, least_share: float = 1.0
 ) -> Collective:
-    """The collective `kind` over `axes`; see the module's text for `size_bytes`.
+    """Returns the collective `kind` over `axes` with its predicted time.
 
-    The order of `axes` does not matter. `least_share` is its share in the bytes of all collectives
-    that it may be combined with; 1 if it is alone.
+    - `axes`: mesh axes, in any order.
+    - `size_bytes`: the larger buffer of one device (see the module's text).
+    - `least_share`: the collective's share in the bytes of all collectives with which it may be
+      combined; 1 if it is alone.
 
     **Raises:** `InvalidArgumentError` for an unknown kind, for axes that the mesh lacks or that
     occur twice, and for negative bytes.
@@ -99,8 +101,10 @@ def collective(
 
 @lru_cache(maxsize=4096)
 def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[LinearCost, ...]:
-    """The cost of each way to run a collective, of which the cheapest is taken; raises as
-    `collective`."""
+    """Returns the cost of each way to run a collective. The cheapest way counts.
+
+    **Raises:** as `collective`.
+    """
     if kind not in KINDS:
         raise InvalidArgumentError(
             f"{kind!r} is not a collective.",
@@ -119,7 +123,7 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
         return (LinearCost(max(latencies), 1 / min(rates)),)
     rings = list(map(_ring, sizes, latencies, rates))
     shrinking = kind != ALL_TO_ALL
-    # With the shares that neighbours lend, see the module's text.
+    # The rates include the shares that neighbours lend, see the module's text.
     lent = [rate * prod(sizes[k + 1 :]) for k, rate in enumerate(rates)] if shrinking else rates
     ways = (
         _by_axis(rings, sizes if shrinking else [1] * len(sizes)),
@@ -127,12 +131,12 @@ def linear_costs(kind: str, mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[Li
     )
     if kind == ALL_REDUCE:
         ways = tuple(way + way for way in ways)
-    # Over one axis both ways are the same.
+    # Both ways are the same over one axis.
     return ways if len(axes) > 1 else ways[:1]
 
 
 def _moving_axes(mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes in increasing order, without those of size 1."""
+    """Returns the axes in increasing order, without axes of size 1."""
     if len(set(axes)) != len(axes) or any(not 0 <= axis < len(mesh.shape) for axis in axes):
         raise InvalidArgumentError(
             f"Axes {axes} are not distinct axes of a mesh of shape {mesh.shape}.",
@@ -142,14 +146,14 @@ def _moving_axes(mesh: DeviceMesh, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _ring(devices: int, latency_seconds: float, bytes_per_second: float) -> LinearCost:
-    """One pass around a ring."""
+    """Returns the cost of one pass around a ring of `devices`."""
     hops = devices - 1
     return LinearCost(hops * latency_seconds, hops / devices / bytes_per_second)
 
 
 def _by_axis(rings: Sequence[LinearCost], parts: Sequence[int]) -> LinearCost:
-    """One ring after the other, the last axis first. Each divides the bytes by its number of
-    devices."""
+    """Returns the cost of one ring after the other, the last axis first. Each ring divides the
+    bytes for the following ones by its entry of `parts`."""
     total, share = LinearCost(0.0, 0.0), 1.0
     for ring, count in zip(reversed(rings), reversed(parts), strict=True):
         total += LinearCost(ring.latency_seconds, share * ring.seconds_per_byte)

@@ -1,4 +1,4 @@
-"""The grid of devices that a step runs on, and the link along each of its axes."""
+"""The grid of devices on which a step runs, and the link along each axis of the grid."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 _DEFAULT_NAMES = ("x", "y", "z")
-# Layouts of a tensor grow with the factorial of the axes; three already give 481 at rank 6.
+# The number of shardings of a tensor grows with the factorial of the number of axes.
 _MOST_AXES = 3
 
 
@@ -28,20 +28,21 @@ _MOST_AXES = 3
 class DeviceMesh:
     """An N-dimensional grid of equal devices.
 
-    - `shape`: devices along each axis, major to minor; devices that are neighbours along the
-      last axis are neighbours in the list of devices.
+    - `shape`: the number of devices along each axis, major to minor. Neighbours along the last axis
+      are neighbours in the list of devices.
     - `axis_names`: one distinct name per axis.
-    - `links`: for each axis, the link that a device sends over along that axis *when every
-      device of the mesh sends along it at once*. A connection shared by the devices of a node
-      is thus divided already.
+    - `links`: for each axis, the link over which a device sends along the axis *while every device
+      of the mesh sends along it*. A connection that the devices of a node share is divided already.
     - `hardware`: the kind of device.
-    - `device_order`: for each position, row-major, the index of its device in the list of
-      devices that the mesh is laid over; None means 0, 1, ... See `kiwi.mesh.assignment`.
-    - `topology`: the chips of TPUs, whose list of devices is in the order of their coordinates;
-      None for others.
-    - `table`: what was measured on such devices, priced before `hardware` and `links`; or None.
+    - `device_order`: for each position, row-major, the index of its device in the list of devices;
+      None means 0, 1, ... See `kiwi.mesh.assignment`.
+    - `topology`: the chips of TPUs; None for other devices. It orders the list of devices by their
+      coordinates.
+    - `placement`: the parts of the topology that each axis takes; None if there are none.
+    - `table`: measurements on such devices, which take precedence over `hardware` and `links`; or
+      None.
 
-    At most three axes may be larger than 1; axes of size 1 are free and are never planned with.
+    At most three axes may be larger than 1. Axes of size 1 cost nothing, and no plan uses them.
 
     **Raises:** `InvalidMeshError` if the parts do not fit together.
     """
@@ -50,11 +51,11 @@ class DeviceMesh:
     axis_names: tuple[str, ...]
     links: tuple[Link, ...]
     hardware: Hardware
-    # Not hashed, since it is long, and prices follow from the rest.
+    # Not hashed: it is long, and prices do not depend on it.
     device_order: tuple[int, ...] | None = field(default=None, hash=False)
     topology: Topology | None = None
     placement: Placement | None = None
-    # Not hashed, since meshes are keys of caches and tables are long; still compared.
+    # Not hashed: meshes are keys of caches, and tables are long. Tables are compared, though.
     table: ProfileTable | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -83,17 +84,17 @@ class DeviceMesh:
         topology: str | None = None,
         num_slices: int | None = None,
     ) -> "DeviceMesh":
-        """A mesh whose links follow from the hardware.
+        """Returns a mesh whose links follow from the hardware.
 
-        The minor-most axes whose sizes multiply to at most `hardware.devices_per_node` lie
-        inside a node, all others cross nodes. Without `devices_per_node` the last axis alone
-        lies inside a node. On TPUs the links follow from the best placement of the axes on
-        `num_slices` slices of the `topology`, by default as few and as compact ones as will do.
-        Default names are the first of x, y, z.
+        The minor-most axes whose sizes multiply to at most `hardware.devices_per_node` lie inside a
+        node; all other axes cross nodes. Without `devices_per_node` only the last axis lies inside
+        a node. On TPUs the links follow from the best placement of the axes on `num_slices` slices
+        of the `topology`, by default on as few and as compact slices as possible. The default names
+        are x, y, z.
 
-        **Raises:** `InvalidMeshError` if shape and names make no mesh, or one of another number of
-        devices than the topology; `UnknownProfileError` if `hardware` is a name that the catalogue
-        lacks.
+        **Raises:** `InvalidMeshError` if shape and names do not fit together, or the topology has
+        another number of devices than the shape; `UnknownProfileError` if the catalogue lacks the
+        name `hardware`.
         """
         shape = _check_shape(shape)
         if axis_names is None:
@@ -116,8 +117,11 @@ class DeviceMesh:
         topology: str | None = None,
         num_slices: int | None = None,
     ) -> "DeviceMesh":
-        """The mesh of the same shape and axis names, and of the same order of devices where it has
-        some; raises as `create`."""
+        """Returns the mesh with the shape and axis names of a JAX mesh, and with its order of
+        devices if it has devices.
+
+        **Raises:** as `create`.
+        """
         from jax.sharding import AbstractMesh
 
         names = tuple(mesh.axis_names)
@@ -137,11 +141,13 @@ class DeviceMesh:
         return made.placed(order, placement_of(order, shape, made.dimensions))
 
     def placed(self, order: tuple[int, ...], placement: Placement | None) -> "DeviceMesh":
-        """The mesh with the devices of a topology in an order, and the placement that follows from
-        it."""
+        """Returns the mesh with the devices of its topology in `order`, the given placement, and
+        the links that follow from the placement."""
         links = [self.hardware.intra_link] * len(self.shape)
         for axis, parts in enumerate(placement.axes if placement else ()):
-            if any(self.dimensions[p.dimension].connection is Connection.NETWORK for p in parts):
+            if any(
+                self.dimensions[part.dimension].connection is Connection.NETWORK for part in parts
+            ):
                 links[axis] = self.hardware.inter_link
         kept = None if order == tuple(range(self.size)) else order
         return replace(self, links=tuple(links), device_order=kept, placement=placement)
@@ -153,22 +159,26 @@ class DeviceMesh:
 
     @cached_property
     def nontrivial_axes(self) -> tuple[int, ...]:
-        """The axes of size above 1, in increasing order."""
+        """The axes larger than 1, in increasing order."""
         return tuple(axis for axis, size in enumerate(self.shape) if size > 1)
 
     @cached_property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """The dimensions of the topology, see `kiwi.mesh.placement`; none without a topology."""
+        """The dimensions of the topology (see `kiwi.mesh.placement`); empty without a topology."""
         if self.topology is None or self.hardware.interconnect is None:
             return ()
         return dimensions_of(self.topology, self.hardware.interconnect, self.hardware)
 
     @property
     def slice_shape(self) -> tuple[int, ...]:
-        """The devices of one TPU slice along each axis; `shape` where there are no slices."""
+        """The number of devices of one TPU slice along each axis; `shape` without a placement."""
         if self.placement is None:
             return self.shape
-        networks = [k for k, d in enumerate(self.dimensions) if d.connection is Connection.NETWORK]
+        networks = [
+            k
+            for k, dimension in enumerate(self.dimensions)
+            if dimension.connection is Connection.NETWORK
+        ]
         axes = zip(self.shape, self.placement.axes, strict=True)
         return tuple(
             size // prod(part.size for part in parts if part.dimension in networks)
@@ -177,37 +187,38 @@ class DeviceMesh:
 
     @property
     def axis_texts(self) -> tuple[str, ...]:
-        """In words, the connection of each axis of TPUs, such as `ring of 16`; empty for other
-        devices and for an axis of one device."""
+        """The connection of each axis of TPUs in words, such as `ring of 16`; empty for other
+        devices and for axes of one device."""
         if self.placement is None:
             return ("",) * len(self.shape)
         return self.placement.axis_texts(self.dimensions)
 
     def partition_spec(self, sharding: TensorSharding) -> "PartitionSpec":
-        """The `PartitionSpec` of full rank that means the same as a sharding over this mesh."""
+        """Returns the `PartitionSpec` of full rank for a sharding over this mesh."""
         from jax.sharding import PartitionSpec
 
         named = sharding.named(self.axis_names)
-        return PartitionSpec(*(n if len(n) > 1 else next(iter(n), None) for n in named))
+        return PartitionSpec(
+            *(names if len(names) > 1 else next(iter(names), None) for names in named)
+        )
 
     def describe(self, sharding: TensorSharding) -> str:
-        """A short text such as `[x, -, (y, z)]` of a sharding over this mesh."""
+        """Returns a sharding over this mesh as a short text such as `[x, -, (y, z)]`."""
         return layout_text(sharding.named(self.axis_names))
 
     def abstract_mesh(self) -> "AbstractMesh":
-        """A jax mesh without devices; its axes are `AxisType.Auto`."""
+        """Returns a JAX mesh without devices, whose axes are `AxisType.Auto`."""
         from jax.sharding import AbstractMesh, AxisType
 
-        # Auto, because sharding constraints on Explicit axes are an error in jax.
+        # JAX raises an error for sharding constraints on Explicit axes.
         types = (AxisType.Auto,) * len(self.shape)
         return AbstractMesh(self.shape, self.axis_names, axis_types=types)
 
     def jax_mesh(self, devices: Sequence[object] | None = None) -> "Mesh":
-        """A jax mesh over the first `size` of `devices` (default: all of `jax.devices()`).
+        """Returns a JAX mesh over the first `size` of `devices`, by default of `jax.devices()`,
+        laid out in `device_order`.
 
-        They are laid out in `device_order`.
-
-        **Raises:** `NotEnoughDevicesError` if there are fewer.
+        **Raises:** `NotEnoughDevicesError` if there are fewer than `size`.
         """
         import jax
         import numpy as np
@@ -233,33 +244,34 @@ class DeviceMesh:
 def axes_of_mesh(
     mesh: DeviceMesh, other: "Mesh | AbstractMesh"
 ) -> dict[Hashable, tuple[int, ...]] | None:
-    """By name of an axis of another mesh, the axes of a mesh whose product it is.
+    """Returns, for each axis name of the JAX mesh `other`, the axes of `mesh` whose product it is.
 
-    Both meshes number the same devices, the last axis fastest: an axis of 8 is then two
-    neighbouring axes of 2 and 4. None if an axis of the other mesh is no such product, if the
-    meshes have other sizes, or if it is known that their devices are in another order.
+    Both meshes number the same devices, the last axis fastest. An axis of size 8 may then be the
+    product of two neighbouring axes of sizes 2 and 4. Returns None if an axis of `other` is no such
+    product, if the meshes have different sizes, or if their devices are known to be in different
+    orders.
     """
     if prod(other.axis_sizes) != mesh.size or not _is_in_order_of(mesh, other):
         return None
-    left = list(mesh.nontrivial_axes)
+    free_axes = list(mesh.nontrivial_axes)
     axes: dict[Hashable, tuple[int, ...]] = {}
     for name, size in zip(other.axis_names, other.axis_sizes, strict=True):
-        taken: list[int] = []
-        while prod(mesh.shape[axis] for axis in taken) < size and left:
-            taken.append(left.pop(0))
-        if prod(mesh.shape[axis] for axis in taken) != size:
+        product_axes: list[int] = []
+        while prod(mesh.shape[axis] for axis in product_axes) < size and free_axes:
+            product_axes.append(free_axes.pop(0))
+        if prod(mesh.shape[axis] for axis in product_axes) != size:
             return None
-        axes[name] = tuple(taken)
+        axes[name] = tuple(product_axes)
     return axes
 
 
 def _is_in_order_of(mesh: DeviceMesh, other: "Mesh | AbstractMesh") -> bool:
-    """Whether another mesh may hold its devices in the order of this one's positions. A mesh
-    without devices gets those of the program in which it occurs."""
+    """Whether the devices of `other` may be in the order of the positions of `mesh`. An abstract
+    mesh gets the devices of the program in which it occurs."""
     from jax.sharding import AbstractMesh
 
-    own = tuple(zip(mesh.axis_names, mesh.shape, strict=True))
-    is_same = own == tuple(zip(other.axis_names, other.axis_sizes, strict=True))
+    named_sizes = tuple(zip(mesh.axis_names, mesh.shape, strict=True))
+    is_same = named_sizes == tuple(zip(other.axis_names, other.axis_sizes, strict=True))
     return is_same or isinstance(other, AbstractMesh) or mesh.device_order is None
 
 
@@ -279,8 +291,8 @@ def _topology(
     text: str | None,
     slices: int | None,
 ) -> Topology:
-    """The topology of the TPUs: as the text says, or the smallest one, in slices no larger than a
-    pod."""
+    """Returns the topology of the TPUs that `text` describes, by default the most compact one.
+    `slices` is by default the smallest number of slices that are no larger than a pod."""
     count = prod(shape)
     if slices is not None and (slices < 1 or count % slices):
         raise InvalidMeshError(
@@ -290,13 +302,17 @@ def _topology(
         )
     if text is None:
         largest = hardware.devices_per_node or count
-        fits = (n for n in range(1, count + 1) if count % n == 0 and count // n <= largest)
+        fits = (
+            slice_count
+            for slice_count in range(1, count + 1)
+            if count % slice_count == 0 and count // slice_count <= largest
+        )
         return Topology.of_devices(count, wiring, next(fits) if slices is None else slices)
     topology = Topology.parse(text, 1 if slices is None else slices)
     if topology.device_count(wiring) != count:
-        several, rest = divmod(count, topology.device_count(wiring))
+        several, remainder = divmod(count, topology.device_count(wiring))
         given = f"topology={text!r}" + (f", num_slices={slices}" if slices else "")
-        fits = several > 1 and not rest
+        fits = several > 1 and not remainder
         raise InvalidMeshError(
             f"A mesh of shape {shape} has {count} devices, {given} has "
             f"{topology.device_count(wiring)}.",
@@ -309,27 +325,28 @@ def _topology(
 
 
 def _axis_links(shape: tuple[int, ...], hardware: Hardware) -> tuple[Link, ...]:
-    """The link of each axis; see `DeviceMesh.create`."""
+    """Returns the link of each axis, see `DeviceMesh.create`."""
     per_node = shape[-1] if hardware.devices_per_node is None else hardware.devices_per_node
     inside, in_node = 0, 1
     for size in reversed(shape):
-        # Without devices_per_node exactly one axis is inside, even if others have size 1.
+        # Without devices_per_node exactly one axis is inside, even if the others have size 1.
         if in_node * size > per_node or (hardware.devices_per_node is None and inside == 1):
             break
         inside, in_node = inside + 1, in_node * size
-    # All devices of a node send across nodes at once: each gets its part of a shared port.
+    # All devices of a node send across nodes at the same time and divide a shared port.
     sharers = in_node if hardware.inter_link_is_shared else 1
     crossing = hardware.inter_link.shared_by(sharers)
     return (crossing,) * (len(shape) - inside) + (hardware.intra_link,) * inside
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape as a tuple; raises unless it is one to three positive sizes (1 is free)."""
+    """Returns the shape as a tuple. Raises `InvalidMeshError` if a size is no positive integer, or
+    if more than three sizes exceed 1."""
     try:
         sizes = tuple(shape)
     except TypeError:
         sizes = ()
-    # operator.index would take True for 1, which is a mistake more often than a wish.
+    # operator.index takes True for 1. A caller rarely means that.
     integers = all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes)
     if not sizes or not integers or min(sizes) < 1:
         raise InvalidMeshError(

@@ -1,8 +1,8 @@
-"""Devices and the links between them, by name, with public figures.
+"""The catalogue of devices and links, with public figures.
 
-Peak figures are those of the vendors' data sheets. What a program reaches of them is stated
-apart, as efficiencies between 0 and 1. Those are assumptions typical of large dense kernels,
-not measurements; an entry built from them has `analytic=True`.
+Peak figures come from the vendors' data sheets. Efficiencies between 0 and 1 state the part of a
+peak that a program reaches. They are assumptions for large dense kernels, not measurements. An
+entry that uses them has `analytic=True`.
 """
 
 import tomllib
@@ -21,8 +21,8 @@ from kiwi.messages import topics
 class Link:
     """The link of one device over one kind of connection, in one direction.
 
-    - `bandwidth_bytes_per_second`: peak per device and direction.
-    - `latency_seconds`: time of an empty message, alpha in the cost formulas.
+    - `bandwidth_bytes_per_second`: the peak per device and direction.
+    - `latency_seconds`: the time of an empty message, alpha in the cost formulas.
     - `efficiency`: the part of the peak that collectives on long buffers reach.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
@@ -42,11 +42,11 @@ class Link:
 
     @property
     def sustained_bytes_per_second(self) -> float:
-        """Peak times efficiency, beta in the cost formulas."""
+        """The peak times the efficiency, beta in the cost formulas."""
         return self.bandwidth_bytes_per_second * self.efficiency
 
     def shared_by(self, devices: int) -> "Link":
-        """The part of this link that each of `devices` gets when all of them send."""
+        """Returns the part of this link that each of `devices` gets while all of them send."""
         return Link(
             self.bandwidth_bytes_per_second / devices, self.latency_seconds, self.efficiency
         )
@@ -54,19 +54,20 @@ class Link:
 
 @dataclass(frozen=True)
 class BackendTraits:
-    """Properties of all devices of a backend that prices depend on.
+    """Properties of all devices of a backend that determine prices.
 
-    The rules of `kiwi.targets.rules` say why.
+    The rules of `kiwi.targets.rules` give the reasons.
 
-    - `gathers_first_dimension`: collectives gather and scatter only the first dimension of a
-      buffer, so that another dimension is transposed first.
-    - `copies_around_all_to_alls`: the buffer of an all-to-all is copied to the order in which it is
-      split, or from the order in which it is joined.
-    - `combined_bytes`: by kind of collective, the size up to which collectives that overlap with
-      computation are combined.
-    - `is_bound_by_bytes`: maps, sums and transposes in a kernel take the time of reading and
-      writing, and functions are computed meanwhile.
-    - `has_function_units`: a kernel multiplies matrices and computes functions at the same time.
+    - `gathers_first_dimension`: whether collectives gather and scatter only the first dimension of
+      a buffer, so that a kernel must transpose any other dimension.
+    - `copies_around_all_to_alls`: whether the buffer of an all-to-all is copied to the order in
+      which it is split, or from the order in which it is joined.
+    - `combined_bytes`: for each kind of collective, the size up to which the compiler combines
+      collectives that overlap with computation.
+    - `is_bound_by_bytes`: whether elementwise operators, sums and transposes in a kernel take the
+      time of reading and writing, while functions are computed.
+    - `has_function_units`: whether a kernel multiplies matrices and computes functions at the same
+      time.
     """
 
     gathers_first_dimension: bool = False
@@ -80,38 +81,44 @@ class BackendTraits:
 class Hardware:
     """One kind of device, with its links.
 
-    - `flops_per_second`: dense peak rate by dtype name; see `peak_flops_per_second`.
-    - `memory_bandwidth_bytes_per_second`, `memory_bytes`: of one device.
-    - `intra_link`: between devices of one node. `inter_link`: between nodes. Its bandwidth is per
-      device, or per node and shared by the node's devices if `inter_link_is_shared`.
-    - `devices_per_node`: None lets the mesh define the nodes: its last axis lies inside a node,
-      every other axis crosses nodes.
-    - `kernel_launch_seconds`: overhead of one kernel.
-    - `host_bandwidth_bytes_per_second`: between one device's memory and the host's, one way.
-    - `devices_per_host`: the number of devices that share the host's memory; None if it is a
-      node's.
-    - `matmul_efficiency`, `bandwidth_efficiency`: the parts of the peak rates that large matmuls,
-      and kernels bound by memory, reach.
+    - `flops_per_second`: the dense peak rate by dtype name, see `peak_flops_per_second`.
+    - `memory_bandwidth_bytes_per_second`, `memory_bytes`: the memory of one device.
+    - `intra_link`: the link between devices of one node.
+    - `inter_link`: the link between nodes. Its bandwidth is per device, or, if
+      `inter_link_is_shared`, per node and shared by the node's devices.
+    - `devices_per_node`: the number of devices of a node. None lets the mesh define the nodes: its
+      last axis lies inside a node, and every other axis crosses nodes.
+    - `kernel_launch_seconds`: the overhead of one kernel.
+    - `host_bandwidth_bytes_per_second`: the bandwidth between the memories of one device and the
+      host, one way.
+    - `devices_per_host`: the number of devices that share the host's memory; None if it equals
+      `devices_per_node`.
+    - `matmul_efficiency`: the part of the peak rate that large matmuls reach.
+    - `bandwidth_efficiency`: the part of the memory bandwidth that kernels bound by memory reach.
     - `source`: the public documents with the figures.
-    - `analytic`: True if from documents, False if measured on such a machine.
-    - `interconnect`: how the chips of TPUs are connected; None for other devices.
+    - `analytic`: True if the figures come from documents, False if they were measured on such a
+      machine.
+    - `interconnect`: the connections of the chips of TPUs; None for other devices.
     - `kernel_efficiency`: the part of the peak matmul rate that fused attention reaches.
-      `convolution_efficiency`: that of convolutions; None if it is `matmul_efficiency`.
-    - `interference`: the part of its time that communication costs although the device computes
-      meanwhile; None if the device waits for it. `host_interference`: the same for copies between
-      device and host, which take a small part of the device's bandwidth.
-    - `backend`: jax's name for such devices, which determines the XLA compiler
+    - `convolution_efficiency`: the part of it that convolutions reach; None means
+      `matmul_efficiency`.
+    - `interference`: the part of its time that communication costs while the device computes; None
+      if the device waits for communication.
+    - `host_interference`: the same for copies between device and host, which take a small part of
+      the device's bandwidth.
+    - `backend`: JAX's name of the platform, which determines the XLA compiler
       (`kiwi.targets.registry`).
-    - `clock_hertz`: the clock of a TPU's cores, in which XLA:TPU counts; None if unknown.
-    - `target_config`: XLA:GPU's description of the device (`GpuTargetConfigProto` as text), if the
-      machine was asked; None means that of the catalogue, see `kiwi.xla.gpu.target_config`.
+    - `clock_hertz`: the clock of a TPU's cores, in whose cycles XLA:TPU states times; None if
+      unknown.
+    - `target_config`: XLA:GPU's description of the device (`GpuTargetConfigProto` as text), as read
+      from the machine; None means the catalogue's, see `kiwi.xla.gpu.target_config`.
 
     **Raises:** `InvalidArgumentError` if a figure is out of range.
     """
 
     name: str
     description: str
-    # Not hashed, since a dict cannot be; still compared.
+    # Not hashed, since a dict has no hash. It is compared, though.
     flops_per_second: Mapping[str, float] = field(hash=False)
     memory_bandwidth_bytes_per_second: float
     memory_bytes: int
@@ -159,12 +166,12 @@ class Hardware:
                 _check_positive(name, getattr(self, name))
 
     def peak_flops_per_second(self, dtype: str, *, matmul: bool = True) -> float:
-        """The dense peak rate for `dtype` (a numpy dtype name).
+        """Returns the dense peak rate in FLOP/s for `dtype`, a numpy dtype name.
 
-        A float32 matmul takes the "tf32" rate where there is one, because that is what
-        `jax.lax.Precision.DEFAULT` means on such GPUs. A dtype without a rate of its own takes
-        that of float64 if it is float64 or complex128 and that of float32 otherwise: it is then
-        computed by the general units, not by matrix units.
+        A float32 matmul takes the "tf32" rate if there is one, because such GPUs use TF32 for
+        `jax.lax.Precision.DEFAULT`. A dtype without its own rate is computed by the general units.
+        It takes the rate of float64 if it is complex128, and of float32 otherwise. Without
+        `matmul`, only float32 and float64 have rates of their own.
         """
         if matmul and dtype == "float32" and "tf32" in self.flops_per_second:
             return self.flops_per_second["tf32"]
@@ -173,49 +180,52 @@ class Hardware:
         return self.flops_per_second["float64" if dtype == "complex128" else "float32"]
 
     def matmul_flops_per_second(self, dtype: str) -> float:
-        """The rate that a large matmul of `dtype` reaches: peak times efficiency."""
+        """Returns the rate that a large matmul of `dtype` reaches: peak times efficiency."""
         return self.peak_flops_per_second(dtype) * self.matmul_efficiency
 
     def convolution_flops_per_second(self, dtype: str) -> float:
-        """The rate that a large convolution of `dtype` reaches."""
+        """Returns the rate that a large convolution of `dtype` reaches."""
         if self.convolution_efficiency is None:
             return self.matmul_flops_per_second(dtype)
         return self.peak_flops_per_second(dtype) * self.convolution_efficiency
 
     def kernel_flops_per_second(self, dtype: str) -> float:
-        """The rate that a fused attention kernel of `dtype` reaches."""
+        """Returns the rate that a fused attention kernel of `dtype` reaches."""
         return self.peak_flops_per_second(dtype) * self.kernel_efficiency
 
     @property
     def traits(self) -> BackendTraits:
-        """The properties of all devices of its backend."""
+        """The properties of all devices of the backend."""
         return BACKENDS.get(self.backend, BackendTraits())
 
     def combined_bytes(self, kind: str) -> int:
-        """The size up to which the compiler merges background collectives of this kind; 0 if it
-        does not."""
+        """Returns the size up to which the compiler combines background collectives of this kind; 0
+        if it does not."""
         return self.traits.combined_bytes.get(kind, 0) if self.overlapping_share else 0
 
     @property
     def overlapping_share(self) -> float:
-        """The part of communication's time that costs nothing while the device computes."""
+        """The part of its time that communication hides while the device computes."""
         return 0.0 if self.interference is None else 1.0 - self.interference
 
     @property
     def sustained_memory_bytes_per_second(self) -> float:
-        """The rate at which a kernel bound by memory reads plus writes."""
+        """The rate in bytes read plus written that a kernel bound by memory reaches."""
         return self.memory_bandwidth_bytes_per_second * self.bandwidth_efficiency
 
 
 def hardware(name: str) -> Hardware:
-    """The catalogue's entry; raises `UnknownProfileError` if there is none with that name."""
+    """Returns the catalogue's entry for a name.
+
+    **Raises:** `UnknownProfileError` if there is none.
+    """
     if name in CATALOGUE:
         return CATALOGUE[name]
     raise unknown_profile(name, list(CATALOGUE))
 
 
 def unknown_profile(name: str, known: Sequence[str]) -> UnknownProfileError:
-    """The error for a name that is not among the `known` profiles."""
+    """Returns the error for a name that is not among the `known` profiles."""
     close = get_close_matches(str(name).lower(), known, n=1, cutoff=0.4)
     return UnknownProfileError(
         f"There is no hardware profile {name!r}. Known: {', '.join(known)}.",
@@ -241,8 +251,8 @@ def _backends() -> Mapping[str, BackendTraits]:
 
 
 BACKENDS = _backends()
-"""The traits of each backend, by jax's name. A backend that is not in `backends.toml` has the
-default traits."""
+"""The traits of each backend, by JAX's name. A backend that `backends.toml` lacks has the default
+traits."""
 
 
 def _catalogue() -> Mapping[str, Hardware]:

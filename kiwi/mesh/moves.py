@@ -1,21 +1,21 @@
-"""The single moves between the layouts of a tensor, as a graph.
+"""The graph of single moves between the shardings of a tensor.
 
 The states are all even shardings of the tensor, with every order of the mesh axes within a
-dimension. A move is one of:
+dimension. There are four kinds of moves:
 
-- *all-gather*: the minor-most one or several axes of one dimension are dropped,
-- *slice*: axes are appended at the minor end of dimensions; each device cuts its part out of
-  what it holds, which is memory traffic but no communication,
-- *all-to-all*: the minor-most one or several axes of one dimension move to the minor end of
-  another,
+- *all-gather*: one or several minor-most axes of one dimension are dropped.
+- *slice*: axes are appended at the minor end of dimensions. Each device cuts its part out of its
+  buffer, which is memory traffic without communication.
+- *all-to-all*: one or several minor-most axes of one dimension move to the minor end of another.
 - *collective-permute*: the target cuts every dimension into as many pieces as the source, or a
-  multiple: each device cuts its share out of what it holds, and whole local results move. It
-  always exists: a block of the source lies on as many devices as want parts of it.
+  multiple. Each device cuts a part out of its buffer, and the parts are exchanged. This move always
+  exists, since as many devices hold a block of the source as need parts of it.
 
-A fifth, the *reduce-scatter*, leads from partial sums to a state; nothing leads back.
-Which moves there are depends on the shape of the mesh and on which axes cut which dimension, so
-one graph serves all tensors of a pattern, whatever the links. What a move costs depends on its
-`Traffic` and the bytes of the tensor alone: thousands of moves have tens of prices.
+A fifth kind, the *reduce-scatter*, leads from partial sums to a state. No move leads back.
+
+The moves depend on the shape of the mesh and on the axes that cut each dimension evenly. One graph
+therefore serves all tensors of a pattern, whatever the links. The cost of a move depends only on
+its `Traffic` and on the bytes of the tensor. Many moves share one `Traffic`.
 """
 
 from collections import defaultdict
@@ -44,53 +44,52 @@ DivisiblePattern = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def divisible_pattern(shape: Sequence[int], mesh: DeviceMesh) -> DivisiblePattern:
-    """Which sets of mesh axes cut which dimension evenly.
+    """Returns, for each dimension of a tensor of `shape`, the sets of mesh axes that cut it evenly.
 
-    All that decides which shardings of a tensor exist: two shapes with the same pattern have
-    the same shardings. Axes of size 1 are left out.
+    Two shapes with the same pattern have the same shardings. Axes of size 1 are left out.
     """
     axes = mesh.nontrivial_axes
-    subsets = [s for count in range(len(axes) + 1) for s in combinations(axes, count)]
+    subsets = [subset for count in range(len(axes) + 1) for subset in combinations(axes, count)]
     return tuple(
-        tuple(s for s in subsets if size % prod(mesh.shape[axis] for axis in s) == 0)
+        tuple(subset for subset in subsets if size % prod(mesh.shape[axis] for axis in subset) == 0)
         for size in shape
     )
 
 
 def enumerate_shardings(shape: Sequence[int], mesh: DeviceMesh) -> list[TensorSharding]:
-    """All even shardings of a tensor of `shape`, in a fixed order, replicated first.
+    """Returns all even shardings of a tensor of `shape`, in a fixed order, replicated first.
 
-    Where several mesh axes split one dimension they come in increasing order only. Axes of
-    size 1 are never used, because they change nothing.
+    Several mesh axes that split one dimension appear in increasing order only. Axes of size 1 are
+    not used, because they change nothing.
     """
     return canonical_shardings(divisible_pattern(shape, mesh))
 
 
 def canonical_shardings(pattern: DivisiblePattern) -> list[TensorSharding]:
-    """The shardings of `enumerate_shardings`, from the pattern of the shape."""
+    """Returns the shardings of `enumerate_shardings` for the pattern of a shape."""
     choices = sorted(_choices(pattern), key=lambda dims: (sum(map(len, dims)), dims))
     return [TensorSharding(dims) for dims in choices]
 
 
 def _choices(pattern: DivisiblePattern) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """One set of axes per dimension, no axis in two of them."""
+    """Yields all choices of one set of axes per dimension that use no axis twice."""
     if not pattern:
         yield ()
         return
-    for rest in _choices(pattern[1:]):
-        taken = {axis for axes in rest for axis in axes}
+    for later_dims in _choices(pattern[1:]):
+        used_axes = {axis for axes in later_dims for axis in axes}
         for axes in pattern[0]:
-            if not taken.intersection(axes):
-                yield (axes, *rest)
+            if not used_axes.intersection(axes):
+                yield (axes, *later_dims)
 
 
 @dataclass(frozen=True)
 class MovedTensor:
-    """A tensor that is moved over a mesh.
+    """A tensor that is resharded over a mesh.
 
-    - `bytes`: those of the whole tensor.
-    - `least_share`: as in `collective`, for gathers.
-    - `shape`: given if tiles matter.
+    - `bytes`: the bytes of the whole tensor.
+    - `least_share`: as in `collective`, for all-gathers.
+    - `shape`: the shape of the whole tensor if tiles matter, else None.
     """
 
     mesh: DeviceMesh
@@ -101,14 +100,14 @@ class MovedTensor:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The properties of a move that, with the size of the tensor, determine its time.
+    """The properties of a move that determine its time, together with the tensor.
 
     - `kind`: an HLO opcode, or `SLICE`.
-    - `axes`: the mesh axes that it runs over, increasing; for a slice, those appended.
+    - `axes`: the mesh axes that the move runs over, increasing; the appended axes of a slice.
     - `shards`: the time follows from a buffer of the tensor's bytes over `shards`.
-    - `cuts_first`: each device cuts what it sends out of a larger buffer.
-    - `dim`: 0 for an all-gather of the first dimension, 1 for one of another.
-    - `pieces`: of an all-to-all, into how many each dimension is cut when it sends them.
+    - `cuts_first`: whether each device first cuts the part that it sends out of a larger buffer.
+    - `dim`: 0 for an all-gather of the first dimension, 1 for an all-gather of another.
+    - `pieces`: for an all-to-all, the number of pieces of each dimension while they are sent.
     """
 
     kind: str
@@ -119,7 +118,7 @@ class Traffic:
     pieces: _Shape = ()
 
     def seconds(self, tensor: MovedTensor) -> float:
-        """The time that it takes a tensor."""
+        """Returns the time of the move for a tensor."""
         mesh, moved = tensor.mesh, tensor.bytes // self.shards
         if self.kind == SLICE:
             return slice_price(mesh, moved).seconds
@@ -131,8 +130,8 @@ class Traffic:
         return seconds + slice_price(mesh, moved).seconds if self.cuts_first else seconds
 
     def _copied_seconds(self, mesh: DeviceMesh, moved_bytes: int, shape: _Shape | None) -> float:
-        """Seconds of the copies around an all-to-all: one before or after it, or five if the
-        pieces' tiles are filled up, since the padding is not sent."""
+        """Returns the seconds of the copies around an all-to-all: one copy before or after it. If
+        the tiles of the pieces have padding, which is not sent, there are five copies."""
         cut = tuple(size // n for size, n in zip(shape or (), self.pieces, strict=False))
         padding = buffer_elements(cut) / prod(cut) if prod(cut) else 1.0
         copies = 5 * padding if padding > 1 else 1
@@ -141,12 +140,12 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class MoveGraph:
-    """All states and moves for one shape of mesh and divisibility pattern.
+    """All states and moves for one mesh shape and one divisibility pattern.
 
-    - `states`: the shardings; `index` is the inverse.
-    - `traffic`: the distinct kinds of traffic.
-    - `ways`: array of shape [ways, states, states]: for each pair the indices in `traffic` of
-      its moves; -1 where there is no such move, -2 on the diagonal.
+    - `states`: the shardings. `index` is the inverse.
+    - `traffic`: the distinct traffics of all moves.
+    - `ways`: int32, shape [ways, states, states]: for each pair of states, the indices in `traffic`
+      of the moves between them; -1 for no further move, -2 on the diagonal.
     """
 
     states: tuple[TensorSharding, ...]
@@ -155,27 +154,30 @@ class MoveGraph:
     ways: np.ndarray
 
     def weights(self, tensor: MovedTensor) -> np.ndarray:
-        """Seconds of the cheapest single move, [states, states], 0 on the diagonal."""
-        seconds = [t.seconds(tensor) for t in self.traffic]
-        # The two last are what the negative indices mean.
+        """Returns the seconds of the cheapest single move between each pair of states, shape
+        [states, states]; 0 on the diagonal, infinity without a move."""
+        seconds = [traffic.seconds(tensor) for traffic in self.traffic]
+        # The indices -2 and -1 select the two last entries.
         return np.min(np.array([*seconds, 0.0, inf])[self.ways], axis=0)
 
     def has_all_to_all(self) -> np.ndarray:
-        """[states, states], whether one move is an all-to-all."""
+        """Returns whether a move between each pair of states is an all-to-all, shape [states,
+        states]."""
         kinds = [traffic.kind == ALL_TO_ALL for traffic in self.traffic]
         return np.any(np.array([*kinds, False, False])[self.ways], axis=0)
 
     def moves(self, source: int, target: int) -> tuple[Traffic, ...]:
-        """The moves from one state to another."""
+        """Returns the moves from state `source` to state `target`."""
         return tuple(self.traffic[k] for k in self.ways[:, source, target] if k >= 0)
 
     def cheapest_move(self, source: int, target: int, tensor: MovedTensor) -> Traffic:
-        """The move whose seconds `weights` has at [source, target]."""
-        return min(self.moves(source, target), key=lambda t: t.seconds(tensor))
+        """Returns the cheapest move from `source` to `target`, whose seconds `weights` has."""
+        return min(self.moves(source, target), key=lambda traffic: traffic.seconds(tensor))
 
 
 def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
-    """The time to cut `local_bytes` out of a buffer: they are read and written once."""
+    """Returns the time of a kernel that cuts `local_bytes` out of a buffer, which reads and writes
+    them once."""
     if mesh.table is not None:
         return mesh.table.traffic(2 * local_bytes)
     hardware = mesh.hardware
@@ -186,8 +188,11 @@ def slice_price(mesh: DeviceMesh, local_bytes: int) -> Price:
 def transposed_seconds(
     mesh: DeviceMesh, axes: Iterable[int], dim: int, gathered_bytes: int
 ) -> float:
-    """Seconds of the transpose before an all-gather of a dimension, or after a reduce-scatter, on
-    devices whose collectives move only the first dimension; 0 on others."""
+    """Returns the seconds of the transpose around an all-gather or a reduce-scatter of dimension
+    `dim` over `axes`, on devices whose collectives move only the first dimension; 0 on others.
+
+    - `gathered_bytes`: the larger buffer of one device.
+    """
     if dim == 0 or not mesh.hardware.traits.gathers_first_dimension:
         return 0.0
     return slice_price(mesh, gathered_bytes // prod(mesh.shape[axis] for axis in axes)).seconds
@@ -195,7 +200,8 @@ def transposed_seconds(
 
 @lru_cache(maxsize=1024)
 def move_graph(mesh_shape: _Shape, pattern: DivisiblePattern) -> MoveGraph:
-    """The graph for tensors of a divisibility pattern; cached, do not change it."""
+    """Returns the graph for tensors of a divisibility pattern. It is cached and must not be
+    changed."""
     # Every even sharding, with every order of the axes within a dimension.
     states = tuple(
         TensorSharding(dims)
@@ -206,8 +212,10 @@ def move_graph(mesh_shape: _Shape, pattern: DivisiblePattern) -> MoveGraph:
     numbers: dict[Traffic, int] = {}
     moves: dict[tuple[int, int], list[int]] = defaultdict(list)
     kinds = (_gathers, _slices, _all_to_alls, _permutes)
-    for source, target, traffic in chain.from_iterable(k(mesh_shape, states) for k in kinds):
-        # Moving axes to another dimension can lead to an uneven sharding: not a state.
+    for source, target, traffic in chain.from_iterable(
+        moves_of_kind(mesh_shape, states) for moves_of_kind in kinds
+    ):
+        # An all-to-all may lead to an uneven sharding, which is no state.
         if target in index:
             number = numbers.setdefault(traffic, len(numbers))
             moves[index[source], index[target]].append(number)
@@ -215,11 +223,11 @@ def move_graph(mesh_shape: _Shape, pattern: DivisiblePattern) -> MoveGraph:
 
 
 def _ways(count: int, moves: dict[tuple[int, int], list[int]]) -> np.ndarray:
-    most = max((len(found) for found in moves.values()), default=1)
+    most = max((len(numbers) for numbers in moves.values()), default=1)
     ways = np.full((most, count, count), -1, dtype=np.int32)
     ways[0, range(count), range(count)] = -2
-    for (source, target), found in moves.items():
-        ways[: len(found), source, target] = found
+    for (source, target), numbers in moves.items():
+        ways[: len(numbers), source, target] = numbers
     return ways
 
 
@@ -239,16 +247,22 @@ def _all_to_alls(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges
     for source in states:
         shards = source.shard_count(mesh_shape)
         for dim, kept, moved in _suffixes(source):
-            for other in range(source.rank):
-                if other != dim:
-                    target = _replace(source, {dim: kept, other: source.dims[other] + moved})
-                    pairs = zip(*(s.dim_shards(mesh_shape) for s in (source, target)), strict=True)
+            for target_dim in range(source.rank):
+                if target_dim != dim:
+                    target = _replace(
+                        source, {dim: kept, target_dim: source.dims[target_dim] + moved}
+                    )
+                    pairs = zip(
+                        *(sharding.dim_shards(mesh_shape) for sharding in (source, target)),
+                        strict=True,
+                    )
                     axes, pieces = tuple(sorted(moved)), tuple(map(max, pairs))
                     yield source, target, Traffic(ALL_TO_ALL, axes, shards, pieces=pieces)
 
 
 def _slices(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
-    """Any refinement is one slice, over several dimensions at once if need be."""
+    """Yields one slice for each sharding and each refinement of it. A slice may cut several
+    dimensions."""
     for target in states:
         shards = target.shard_count(mesh_shape)
         for lengths in product(*(range(len(axes) + 1) for axes in target.dims)):
@@ -260,8 +274,9 @@ def _slices(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
 
 
 def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
-    """All pairs where every dimension of the target has a multiple of the source's pieces. Some
-    devices already hold what they need; the time is that of the others."""
+    """Yields a collective-permute for each pair of states in which every dimension of the target
+    has a multiple of the source's pieces. The time counts devices that do not yet hold
+    their target block."""
     by_shards: dict[_Shape, list[TensorSharding]] = defaultdict(list)
     for state in states:
         by_shards[state.dim_shards(mesh_shape)].append(state)
@@ -269,10 +284,10 @@ def _permutes(mesh_shape: _Shape, states: Sequence[TensorSharding]) -> _Edges:
     for coarse, fine in product(by_shards, repeat=2):
         if all(b % a == 0 for a, b in zip(coarse, fine, strict=True)):
             for source, target in product(by_shards[coarse], by_shards[fine]):
-                if not refines(target, source):  # Nothing, or a slice, does it already.
+                if not refines(target, source):  # Otherwise no move, or a slice, suffices.
                     before, after = digits[source], digits[target]
                     axes = sorted(before.keys() | after.keys())
-                    # Blocks move along the axes that choose another digit of a position.
+                    # Blocks move along the axes whose digit of a position changes.
                     moved = tuple(a for a in axes if before.get(a) != after.get(a))
                     traffic = Traffic(COLLECTIVE_PERMUTE, moved, prod(fine), coarse != fine)
                     yield source, target, traffic
@@ -285,10 +300,11 @@ def refines(fine: TensorSharding, coarse: TensorSharding) -> bool:
 
 
 def _digits(mesh_shape: _Shape, sharding: TensorSharding) -> dict[int, tuple[int, int]]:
-    """For each axis used, its dimension and the pieces of the dimension down to that axis.
+    """Returns the digit of each axis used: its dimension, and the number of pieces of the dimension
+    down to that axis.
 
-    Two axes with the same digit cut the same way: the tensor positions that a device holds
-    are written in mixed radix, one digit per axis, major first.
+    The tensor positions that a device holds are numbers in mixed radix, with one digit per axis,
+    major first. Two axes with the same digit cut the tensor in the same way.
     """
     digits = {}
     for dim, axes in enumerate(sharding.dims):
@@ -300,7 +316,8 @@ def _digits(mesh_shape: _Shape, sharding: TensorSharding) -> dict[int, tuple[int
 
 
 def _suffixes(sharding: TensorSharding) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...]]]:
-    """Each dimension, cut before each of its axes: (dimension, axes kept, axes behind)."""
+    """Yields each dimension with each way to drop minor axes: (dimension, axes kept, axes
+    dropped)."""
     for dim, axes in enumerate(sharding.dims):
         for cut in range(len(axes)):
             yield dim, axes[:cut], axes[cut:]

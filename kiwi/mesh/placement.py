@@ -1,8 +1,8 @@
 """The placement of a mesh's axes on the dimensions of a TPU topology.
 
-The dimensions are, major to minor: the slices, those of a slice's grid, the devices of a chip. An
-axis takes parts of one or several dimensions. A part of a dimension of 16 chips may be 8
-neighbours, or 2 chips that are 8 apart. Its stride distinguishes the two.
+The dimensions are, major to minor: the slices, the dimensions of a slice's grid, and the devices of
+a chip. An axis takes parts of one or several dimensions. A part has a size and a stride: a part of
+a dimension of 16 chips may be 8 neighbours, or 2 chips at a distance of 8.
 """
 
 import enum
@@ -17,7 +17,8 @@ from kiwi.mesh.topology import Interconnect, Topology
 
 
 class Connection(enum.Enum):
-    """How the devices along a dimension are connected."""
+    """The connection of the devices along a dimension: a line, a ring, a chip's own links, or a
+    network."""
 
     LINE = "line"
     RING = "ring"
@@ -27,10 +28,11 @@ class Connection(enum.Enum):
 
 @dataclass(frozen=True)
 class Dimension:
-    """Equal devices in a row.
+    """A dimension of a topology: equal devices in a row.
 
     - `extent`: the number of devices.
-    - `link`: from a device to one of its neighbours, one way; for a network, from a device to it.
+    - `link`: the link from a device to one of its neighbours, one way; for a network, the link from
+      a device to the network.
     """
 
     extent: int
@@ -40,19 +42,20 @@ class Dimension:
 
 @dataclass(frozen=True)
 class DimensionPart:
-    """Every `stride`-th device along dimension `dimension` of a topology, `size` of them."""
+    """A part of a dimension: `size` devices at distances of `stride`. `dimension`: its index in the
+    topology."""
 
     dimension: int
     size: int
     stride: int
 
     def is_ring(self, dimension: Dimension) -> bool:
-        """Whether it goes all around a ring."""
+        """Whether the part goes all around a ring."""
         is_whole = self.size * self.stride == dimension.extent
         return is_whole and dimension.connection is Connection.RING
 
     def text(self, dimension: Dimension) -> str:
-        """In words, such as `ring of 16`."""
+        """Returns the part in words, such as `ring of 16`."""
         if dimension.connection is Connection.NETWORK:
             return f"{self.size} slices"
         if dimension.connection is Connection.CHIP:
@@ -64,15 +67,15 @@ class DimensionPart:
 
 @dataclass(frozen=True)
 class Placement:
-    """For each axis of a mesh its parts, major to minor; none for an axis of one device.
+    """The parts of each axis of a mesh, major to minor; none for an axis of one device.
 
-    All parts together cover every dimension.
+    All parts together cover every dimension of the topology.
     """
 
     axes: tuple[tuple[DimensionPart, ...], ...]
 
     def parts(self, axes: Iterable[int]) -> tuple[DimensionPart, ...]:
-        """The parts of several axes together; those that continue each other are one."""
+        """Returns the parts of several axes. Parts that continue each other are joined."""
         pieces = sorted(
             (part for axis in axes for part in self.axes[axis]),
             key=lambda part: (part.dimension, part.stride),
@@ -87,15 +90,16 @@ class Placement:
         return tuple(joined)
 
     def device_order(self, dimensions: Sequence[Dimension]) -> tuple[int, ...]:
-        """For each position of the mesh, row-major, its device in the order of the dimensions."""
+        """Returns the device at each position of the mesh, row-major. Devices are numbered in the
+        order of the dimensions."""
         parts = [part for axis in self.axes for part in axis]
         places = sorted(range(len(parts)), key=lambda k: (parts[k].dimension, -parts[k].stride))
-        devices = np.arange(prod(d.extent for d in dimensions))
+        devices = np.arange(prod(dimension.extent for dimension in dimensions))
         grid = devices.reshape([parts[k].size for k in places])
         return tuple(grid.transpose(np.argsort(places)).ravel().tolist())
 
     def axis_texts(self, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
-        """In words, the connection of each axis."""
+        """Returns the connection of each axis in words."""
         return tuple(
             " x ".join(part.text(dimensions[part.dimension]) for part in self.parts((axis,)))
             for axis in range(len(self.axes))
@@ -105,8 +109,8 @@ class Placement:
 def dimensions_of(
     topology: Topology, wiring: Interconnect, hardware: Hardware
 ) -> tuple[Dimension, ...]:
-    """All dimensions, including those of one device; their devices are in the order of
-    `Topology.ordered`."""
+    """Returns all dimensions of a topology, including dimensions of extent 1. Their devices are in
+    the order of `Topology.ordered`."""
     grid = [
         Dimension(extent, Connection.RING if is_ring else Connection.LINE, hardware.intra_link)
         for extent, is_ring in zip(topology.extents, wiring.rings(topology.extents), strict=True)
@@ -124,8 +128,12 @@ def dimensions_of(
 def placement_of(
     order: Sequence[int], shape: Sequence[int], dimensions: Sequence[Dimension]
 ) -> Placement | None:
-    """The placement that puts the same groups of devices on each axis as an order of devices, see
-    `Placement.device_order`; None if there is none. The order within a group does not matter."""
+    """Returns the placement with the same groups of devices along each axis as an order of devices;
+    None if there is none. The order within a group does not matter.
+
+    - `order`: as `Placement.device_order` returns it.
+    - `shape`: the shape of the mesh.
+    """
     extents = [dimension.extent for dimension in dimensions]
     grid = np.asarray(order).reshape(shape)
     axes = []
@@ -133,12 +141,16 @@ def placement_of(
         first = np.moveaxis(grid, axis, 0).reshape(size, -1)[:, 0]
         axes.append(_parts_at(np.unravel_index(first, extents)))
     parts = [part for axis in axes for part in axis]
-    covered = [prod(p.size for p in parts if p.dimension == d) for d in range(len(extents))]
+    covered = [
+        prod(axis_part.size for axis_part in parts if axis_part.dimension == number)
+        for number in range(len(extents))
+    ]
     if covered != extents:
         return None
     placement = Placement(tuple(axes))
     same = np.reshape(
-        placement.device_order(dimensions), [prod(p.size for p in axis) for axis in axes]
+        placement.device_order(dimensions),
+        [prod(axis_part.size for axis_part in axis) for axis in axes],
     )
     is_same = grid.shape == same.shape and all(
         np.array_equal(_groups(grid, axis), _groups(same, axis)) for axis in range(grid.ndim)
@@ -147,16 +159,18 @@ def placement_of(
 
 
 def _parts_at(places: Sequence[np.ndarray]) -> tuple[DimensionPart, ...]:
-    """The parts with devices at `places`, their positions along each dimension."""
+    """Returns the parts that contain the devices of one group. `places`: the positions of the
+    devices along each dimension."""
     distinct = [np.unique(positions) for positions in places]
     return tuple(
-        DimensionPart(dimension, len(found), int(found[1] - found[0]))
-        for dimension, found in enumerate(distinct)
-        if len(found) > 1
+        DimensionPart(dimension, len(coordinates), int(coordinates[1] - coordinates[0]))
+        for dimension, coordinates in enumerate(distinct)
+        if len(coordinates) > 1
     )
 
 
 def _groups(grid: np.ndarray, axis: int) -> np.ndarray:
-    """The devices of each group along an axis, in rising order."""
+    """Returns the sorted devices of each group along an axis, shape [groups, devices]. Groups are
+    sorted by their first devices."""
     groups = np.sort(np.moveaxis(grid, axis, -1).reshape(-1, grid.shape[axis]), axis=1)
     return groups[groups[:, 0].argsort()]

@@ -1,6 +1,6 @@
-"""The entries of a profile table: measured operators and collectives; and prices.
+"""The entries of a profile table (measured operators and collectives), and prices.
 
-A price is predicted seconds with their provenance: interpolated or extrapolated measured ones.
+A price is a predicted time with its provenance.
 """
 
 import enum
@@ -25,7 +25,7 @@ class Provenance(enum.Enum):
 
 @dataclass(frozen=True)
 class Price:
-    """Predicted seconds, and where they come from."""
+    """A predicted time with its provenance."""
 
     seconds: float
     provenance: Provenance
@@ -39,18 +39,18 @@ class LinearCost:
     seconds_per_byte: float
 
     def seconds(self, size_bytes: float) -> float:
-        """The time for a buffer of `size_bytes`."""
+        """Returns the time for a buffer of `size_bytes`."""
         return self.latency_seconds + self.seconds_per_byte * size_bytes
 
     def __add__(self, other: "LinearCost") -> "LinearCost":
-        """One after the other."""
+        """Returns the cost of both, one after the other."""
         seconds_per_byte = self.seconds_per_byte + other.seconds_per_byte
         return LinearCost(self.latency_seconds + other.latency_seconds, seconds_per_byte)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Sizes, the seconds measured for them, and those of the roofline."""
+    """A measurement: the sizes, the seconds measured, and the seconds by the roofline."""
 
     point: tuple[int, ...]
     seconds: float
@@ -58,23 +58,30 @@ class Sample:
 
 
 def price_from(samples: Sequence[Sample], point: tuple[int, ...], roofline_seconds: float) -> Price:
-    """The price by the first applicable of measured, interpolated, extrapolated and analytic.
-    Interpolation is linear in the logarithms of size and seconds."""
+    """Returns the price for the sizes `point`: measured, interpolated, extrapolated or analytic,
+    the first of these that applies (see `kiwi.mesh.profile_table`).
+
+    - `roofline_seconds`: the time by the roofline.
+    """
     if not samples:
         return Price(roofline_seconds, Provenance.ANALYTIC)
     for sample in samples:
         if sample.point == point:
             return Price(sample.seconds, Provenance.MEASURED)
     for dim, size in enumerate(point):
-        # Backwards, so that of several samples of a size the first counts.
-        line = {s.point[dim]: s for s in reversed(samples) if _agree_but(dim, s.point, point)}
-        below = max((each for each in line if each < size), default=None)
-        above = min((each for each in line if each > size), default=None)
+        # The first of several samples of a size counts: in reverse, it is written last.
+        line = {
+            entry.point[dim]: entry
+            for entry in reversed(samples)
+            if _agree_but(dim, entry.point, point)
+        }
+        below = max((known_size for known_size in line if known_size < size), default=None)
+        above = min((known_size for known_size in line if known_size > size), default=None)
         if below is not None and above is not None:
             part = math.log(size / below) / math.log(above / below)
             seconds = line[below].seconds ** (1 - part) * line[above].seconds ** part
             return Price(seconds, Provenance.INTERPOLATED)
-    nearest = min(samples, key=lambda s: (_distance(s.point, point), s.point))
+    nearest = min(samples, key=lambda entry: (_distance(entry.point, point), entry.point))
     scale = nearest.seconds / nearest.roofline_seconds
     return Price(roofline_seconds * scale, Provenance.EXTRAPOLATED)
 
@@ -91,27 +98,28 @@ Shapes = tuple[tuple[int, ...], ...]
 """The local shapes of an operator's operands."""
 
 ELEMENTWISE = "elementwise"
-"""The variant of entries that measure the extra cost of applying a function once more in
-a kernel."""
+"""The variant of entries that measure the extra time of a kernel for applying a function once
+more."""
 
 ARITHMETIC = "mul"
-"""The elementwise opcode that stands for all functions that a vector unit computes in a cycle or
-two."""
+"""The elementwise opcode that represents all functions that a vector unit computes in a cycle or
+two. Functions without entries of their own are priced by it."""
 
 STREAM, STREAM_DTYPE = "stream", "uint8"
-"""The opcode of memory traffic; its one shape is the number of bytes read plus written."""
+"""The opcode and dtype of entries for memory traffic. Their one shape is the number of bytes read
+plus written."""
 
 
 @dataclass(frozen=True)
 class OperatorEntry:
     """A measured operator on one device.
 
-    - `opcode`: the operator; `variant`: what else distinguishes it, such as "bij,bjk->bik".
-    - `dtype`: of its operands; `shapes`: theirs, on one device.
-    - `flops`, `bytes`: its work, and the bytes that it reads and writes; for the roofline.
-    - `seconds`: median; `spread`: half the interquartile range over the median.
+    - `opcode`: the operator. `variant`: a further distinction, such as "bij,bjk->bik".
+    - `dtype`, `shapes`: the dtype and the local shapes of the operands.
+    - `flops`, `bytes`: the work, and the bytes read and written, for the roofline.
+    - `seconds`: the median. `spread`: half the interquartile range over the median.
 
-    **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
+    **Raises:** `InvalidArgumentError` for a figure that no measurement can give.
     """
 
     opcode: str
@@ -146,12 +154,13 @@ class OperatorEntry:
 class CollectiveEntry:
     """A measured collective along one axis.
 
-    - `kind`: one of `kiwi.mesh.KINDS`; `devices`: the axis length; `dtype`: of what is moved.
-    - `axes`: the axes of the table's mesh that it ran along; empty if unknown.
+    - `kind`: one of `kiwi.mesh.KINDS`. `devices`: the number of devices along the axes.
+    - `dtype`: the dtype of the buffer.
+    - `axes`: the axes of the table's mesh along which the collective ran; empty if unknown.
     - `bytes`: the larger buffer of one device, as in `kiwi.mesh.collectives`.
-    - `seconds`, `spread`: as of `OperatorEntry`.
+    - `seconds`, `spread`: as in `OperatorEntry`.
 
-    **Raises:** `InvalidArgumentError` for a figure that no measurement gives.
+    **Raises:** `InvalidArgumentError` for a figure that no measurement can give.
     """
 
     kind: str
@@ -184,9 +193,10 @@ class CollectiveEntry:
 class Environment:
     """The machine and the software that recorded a table.
 
+    - `device`, `jax`, `driver`: the device's name, and the versions of JAX and of the driver.
     - `date`: as YYYY-MM-DD.
-    - `compiler`: the one that stated the times of the table, and its version; empty where they
-      were measured on a `device` by its `driver`.
+    - `compiler`: the name and version of the compiler that stated the times of the table; empty if
+      they were measured on the device.
     """
 
     device: str

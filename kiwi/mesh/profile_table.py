@@ -1,25 +1,26 @@
 """Measurements of a machine, and predictions from them for other sizes.
 
-A look-up takes the first of these that applies, and says which:
+A look-up returns the first of these prices that applies, with its provenance:
 
-1. *measured*: an entry for the same operator, dtype and shapes;
+1. *measured*: the time of an entry for the same operator, dtype and shapes;
 2. *interpolated*: between two entries that enclose the query along one dimension and otherwise
-   agree with it, linearly in the logarithms of size and time;
-3. *extrapolated*: the roofline of the query, multiplied by the ratio of time and roofline of the
-   nearest entry with the same operator and dtype;
+   agree with it, linear in the logarithms of size and time;
+3. *extrapolated*: the roofline of the query, times the ratio of time and roofline of the nearest
+   entry with the same operator and dtype;
 4. *analytic*: the roofline alone, if the table has no such operator.
 
-Collectives are looked up in the same way, by axis length and bytes, with the alpha-beta model for
-the roofline.
+Collectives are looked up in the same way, by the number of devices and bytes. The alpha-beta model
+replaces the roofline.
 
-If a compiler stated the times and no device was measured, the first three are *compiler*.
+If a compiler stated the times and no device was measured, the first three have the provenance
+*compiler*.
 
-Beside matmuls, convolutions and reductions, operators are *streams* (memory traffic by bytes: small
-buffers in caches are faster) and *elementwise* functions (the extra time of a kernel for applying
-one once more).
+Entries of operators are matmuls, convolutions, reductions, *streams* and *elementwise* functions. A
+stream is memory traffic by bytes, which is faster for small buffers in caches. The time of an
+elementwise function is the extra time of a kernel for applying it once more.
 
-A table's file is JSON with a version, checked whole when read (docs/reference/files.md). Reading it
-parses JSON and nothing else.
+A table's file is JSON with a version (docs/reference/files.md). It is checked as a whole when it is
+read, and reading it runs no code from it.
 """
 
 import hashlib
@@ -69,17 +70,19 @@ _PARTS = ("hardware", "operators", "collectives", "environment", "skipped", "mes
 class ProfileTable:
     """A device with its measurements.
 
-    - `hardware`: the device. Its bandwidth and launch overhead are measured if it is not
-      `analytic`, and its `target_config` is that of the machine.
-    - `operators`, `collectives`: distinct entries; none in a table from data sheets.
-    - `environment`: None for a table from data sheets.
+    - `hardware`: the device. If it is not `analytic`, its bandwidth and launch overhead are
+      measured, and its `target_config` describes the machine.
+    - `operators`, `collectives`: entries with distinct keys; none in a table from data sheets.
+    - `environment`: the machine and software; None for a table from data sheets.
     - `skipped`: measurements that were not possible, one sentence each.
-    - `mesh_shape`: the shape of the mesh on which collectives ran.
+    - `mesh_shape`: the shape of the mesh on which the collectives ran.
     - `scales`: the factors by which a compiler's times were multiplied, see
       `kiwi.profiling.by_compiler`.
-    - `loaded_from`: its file, or its name if it comes with Kiwi; not part of the file.
+    - `loaded_from`: the table's path, or its name if it comes with Kiwi. The file does not contain
+      it.
 
-    **Raises:** `InvalidArgumentError` if entries contradict each other, or were measured nowhere.
+    **Raises:** `InvalidArgumentError` if two entries have the same key, or if there are entries but
+    no environment.
     """
 
     hardware: Hardware
@@ -105,7 +108,10 @@ class ProfileTable:
             )
 
     def save(self, path: str | Path) -> None:
-        """Writes the table; raises `ProfileFileError` if the file cannot be written."""
+        """Writes the table.
+
+        **Raises:** `ProfileFileError` if the file cannot be written.
+        """
         FORMAT.write(self._text, path)
 
     @classmethod
@@ -113,7 +119,7 @@ class ProfileTable:
         """Reads a file that `save` wrote.
 
         **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a
-        newer version, or if a figure in it is missing or impossible. The error says which.
+        newer version, or if a figure in it is missing or impossible. The message names the fault.
         """
         try:
             return from_plain({**_read_content(path), "loaded_from": str(path)}, cls)
@@ -127,13 +133,13 @@ class ProfileTable:
 
     @property
     def _text(self) -> bytes:
-        """The table's file."""
+        """The content of the table's file."""
         content = to_plain(self)
         del content["loaded_from"]
         return _text_of(content)
 
     def with_entry(self, entry: OperatorEntry | CollectiveEntry) -> "ProfileTable":
-        """The table with one more entry."""
+        """Returns the table with one more entry."""
         if isinstance(entry, OperatorEntry):
             return replace(self, operators=(*self.operators, entry))
         return replace(self, collectives=(*self.collectives, entry))
@@ -141,9 +147,9 @@ class ProfileTable:
     def operator(
         self, opcode: str, variant: str, dtype: str, shapes: Shapes, roofline_seconds: float
     ) -> Price:
-        """The time of an operator on operands of these local shapes.
+        """Returns the time of an operator on operands of these local shapes.
 
-        `roofline_seconds` is its time by the device's rates, see `roofline`.
+        - `roofline_seconds`: the operator's time by the device's rates, see `roofline`.
         """
         samples = self._samples.get(_operator_key(opcode, variant, dtype, shapes), ())
         return self._price(samples, _sizes(shapes), roofline_seconds)
@@ -153,42 +159,42 @@ class ProfileTable:
         return replace(price, provenance=self._provenance(price.provenance))
 
     def _provenance(self, provenance: Provenance) -> Provenance:
-        """The provenance of a look-up: the given one in a measured table, *compiler* in a
-        compiler's."""
+        """Returns the provenance of a look-up: *compiler* instead of measured, interpolated or
+        extrapolated if a compiler stated the times."""
         is_of_a_compiler = self.environment is not None and bool(self.environment.compiler)
-        known = provenance is not Provenance.ANALYTIC and is_of_a_compiler
-        return Provenance.COMPILER if known else provenance
+        is_stated = provenance is not Provenance.ANALYTIC and is_of_a_compiler
+        return Provenance.COMPILER if is_stated else provenance
 
     def has(self, opcode: str, variant: str, dtype: str) -> bool:
-        """Whether an operator was measured in any shapes."""
+        """Whether the table has an operator in any shapes."""
         return (opcode, variant, dtype) in self._names
 
     @cached_property
     def _names(self) -> frozenset[tuple[str, str, str]]:
-        return frozenset((e.opcode, e.variant, e.dtype) for e in self.operators)
+        return frozenset((entry.opcode, entry.variant, entry.dtype) for entry in self.operators)
 
     def elementwise(self, opcode: str, dtype: str, size: int) -> Price | None:
-        """The extra time of a kernel for a function of `size` elements.
+        """Returns the extra time of a kernel for a function of `size` elements.
 
-        A function without entries of its own counts as `ARITHMETIC`, and other dtypes as float32;
-        None if neither was measured.
+        A function without its own entries counts as `ARITHMETIC`, and a dtype without entries as
+        float32. Returns None if the table has none of these.
         """
-        for known in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
-            samples = self._samples.get(known)
+        for function in ((opcode, dtype), (ARITHMETIC, dtype), (ARITHMETIC, "float32")):
+            samples = self._samples.get(function)
             if samples:
-                return self._remembered((*known, size), samples, size, float(size))
+                return self._remembered((*function, size), samples, size, float(size))
         return None
 
     def traffic(self, moved_bytes: float) -> Price:
-        """The time of a kernel that only reads and writes so many bytes.
+        """Returns the time of a kernel that only reads and writes `moved_bytes` in all.
 
-        If kernels are bound by their bytes, it is the time at the device's bandwidth: small kernels
-        take no longer than that inside a step, but do so when measured alone.
+        If kernels are bound by their bytes, it is the time at the device's bandwidth. Measured
+        alone, small kernels take longer than they do inside a step.
         """
         size, roofline = max(1, int(moved_bytes)), self.roofline("float32", 0.0, moved_bytes)
         samples = self._samples.get((STREAM, "", STREAM_DTYPE, (1,)))
         if not samples or self.hardware.traits.is_bound_by_bytes:
-            # Tables of version 1 have the bandwidth alone.
+            # Tables of version 1 have only the bandwidth.
             if self.hardware.analytic:
                 return Price(roofline, Provenance.ANALYTIC)
             return Price(roofline, self._provenance(Provenance.EXTRAPOLATED))
@@ -214,11 +220,13 @@ class ProfileTable:
         size_bytes: int,
         alpha_beta_seconds: float,
     ) -> Price:
-        """The time of a collective along axes of a mesh.
+        """Returns the time of a collective along axes of a mesh.
 
-        If the table is of a mesh of that shape, what was measured along these axes counts; else
-        what was measured over as many devices, the slowest axes if there are several. An axis
-        length that was not measured gives `alpha_beta_seconds`, as analytic.
+        - `alpha_beta_seconds`: the time by the alpha-beta model.
+
+        Measurements along the same axes of a mesh of the same shape count first. Otherwise the
+        measurements over as many devices count, along the slowest axes if there are several.
+        Without either, the price is `alpha_beta_seconds`, as analytic.
         """
         devices = prod(mesh_shape[axis] for axis in axes)
         samples = self._samples.get((kind, axes)) if mesh_shape == self.mesh_shape else None
@@ -229,13 +237,15 @@ class ProfileTable:
         return self._price(samples, (size_bytes,), self._ring_seconds(kind, devices, size_bytes))
 
     def roofline(self, dtype: str, flops: float, moved_bytes: float) -> float:
-        """Launch overhead plus the larger of work over rate and bytes over bandwidth."""
+        """Returns the seconds by the roofline: the launch overhead plus the larger of work over the
+        matmul rate and bytes over bandwidth."""
         work = flops / self.hardware.matmul_flops_per_second(dtype)
         moved = moved_bytes / self.hardware.sustained_memory_bytes_per_second
         return self.hardware.kernel_launch_seconds + max(work, moved)
 
     def _ring_seconds(self, kind: str, devices: int, size_bytes: int) -> float:
-        """The alpha-beta model inside a node; twice that of an all-reduce cancels when scaled."""
+        """Returns the seconds by the alpha-beta model inside a node. The factor 2 of an all-reduce
+        is left out, since it cancels in the ratio of an extrapolation."""
         link = self.hardware.intra_link
         hops = 1 if kind == COLLECTIVE_PERMUTE else devices - 1
         part = 1.0 if kind == COLLECTIVE_PERMUTE else hops / devices
@@ -243,23 +253,26 @@ class ProfileTable:
 
     @cached_property
     def _samples(self) -> dict[tuple[object, ...], list[Sample]]:
-        """The measurements by the keys of the look-ups above. Of the collectives over a number of
-        devices, the slowest of each size counts."""
+        """The measurements by the keys of the look-ups. Among the collectives over as many devices,
+        the slowest of each size counts."""
         by_key: dict[tuple[object, ...], list[Sample]] = {}
-        for e in self.operators:
-            sizes = _sizes(e.shapes)
-            roofline_seconds = self.roofline(e.dtype, e.flops, e.bytes)
-            key = _operator_key(e.opcode, e.variant, e.dtype, e.shapes)
-            by_key.setdefault(key, []).append(Sample(sizes, e.seconds, roofline_seconds))
-            if e.variant == ELEMENTWISE:  # extrapolated by the number of elements
-                sample = Sample(sizes, e.seconds, float(sizes[0]))
-                by_key.setdefault((e.opcode, e.dtype), []).append(sample)
+        for entry in self.operators:
+            sizes = _sizes(entry.shapes)
+            roofline_seconds = self.roofline(entry.dtype, entry.flops, entry.bytes)
+            key = _operator_key(entry.opcode, entry.variant, entry.dtype, entry.shapes)
+            by_key.setdefault(key, []).append(Sample(sizes, entry.seconds, roofline_seconds))
+            if entry.variant == ELEMENTWISE:  # The number of elements replaces the roofline.
+                sample = Sample(sizes, entry.seconds, float(sizes[0]))
+                by_key.setdefault((entry.opcode, entry.dtype), []).append(sample)
         slowest: dict[tuple[object, ...], Sample] = {}
-        for e in self.collectives:
-            ring_seconds = self._ring_seconds(e.kind, e.devices, e.bytes)
-            sample, key = Sample((e.bytes,), e.seconds, ring_seconds), (e.kind, e.devices, e.bytes)
-            by_key.setdefault((e.kind, e.axes), []).append(sample)
-            if key not in slowest or e.seconds > slowest[key].seconds:
+        for entry in self.collectives:
+            ring_seconds = self._ring_seconds(entry.kind, entry.devices, entry.bytes)
+            sample, key = (
+                Sample((entry.bytes,), entry.seconds, ring_seconds),
+                (entry.kind, entry.devices, entry.bytes),
+            )
+            by_key.setdefault((entry.kind, entry.axes), []).append(sample)
+            if key not in slowest or entry.seconds > slowest[key].seconds:
                 slowest[key] = sample
         for (kind, devices, _), sample in slowest.items():
             by_key.setdefault((kind, devices), []).append(sample)
@@ -269,7 +282,8 @@ class ProfileTable:
 def _operator_key(
     opcode: str, variant: str, dtype: str, shapes: Shapes
 ) -> tuple[str, str, str, tuple[int, ...]]:
-    """Extrapolation is along sizes, so that the numbers of dimensions have to agree."""
+    """Returns the key of an operator's samples. It includes the ranks, since extrapolation compares
+    sizes of equal ranks."""
     return opcode, variant, dtype, tuple(map(len, shapes))
 
 
@@ -278,7 +292,8 @@ def _sizes(shapes: Shapes) -> tuple[int, ...]:
 
 
 def _text_of(content: Mapping[str, Any]) -> bytes:
-    """JSON with a line for each entry of a list, so that tables can be read and compared."""
+    """Returns the content as JSON with a line for each entry of a list, which can be read and
+    compared."""
     parts = []
     for key, value in {"format": FORMAT.name, "version": FORMAT.version, **content}.items():
         text = json.dumps(value, allow_nan=False)
@@ -292,10 +307,13 @@ def _text_of(content: Mapping[str, Any]) -> bytes:
 
 
 def _read_content(path: str | Path) -> dict[str, Any]:
-    """The input of `_text_of`, of this version or an older one; raises `ProfileFileError` if the
-    file is missing, truncated, of another kind, of a newer version, or lacks a part."""
+    """Reads a file of this version or an older one. Returns the input of `_text_of`.
+
+    **Raises:** `ProfileFileError` if the file is missing, truncated, of another kind or of a newer
+    version, or lacks a part.
+    """
     content = FORMAT.read(path)
-    if content["version"] == 1:  # Collectives did not name their axes then.
+    if content["version"] == 1:  # Its collectives do not name their axes.
         content["mesh_shape"] = []
     del content["format"], content["version"]
     missing = [part for part in _PARTS if part not in content]

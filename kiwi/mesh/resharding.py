@@ -1,13 +1,12 @@
 """The cheapest way from one sharding of a tensor to another, and its time.
 
-A resharding is a chain of moves (see `kiwi.mesh.moves`). The cheapest chain is a shortest path
-in the graph of moves; the shortest paths between all pairs are found at once (Floyd, *Algorithm
-97: Shortest path*, 1962; Warshall, 1962), which for graphs this small and dense (19 states for
-rank 3 on two axes) takes less than one search per source.
+A resharding is a chain of moves (see `kiwi.mesh.moves`). The cheapest chain is a shortest path in
+the graph of moves. The shortest paths between all pairs of states are found together (Floyd,
+*Algorithm 97: Shortest path*, 1962; Warshall, 1962), because the graphs are small and dense.
 
-Where one move suffices, XLA emits just that. Where several are needed XLA may choose a worse
-chain, or gather the whole tensor and cut it; sharding constraints at the `waypoints` make it
-follow the cheapest one.
+If one move suffices, XLA emits that move. If several are needed, XLA may choose a worse chain, or
+gather the whole tensor and cut it. Sharding constraints at the `waypoints` make XLA follow the
+cheapest chain.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from kiwi.mesh.moves import (
 from kiwi.mesh.sharding import TensorSharding
 from kiwi.messages import topics
 
-# Relative difference below which two paths count as equally long.
+# The relative difference below which two paths count as equally long.
 _TIE = 1e-12
 
 
@@ -41,12 +40,12 @@ class ReshardingStep:
 
     - `kind`: "all-gather", "all-to-all", "collective-permute" or "slice"; from partial sums also
       "reduce-scatter" or "all-reduce".
-    - `axes`: the mesh axes that it runs over; for a slice, those appended.
+    - `axes`: the mesh axes that the move runs over; for a slice, the appended axes.
     - `dims`: the tensor dimensions whose sharding changes.
-    - `bytes`: the buffer of one device that the time follows from: the local buffer of an
-      all-to-all, the local result of all others.
-    - `seconds`: predicted time.
-    - `result`: the sharding after the step.
+    - `bytes`: the buffer of one device that determines the time: the local buffer of an all-to-all,
+      the local result of any other move.
+    - `seconds`: the predicted time.
+    - `result`: the sharding after the move.
     """
 
     kind: str
@@ -60,7 +59,7 @@ class ReshardingStep:
     def of(
         cls, traffic: Traffic, tensor: MovedTensor, before: TensorSharding, after: TensorSharding
     ) -> "ReshardingStep":
-        """The move of a tensor with a given traffic from one sharding to another."""
+        """Returns the step that moves a tensor from the sharding `before` to `after`."""
         pairs = enumerate(zip(before.dims, after.dims, strict=True))
         return cls(
             kind=traffic.kind,
@@ -77,12 +76,12 @@ class ReshardingTable:
     """Resharding times between all even shardings of a tensor.
 
     - `mesh`: the devices.
-    - `shape`: the shape of the whole tensor, not that of one shard.
-    - `itemsize`: bytes per element.
-    - `least_share`: as `kiwi.mesh.collectives.collective`'s, of what is gathered.
+    - `shape`: the shape of the whole tensor, not of one shard.
+    - `itemsize`: the bytes per element.
+    - `least_share`: as in `kiwi.mesh.collectives.collective`, for all-gathers.
 
-    Building one is cheap: the shortest paths are shared between tables of equal mesh, bytes
-    and divisibility. Axes of size 1 are dropped from every sharding that is looked up.
+    Tables with equal mesh, bytes and divisibility share their shortest paths. Look-ups ignore axes
+    of size 1 in shardings.
 
     **Raises:** `InvalidArgumentError` for a negative size. Look-ups raise
     `ShardingConflictError` for a sharding that does not cut the tensor evenly.
@@ -107,13 +106,13 @@ class ReshardingTable:
         return prod(self.shape) * self.itemsize
 
     def seconds(self, source: TensorSharding, target: TensorSharding) -> float:
-        """The time of the cheapest chain of moves from `source` to `target`."""
+        """Returns the time of the cheapest chain of moves from `source` to `target`."""
         return float(self._paths.seconds[self._state(source), self._state(target)])
 
     def seconds_matrix(
         self, sources: Sequence[TensorSharding], targets: Sequence[TensorSharding]
     ) -> np.ndarray:
-        """`seconds` for all pairs, an array of shape [sources, targets]."""
+        """Returns `seconds` for all pairs, float64 of shape [sources, targets]."""
         rows = np.fromiter(map(self._state, sources), dtype=np.intp, count=len(sources))
         columns = np.fromiter(map(self._state, targets), dtype=np.intp, count=len(targets))
         return self._paths.seconds[np.ix_(rows, columns)]
@@ -121,12 +120,13 @@ class ReshardingTable:
     def is_cut(
         self, sources: Sequence[TensorSharding], targets: Sequence[TensorSharding]
     ) -> np.ndarray:
-        """For all pairs, whether each device only cuts its part out of its buffer."""
+        """Returns, for all pairs, whether each device only cuts its part out of its buffer, without
+        communication; shape [sources, targets]."""
         return np.array([[refines(target, source) for target in targets] for source in sources])
 
     def path(self, source: TensorSharding, target: TensorSharding) -> tuple[ReshardingStep, ...]:
-        """The moves of the cheapest chain, empty if nothing is to be done. Shardings along it are
-        written without axes of size 1."""
+        """Returns the moves of the cheapest chain; empty if `source` and `target` are equal. Their
+        shardings have no axes of size 1."""
         steps: list[ReshardingStep] = []
         graph, moved = self._paths.graph, self.moved
         state, goal = self._state(source), self._state(target)
@@ -140,8 +140,8 @@ class ReshardingTable:
     def waypoints(
         self, source: TensorSharding, target: TensorSharding
     ) -> tuple[TensorSharding, ...]:
-        """The shardings between `source` and `target` on the cheapest chain, often none. A
-        `with_sharding_constraint` for each makes XLA take this chain and no other."""
+        """Returns the shardings between `source` and `target` on the cheapest chain, often none. A
+        `with_sharding_constraint` for each of them makes XLA take this chain."""
         return tuple(step.result for step in self.path(source, target)[:-1])
 
     @cached_property
@@ -150,12 +150,13 @@ class ReshardingTable:
 
     @cached_property
     def moved(self) -> MovedTensor:
-        """The tensor. If copies surround all-to-alls, prices depend on its shape, too."""
+        """The tensor as `MoveGraph` prices it. It has a shape if copies surround all-to-alls, whose
+        prices depend on it."""
         shape = self.shape if self.mesh.hardware.traits.copies_around_all_to_alls else None
         return MovedTensor(self.mesh, self.tensor_bytes, self.least_share, shape)
 
     def _state(self, sharding: TensorSharding) -> int:
-        """The index of a sharding among the states."""
+        """Returns the index of a sharding among the states."""
         index = self._paths.graph.index
         if sharding in index:
             return index[sharding]
@@ -165,8 +166,8 @@ class ReshardingTable:
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Shortest paths between all states of `graph`. `seconds[i, j]` is the time of the path,
-    `first_hop[i, j]` the state after i on it."""
+    """The shortest paths between all states of `graph`. `seconds[i, j]` is the time of the path
+    from i to j, `first_hop[i, j]` the state after i on it."""
 
     graph: MoveGraph
     seconds: np.ndarray
@@ -176,15 +177,15 @@ class _Paths:
 @lru_cache(maxsize=256)
 def _shortest_paths(pattern: DivisiblePattern, moved: MovedTensor) -> _Paths:
     graph = move_graph(moved.mesh.shape, pattern)
-    # XLA combines what it has partitioned: chains are chosen as if each tensor were alone.
+    # XLA combines collectives after partitioning: chains are chosen as if each tensor were alone.
     seconds, combined = graph.weights(replace(moved, least_share=1.0)), graph.weights(moved)
-    # A tensor that is gathered to be cut again is held whole, on TPUs in tiles that are filled up.
+    # On TPUs, chains replace no all-to-all: they may hold the whole tensor, in padded tiles.
     may_detour = True if moved.shape is None else ~graph.has_all_to_all()
     count = len(graph.states)
     first_hop = np.broadcast_to(np.arange(count, dtype=np.int32), (count, count)).copy()
     for middle in range(count):
         detour = seconds[:, middle, None] + seconds[None, middle, :]
-        # On a tie, up to rounding, the path known before stays: it has fewer steps.
+        # On a tie, up to rounding, the path known before stays, since it has fewer steps.
         shorter = (detour < seconds * (1 - _TIE)) & may_detour
         np.copyto(seconds, detour, where=shorter)
         detour = combined[:, middle, None] + combined[None, middle, :]

@@ -1,4 +1,4 @@
-"""How one tensor is laid out over a device mesh."""
+"""The sharding of a tensor over a device mesh."""
 
 import functools
 from collections.abc import Sequence
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class TensorSharding:
     """The mesh axes that shard each dimension of a tensor.
 
-    `dims[d]` lists, major to minor, the indices of the mesh axes over which dimension `d` is split;
-    an empty tuple means that it is not split. A mesh axis that occurs in no dimension holds copies.
+    `dims[d]` lists, major to minor, the indices of the mesh axes that split dimension `d`. It is
+    empty if the dimension is not split. Devices along a mesh axis that splits no dimension hold
+    copies.
 
     **Raises:** `ShardingConflictError` if a mesh axis occurs twice or is negative.
     """
@@ -41,7 +42,7 @@ class TensorSharding:
             )
 
     def __hash__(self) -> int:
-        # Tables are looked up by layout so often that hashing nested tuples each time shows.
+        # Cached, because shardings are keys of many look-ups.
         return self._hash
 
     @functools.cached_property
@@ -50,7 +51,7 @@ class TensorSharding:
 
     @classmethod
     def replicated(cls, rank: int) -> "TensorSharding":
-        """The sharding of a rank-`rank` tensor of which every device holds all."""
+        """Returns the sharding of a tensor of this rank with which every device holds all of it."""
         return cls(((),) * rank)
 
     @property
@@ -64,21 +65,27 @@ class TensorSharding:
         return tuple(sorted(chain.from_iterable(self.dims)))
 
     def dim_shards(self, mesh_shape: Sequence[int]) -> tuple[int, ...]:
-        """Into how many pieces each dimension is cut; raises `ShardingConflictError` if the mesh
-        has too few axes."""
+        """Returns the number of pieces of each dimension.
+
+        **Raises:** `ShardingConflictError` if the mesh has too few axes.
+        """
         return _dim_shards(self, tuple(mesh_shape))
 
     def local_shape(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one device's part of a tensor of `shape`; raises as `dim_shards`."""
+        """Returns the shape of one device's shard of a tensor of `shape`.
+
+        **Raises:** as `dim_shards`.
+        """
         pairs = zip(shape, self.dim_shards(mesh_shape), strict=True)
         return tuple(size // count for size, count in pairs)
 
     def shard_count(self, mesh_shape: Sequence[int]) -> int:
-        """The number of distinct shards; size of the tensor over size of the local buffer."""
+        """Returns the number of distinct shards: the size of the tensor over the size of a
+        shard."""
         return _shard_count(self, tuple(mesh_shape))
 
     def divides(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> bool:
-        """Whether a tensor of `shape` has this rank and is cut into equal pieces."""
+        """Whether a tensor of `shape` has this rank and is cut into equal shards."""
         try:
             self.check(shape, mesh_shape)
         except ShardingConflictError:
@@ -86,15 +93,18 @@ class TensorSharding:
         return True
 
     def without_trivial_axes(self, mesh_shape: Sequence[int]) -> "TensorSharding":
-        """The same layout, written without the mesh axes of size 1."""
+        """Returns the sharding without the mesh axes of size 1."""
         self._check_axes(mesh_shape)
         return TensorSharding(
             tuple(tuple(axis for axis in axes if mesh_shape[axis] > 1) for axes in self.dims)
         )
 
     def check(self, shape: Sequence[int], mesh_shape: Sequence[int]) -> None:
-        """Explains why `divides` is false; raises `ShardingConflictError` if the rank differs, the
-        mesh has too few axes, or a dimension is not cut evenly."""
+        """Checks that the sharding cuts a tensor of `shape` into equal shards.
+
+        **Raises:** `ShardingConflictError` if the rank differs, the mesh has too few axes, or a
+        dimension is not cut evenly.
+        """
         if len(shape) != self.rank:
             raise ShardingConflictError(
                 f"Sharding {self.dims} has {self.rank} dimensions, shape {tuple(shape)} has "
@@ -111,8 +121,10 @@ class TensorSharding:
                 )
 
     def named(self, axis_names: Sequence[str]) -> list[tuple[str, ...]]:
-        """For each dimension the names of the mesh axes that split it; raises
-        `ShardingConflictError` if the mesh has too few axes."""
+        """Returns, for each dimension, the names of the mesh axes that split it.
+
+        **Raises:** `ShardingConflictError` if the mesh has too few axes.
+        """
         self._check_axes(axis_names)
         return [tuple(axis_names[axis] for axis in axes) for axes in self.dims]
 
@@ -120,9 +132,12 @@ class TensorSharding:
     def from_partition_spec(
         cls, spec: "PartitionSpec", rank: int, axis_names: Sequence[str]
     ) -> "TensorSharding":
-        """Reads a `PartitionSpec`; dimensions that it does not mention are not split; raises
-        `ShardingConflictError` if the spec is longer than `rank`, names an axis that the mesh lacks
-        or one axis twice, or leaves something open (`UNCONSTRAINED`, unreduced axes)."""
+        """Returns the sharding that a `PartitionSpec` describes. Dimensions without an entry are
+        not split.
+
+        **Raises:** `ShardingConflictError` if the spec is longer than `rank`, names an axis that
+        the mesh lacks or one axis twice, or is not definite (`UNCONSTRAINED`, unreduced axes).
+        """
         if len(spec) > rank:
             raise ShardingConflictError(
                 f"{spec} has {len(spec)} entries, the tensor has {rank} dimensions.",
@@ -138,7 +153,8 @@ class TensorSharding:
         return cls(tuple(dims) + ((),) * (rank - len(dims)))
 
     def _check_axes(self, mesh_axes: Sequence[object]) -> None:
-        """Raises unless every mesh axis exists; `mesh_axes` has one item per mesh axis."""
+        """Raises `ShardingConflictError` if the mesh lacks an axis. `mesh_axes`: one item per mesh
+        axis."""
         if any(axis >= len(mesh_axes) for axis in chain.from_iterable(self.dims)):
             raise ShardingConflictError(
                 f"Sharding {self.dims} uses mesh axis {self.axes_used[-1]}, but the mesh "
@@ -178,6 +194,10 @@ def _entry_axes(entry: object, spec: object, axis_names: Sequence[str]) -> tuple
 
 
 def layout_text(dims: Sequence[Sequence[str]]) -> str:
-    """`[x, -, (y, z)]` of the names of the axes that split each dimension."""
-    texts = ["-" if not d else d[0] if len(d) == 1 else f"({', '.join(d)})" for d in dims]
+    """Returns a text such as `[x, -, (y, z)]`. `dims`: the names of the axes that split each
+    dimension."""
+    texts = [
+        "-" if not names else names[0] if len(names) == 1 else f"({', '.join(names)})"
+        for names in dims
+    ]
     return "[" + ", ".join(texts) + "]"

@@ -1,11 +1,11 @@
-"""Profile tables that come with Kiwi, by name.
+"""The profile tables that come with Kiwi, by name.
 
-One file per GPU of the hardware catalogue, from data sheets and marked as analytic, and one
-that was recorded on a CPU. The analytic ones are written by
+There is one file per GPU of the hardware catalogue, from data sheets and marked as analytic, and
+one file that was recorded on a CPU. The command
 
     python -m kiwi.mesh.shipped
 
-the recorded one by the command in its `source`.
+writes the analytic files. The recorded file names its command in `source`.
 """
 
 from dataclasses import replace
@@ -20,18 +20,21 @@ _FOLDER = "profiles"
 
 
 def shipped_names() -> list[str]:
-    """The names of all tables that come with Kiwi."""
+    """Returns the sorted names of all tables that come with Kiwi."""
     return sorted(file.name.removesuffix(".json") for file in _folder().iterdir())
 
 
 def table_names() -> list[str]:
-    """All names that profiles have: the catalogue's first, then those of other tables."""
+    """Returns the names of all profiles: the catalogue's first, then the names of other tables."""
     return list(dict.fromkeys([*CATALOGUE, *shipped_names()]))
 
 
 def table_named(name: str) -> ProfileTable:
-    """The table with this name that comes with Kiwi, or that of the catalogue's entry, without
-    measurements; raises `UnknownProfileError` if there is neither."""
+    """Returns the table with this name that comes with Kiwi, or a table without measurements for
+    the catalogue's entry.
+
+    **Raises:** `UnknownProfileError` if there is neither.
+    """
     if name in shipped_names():
         with resources.as_file(_folder() / f"{name}.json") as path:
             return replace(ProfileTable.load(path), loaded_from=name)
@@ -41,16 +44,22 @@ def table_named(name: str) -> ProfileTable:
 
 
 def find_table(name: str | Path) -> ProfileTable:
-    """A saved table by its path (a `Path`, or a text that ends with ".json"), or one by name;
-    raises `ProfileFileError`, `UnknownProfileError`."""
+    """Returns a saved table by its path (a `Path`, or a text that ends with ".json"), or a table by
+    its name.
+
+    **Raises:** `ProfileFileError` if the file cannot be used; `UnknownProfileError` if no table has
+    the name.
+    """
     if isinstance(name, Path) or str(name).endswith(".json"):
         return ProfileTable.load(name)
     return table_named(name)
 
 
 def write_analytic(folder: Path) -> None:
-    """Writes the shipped tables of the catalogue's devices anew; raises `ProfileFileError` if they
-    cannot be written."""
+    """Writes the shipped tables of the catalogue's devices to `folder`.
+
+    **Raises:** `ProfileFileError` if they cannot be written.
+    """
     for name in shipped_names():
         if name in CATALOGUE:
             ProfileTable(CATALOGUE[name]).save(folder / f"{name}.json")
@@ -61,5 +70,5 @@ def _folder() -> Traversable:
 
 
 if __name__ == "__main__":
-    with resources.as_file(_folder()) as found:
-        write_analytic(found)
+    with resources.as_file(_folder()) as folder:
+        write_analytic(folder)

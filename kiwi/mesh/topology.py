@@ -1,7 +1,7 @@
-"""The chips of TPU slices: a grid in which each is connected to its neighbours.
+"""The chips of TPU slices: grids in which each chip is connected to its neighbours.
 
-Chips of two dimensions are connected to four neighbours, of three to six. A dimension is a ring
-where its ends are connected too, and a line otherwise. Slices are connected by a network.
+A chip has four neighbours in a grid of two dimensions, and six in a grid of three. A dimension is a
+ring if its ends are connected, and a line otherwise. A network connects slices.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,15 +15,15 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class Interconnect:
-    """How chips of one kind are connected, and XLA:TPU's names for them.
+    """The connections of one kind of chip, and XLA:TPU's names for it.
 
     - `generation`: the name of the chip.
-    - `dimensions`: of the grid, 2 or 3.
-    - `ring_multiple`: the extent of a ring is a multiple of this many chips; see `rings`.
-    - `chip_config`: XLA:TPU's configuration beside the name. `devices_per_chip`: as jax counts
-      them.
-    - `chip_bandwidth_bytes_per_second`: between the devices of one chip, one way; None means that
-      of a link between chips.
+    - `dimensions`: the number of dimensions of the grid, 2 or 3.
+    - `ring_multiple`: the number of chips of which the extent of a ring is a multiple, see `rings`.
+    - `chip_config`: XLA:TPU's configuration in addition to the name.
+    - `devices_per_chip`: the number of devices that JAX counts per chip.
+    - `chip_bandwidth_bytes_per_second`: the bandwidth between the devices of one chip, one way;
+      None if it equals the bandwidth of a link between chips.
     """
 
     generation: str
@@ -34,10 +34,10 @@ class Interconnect:
     chip_bandwidth_bytes_per_second: float | None = None
 
     def rings(self, extents: tuple[int, ...]) -> tuple[bool, ...]:
-        """Which dimensions of a slice are rings.
+        """Returns, for each dimension of a slice, whether it is a ring.
 
-        In three dimensions, switches around cubes of chips connect them: all dimensions are rings
-        if all consist of whole cubes, and none otherwise. In two dimensions, each is a ring if it
+        In three dimensions, switches connect cubes of chips. All dimensions are rings if all
+        consist of whole cubes; otherwise none is. In two dimensions, a dimension is a ring if it
         spans the pod.
         """
         whole = tuple(extent % self.ring_multiple == 0 for extent in extents)
@@ -46,9 +46,10 @@ class Interconnect:
 
 @dataclass(frozen=True)
 class Topology:
-    """A grid of chips, several times.
+    """Equal slices, each a grid of chips.
 
-    - `extents`: chips along each dimension of a slice; `slices`: how many slices there are.
+    - `extents`: the number of chips along each dimension of a slice.
+    - `slices`: the number of slices.
 
     **Raises:** `InvalidMeshError` if a number is not positive.
     """
@@ -65,7 +66,10 @@ class Topology:
 
     @classmethod
     def parse(cls, text: str, slices: int = 1) -> "Topology":
-        """Reads `4x4`, or `v5e:4x4` as XLA writes it; raises `InvalidMeshError`."""
+        """Returns the topology of a text such as `4x4`, or `v5e:4x4` as XLA writes it.
+
+        **Raises:** `InvalidMeshError` if the text is no topology.
+        """
         try:
             extents = tuple(int(part) for part in text.rpartition(":")[2].split("x"))
         except ValueError:
@@ -74,10 +78,13 @@ class Topology:
 
     @classmethod
     def of_devices(cls, devices: int, wiring: Interconnect, slices: int = 1) -> "Topology":
-        """The grids of so many devices whose longest dimension is shortest; raises
-        `InvalidMeshError` if there are none."""
-        chips, rest = divmod(devices, wiring.devices_per_chip * slices)
-        if rest:
+        """Returns the topology of `devices` devices in all with the most compact grid: its longest
+        dimension is as short as possible.
+
+        **Raises:** `InvalidMeshError` if the devices are not whole chips in equal slices.
+        """
+        chips, remainder = divmod(devices, wiring.devices_per_chip * slices)
+        if remainder:
             raise InvalidMeshError(
                 f"{devices} devices are not whole chips of {slices} equal slices.",
                 topic=topics.SLICES,
@@ -90,26 +97,31 @@ class Topology:
 
     @classmethod
     def around(cls, devices: Iterable[Any], wiring: Interconnect) -> "Topology":
-        """The smallest grid that holds jax's TPUs, by their coordinates."""
+        """Returns the topology with the smallest grid that contains JAX's TPUs, by their
+        coordinates."""
         chips = list(devices)
-        spans = [max(line) - min(line) + 1 for line in zip(*(d.coords for d in chips), strict=True)]
-        return cls(tuple(spans[: wiring.dimensions]), len({_place(d)[0] for d in chips}))
+        spans = [
+            max(line) - min(line) + 1
+            for line in zip(*(device.coords for device in chips), strict=True)
+        ]
+        return cls(tuple(spans[: wiring.dimensions]), len({_place(device)[0] for device in chips}))
 
     def device_count(self, wiring: Interconnect) -> int:
-        """How many devices jax counts."""
+        """Returns the number of devices that JAX counts."""
         return prod(self.extents) * self.slices * wiring.devices_per_chip
 
     def ordered(self, devices: Iterable[Any]) -> list[Any]:
-        """jax's devices by slice, then by coordinates, the last dimension fastest.
+        """Returns JAX's devices sorted by slice and then by coordinates, the last dimension
+        fastest.
 
-        Other devices than TPUs, which have no coordinates, stay as they are.
+        Devices without coordinates (all but TPUs) keep their order.
         """
         chips = list(devices)
         return sorted(chips, key=_place) if have_coordinates(chips) else chips
 
 
 def have_coordinates(devices: Iterable[Any]) -> bool:
-    """Whether jax knows the coordinates of the devices, as it does for TPUs."""
+    """Whether JAX knows the coordinates of all devices, as for TPUs."""
     return all(hasattr(device, "coords") for device in devices)
 
 
@@ -118,15 +130,15 @@ def _place(device: Any) -> tuple[Any, ...]:
 
 
 def _grids(chips: int, dimensions: int, least: int = 1) -> Iterator[tuple[int, ...]]:
-    """All grids of so many chips, their dimensions in rising order."""
+    """Yields all grids of `chips` chips whose extents are at least `least` and in rising order."""
     if dimensions == 1:
         if chips >= least:
             yield (chips,)
         return
     for extent in range(least, chips + 1):
         if chips % extent == 0:
-            for rest in _grids(chips // extent, dimensions - 1, extent):
-                yield (extent, *rest)
+            for later_extents in _grids(chips // extent, dimensions - 1, extent):
+                yield (extent, *later_extents)
 
 
 def _no_topology(text: str) -> InvalidMeshError:

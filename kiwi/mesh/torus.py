@@ -1,44 +1,48 @@
 """The time of a collective over the dimensions of a TPU topology, by the alpha-beta model.
 
-A collective runs over parts of dimensions (see `kiwi.mesh.placement`). Every device takes part in a
-group of its own at the same time, so that links are shared: a part whose chips are s apart has s
-groups on the same links, each of which gets a share of 1 / s.
+A collective runs over parts of dimensions (see `kiwi.mesh.placement`). Each device belongs to one
+group, and all groups run at the same time and share links. If the chips of a part are s apart, s
+groups use the same links, and each gets a share of 1 / s.
 
-b is the larger buffer of one device (see `kiwi.mesh.collectives`), n the devices of a part, N those
-of all parts together, beta what one link carries one way.
+b is the larger buffer of one device (see `kiwi.mesh.collectives`), n the number of devices of a
+part, N the number of devices of all parts together, and beta the rate of one link, one way.
 
-- **All-reduce** over whole dimensions. As many copies of a reduce-scatter and an all-gather run at
-  once as there are dimensions, each on a part of the buffer and in another order of the dimensions,
-  so that all links work all the time. A device takes in over both links of a ring and, at the end
-  of a line, over one. Parts S of some dimensions carry least where they go first, (prod n - 1) / N
-  of b, and have the sum of their links' rates; the time is twice the largest such quotient over
-  all S.
-- **All-gather, reduce-scatter.** Over several dimensions in one ring through all chips, which has
-  two links of a chip: (N - 1) / N b / (2 beta). Or as an all-reduce, if that is cheaper, as it is
-  around three rings. Where no dimension has more than 2 chips, over all links at once.
-- **Parts of dimensions** beside others: in one ring through all chips, an all-reduce too.
-- **All-to-all.** Each of two halves of a line sends the other half of its data: floor(n^2 / 4) / n
-  of b over the link between them; around a ring there are two such links. The slowest dimension
-  decides.
-- **Collective-permute.** Of an unknown permutation the links carry as much as of an all-to-all, but
-  no less than b.
-- **Slices.** Each device has its share of the network, which is not blocked. XLA:TPU sends what is
-  smallest over it: an all-reduce is a reduce-scatter in each slice, an exchange of the shards and
-  an all-gather in each slice. The network thus carries (n - 1) / N of b in n - 1 steps, before or
-  after a slice does its part; of an all-to-all (n - 1) / n of b.
+- **All-reduce** over whole dimensions. As many copies of a reduce-scatter and an all-gather as
+  there are dimensions run at the same time, each on a part of the buffer and in another order of
+  the dimensions, so that all links are always busy. A device receives over both links of a ring, or
+  over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of b
+  at the sum of the rates of its links; it receives no more if its dimensions come first. The time
+  is twice the largest quotient of the two over all S.
+- **All-gather, reduce-scatter.** One ring runs through all chips of several dimensions, and uses
+  two links of a chip: (N - 1) / N b / (2 beta). The algorithm of the all-reduce is used if it is
+  cheaper, as around three rings. If no dimension has more than 2 chips, all links are used at the
+  same time.
+- **Parts of dimensions.** If a part does not cover its dimension, one ring runs through all chips,
+  for an all-reduce, too.
+- **All-to-all.** Each half of a line sends half of its data to the other half: floor(n^2 / 4) / n
+  of b over the link between them. Around a ring there are two such links. The slowest dimension
+  determines the time.
+- **Collective-permute.** The permutation is unknown. The links are assumed to carry as many bytes
+  as in an all-to-all, but at least b.
+- **Slices.** Each device has its share of the network, which is free of contention. XLA:TPU sends
+  the smallest buffers over the network: an all-reduce is a reduce-scatter in each slice, an
+  exchange of the shards, and an all-gather in each slice. Let n be the number of slices. The
+  network carries (n - 1) / N of b in n - 1 steps, before or after the part within a slice. In an
+  all-to-all it carries (n - 1) / n of b.
 
-Latency: one alpha for each link on the way of the furthest two devices, or half around a ring.
+The latency is one alpha for each link between the two most distant devices, on the shorter way
+around a ring.
 
-The algorithms are those that libtpu 0.0.42 names in compiled programs
+libtpu 0.0.42 names these algorithms in compiled programs
 (`tests/xla/tpu/test_collective_algorithms.py`). Bounds: Chan, Heimlich, Purkayastha, van de Geijn,
 *Collective communication: theory, practice, and experience*, 2007; Austin et al., *How to Scale
 Your Model*, 2025, part 3.
 
 **The best placement** of a mesh's axes on the dimensions of a topology (compare
-`jax.experimental.mesh_utils`): slices are divided among the first axes, which communicate least by
-JAX's convention; within a slice it divides as few dimensions among several axes as possible, then
-has the least time of one collective of each kind, summed over the axes, then follows the order of
-the dimensions.
+`jax.experimental.mesh_utils`) divides the slices among the first axes, which communicate least by
+JAX's convention. Within a slice it divides as few dimensions among several axes as possible. Among
+equal placements it has the least time of one collective of each kind, summed over the axes. Among
+placements with equal times it follows the order of the dimensions.
 """
 
 from collections import Counter
@@ -53,17 +57,19 @@ from kiwi.mesh.placement import Connection, Dimension, DimensionPart, Placement
 from kiwi.mesh.profile_entries import LinearCost
 
 _COMPARED_BYTES = 2**24
-"""A size at which bandwidth counts more than latency, as in training steps."""
+"""The size of the collectives by which placements are compared. Bandwidth counts more than latency
+at this size, as in training steps."""
 _Table = tuple[tuple[int, ...], ...]
-"""For each axis the devices that it takes of each dimension."""
+"""For each axis, the number of devices that it takes of each dimension."""
 
 
 @dataclass(frozen=True)
 class _Row:
     """One group of a part: `size` devices in a row with links between neighbours.
 
-    - `bytes_per_second`: of a link, one way, as far as this group has it.
-    - `latency_seconds`: between neighbours.
+    - `is_ring`: whether the last device has a link to the first.
+    - `bytes_per_second`: the group's share of the rate of a link, one way.
+    - `latency_seconds`: the latency between neighbours.
     """
 
     size: int
@@ -73,12 +79,12 @@ class _Row:
 
     @property
     def inflow_bytes_per_second(self) -> float:
-        """The rate at which its last device can receive."""
+        """The rate at which the last device of the row can receive."""
         return self.bytes_per_second * (2 if self.is_ring else 1)
 
     @property
     def longest_way_seconds(self) -> float:
-        """The latency between its furthest devices."""
+        """The latency between the two most distant devices."""
         return self.latency_seconds * (self.size // 2 if self.is_ring else self.size - 1)
 
     @property
@@ -95,14 +101,17 @@ class _Row:
 def torus_costs(
     kind: str, parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]
 ) -> tuple[LinearCost, ...]:
-    """The cost of each way to run a collective `kind` over parts, as `Placement.parts` yields them.
-    The cheapest way is used."""
-    between = [p for p in parts if _connection(p, dimensions) is Connection.NETWORK]
-    within = [p for p in parts if _connection(p, dimensions) is not Connection.NETWORK]
+    """Returns the cost of each way to run a collective `kind` over parts. The cheapest way counts.
+
+    - `parts`: as `Placement.parts` returns them.
+    - `dimensions`: all dimensions of the topology.
+    """
+    between = [part for part in parts if _connection(part, dimensions) is Connection.NETWORK]
+    within = [part for part in parts if _connection(part, dimensions) is not Connection.NETWORK]
     ways = _within(kind, within, dimensions) if within else [LinearCost(0.0, 0.0)]
     if not between:
         return tuple(ways)
-    slices, devices = prod(p.size for p in between), prod(p.size for p in within)
+    slices, devices = prod(part.size for part in between), prod(part.size for part in within)
     link = dimensions[between[0].dimension].link
     per_byte = 1 / link.sustained_bytes_per_second
     if kind == COLLECTIVE_PERMUTE:
@@ -130,7 +139,7 @@ def _rows(parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]) -> It
 def _within(
     kind: str, parts: Sequence[DimensionPart], dimensions: Sequence[Dimension]
 ) -> list[LinearCost]:
-    """The ways of a collective that stays in its slice."""
+    """Returns the costs of the ways to run a collective within a slice."""
     rows = list(_rows(parts, dimensions))
     latency = sum(row.longest_way_seconds for row in rows)
     if kind == ALL_TO_ALL:
@@ -147,11 +156,14 @@ def _within(
         return [all_links + all_links] if is_whole else [ring + ring]
     if len(chips) < 2 or not is_whole:
         return [ring]
-    return [ring, all_links if max(r.size for r in rows) == 2 else all_links + all_links]
+    return [
+        ring,
+        all_links if max(any_row.size for any_row in rows) == 2 else all_links + all_links,
+    ]
 
 
 def _one_ring(rows: Sequence[_Row]) -> list[_Row]:
-    """One ring through the chips of several rows. A single row stays as it is."""
+    """Returns one ring through the chips of several rows. A single row stays unchanged."""
     if len(rows) < 2:
         return list(rows)
     slowest = min(row.bytes_per_second for row in rows)
@@ -160,37 +172,44 @@ def _one_ring(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _gather(rows: Sequence[_Row]) -> LinearCost:
-    """An all-gather or reduce-scatter with all links of the rows at once."""
+    """Returns the cost of an all-gather or reduce-scatter that uses all links of the rows at the
+    same time."""
     total = prod(row.size for row in rows)
-    some = chain.from_iterable(combinations(rows, k) for k in range(1, len(rows) + 1))
+    subsets = chain.from_iterable(combinations(rows, k) for k in range(1, len(rows) + 1))
     seconds_per_byte = max(
         (prod(row.size for row in first) - 1)
         / total
-        / sum(r.inflow_bytes_per_second for r in first)
-        for first in some
+        / sum(first_row.inflow_bytes_per_second for first_row in first)
+        for first in subsets
     )
     return LinearCost(sum(row.longest_way_seconds for row in rows), seconds_per_byte)
 
 
 @lru_cache(maxsize=64)
 def best_placement(shape: tuple[int, ...], dimensions: tuple[Dimension, ...]) -> Placement:
-    """The best placement of a mesh with as many devices as the dimensions have together. The first
-    dimension is the slices."""
+    """Returns the best placement of a mesh of `shape`, see the module's text. The mesh has as many
+    devices as the dimensions together, the first of which is the slices."""
     of_slices = list(_divided(dimensions[0].extent, shape))
-    rest = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
+    slice_shape = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
     extents = tuple(dimension.extent for dimension in dimensions[1:])
     tables = [
         tuple((slices, *taken) for slices, taken in zip(of_slices, table, strict=True))
-        for table in _tables(rest, extents)
+        for table in _tables(slice_shape, extents)
     ]
     fewest = min(map(_shared, tables))
-    placements = chain.from_iterable(_placements(t) for t in tables if _shared(t) == fewest)
-    # Rounded, since sums in another order differ in the last digits.
-    return min(placements, key=lambda p: (round(_seconds(p, dimensions), 12), _position(p)))
+    placements = chain.from_iterable(
+        _placements(candidate) for candidate in tables if _shared(candidate) == fewest
+    )
+    # Sums in another order differ in the last digits.
+    return min(
+        placements,
+        key=lambda placement: (round(_seconds(placement, dimensions), 12), _position(placement)),
+    )
 
 
 def _divided(count: int, sizes: Sequence[int]) -> Iterator[int]:
-    """The factors of `count` that each axis takes, as much as the first can take."""
+    """Yields the factor of `count` that each axis takes. The first axes take as much as they
+    can."""
     for size in sizes:
         factor = gcd(size, count)
         count //= factor
@@ -203,28 +222,31 @@ def _tables(sizes: Sequence[int], extents: tuple[int, ...]) -> Iterator[_Table]:
             yield ()
         return
     for taken in _factors(sizes[0], extents):
-        left = tuple(extent // part for extent, part in zip(extents, taken, strict=True))
-        yield from ((taken, *others) for others in _tables(sizes[1:], left))
+        left_extents = tuple(extent // part for extent, part in zip(extents, taken, strict=True))
+        yield from ((taken, *others) for others in _tables(sizes[1:], left_extents))
 
 
 def _factors(size: int, extents: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All ways to write `size` as a product of one factor of each extent."""
+    """Yields all ways to write `size` as a product of one factor of each extent."""
     if not extents:
         if size == 1:
             yield ()
         return
     for factor in range(1, size + 1):
         if size % factor == 0 and extents[0] % factor == 0:
-            yield from ((factor, *rest) for rest in _factors(size // factor, extents[1:]))
+            yield from (
+                (factor, *later_factors) for later_factors in _factors(size // factor, extents[1:])
+            )
 
 
 def _shared(table: _Table) -> int:
-    """How often an axis takes part of a dimension beside another."""
+    """Returns the sum over the dimensions of the number of axes that share it, less one."""
     return sum(max(0, sum(n > 1 for n in column) - 1) for column in zip(*table, strict=True))
 
 
 def _placements(table: _Table) -> Iterator[Placement]:
-    """All orders of the axes within each dimension; slices in the order of the axes."""
+    """Yields the placements with all orders of the axes within each dimension. Slices keep the
+    order of the axes."""
     orders = []
     for dimension, column in enumerate(zip(*table, strict=True)):
         takers = [axis for axis, size in enumerate(column) if size > 1]
@@ -251,5 +273,5 @@ def _seconds(placement: Placement, dimensions: Sequence[Dimension]) -> float:
 
 
 def _position(placement: Placement) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Least where axes follow each other as the dimensions do."""
+    """Returns a key that is least if the axes follow each other as the dimensions do."""
     return tuple(tuple((part.dimension, -part.stride) for part in axis) for axis in placement.axes)

@@ -1,4 +1,5 @@
-"""Chooses one option per node at the least cost under a memory limit, with a proven gap."""
+"""The solver: chooses one option per node at the least cost under a memory limit, and proves a
+lower bound of that cost."""
 
 from kiwi.solver.evaluate import Evaluation as Evaluation
 from kiwi.solver.evaluate import evaluate as evaluate

@@ -1,10 +1,11 @@
 """`python -m kiwi.solver INSTANCE --time-limit 60 --seed 0 --out solution.json`.
 
 Reads an instance of the ASPLOS/EuroSys 2025 contest and writes {"solution": [option per node],
-"objective": ..., "bound": ..., "gap": ..., "peak": ..., "status": ..., "deterministic": ...}, first
-when a solution is found and again whenever a better one is. The time limit counts from the start of
-the process. On Ctrl-C and SIGTERM the search ends with the best solution so far. The exit status is
-0 with a solution, 1 without one, 2 for bad input, 130 when interrupted before there was one.
+"objective": ..., "bound": ..., "gap": ..., "peak": ..., "status": ..., "deterministic": ...}. The
+file is written for the first solution and again for every better one. The time limit counts from
+the start of the process. On Ctrl-C and SIGTERM the search ends with the best solution so far. The
+exit status is 0 with a solution, 1 without one, 2 for bad input, and 130 if the command was
+interrupted before there was a solution.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from kiwi.solver.supervise import Supervisor, interrupt_once, signals_wait
 from kiwi.solver.warm_up import warm_up
 
 _MARGIN_SECONDS, _MARGIN_SECONDS_PER_NODE = 0.5, 5e-5
-"""Time kept back for the last step of the search, and for pricing and writing the solution."""
+"""The seconds of the time limit that are reserved for the last step of the search, and for pricing
+and writing the solution: a constant, and an amount per node."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _supervised() -> int:
-    """Runs the command in a process that ends with the time limit."""
+    """Runs the command in a process that is killed at the time limit; returns the exit status."""
     options, started = _parser().parse_args(), _started()
     supervisor = Supervisor(started + options.time_limit)
 
@@ -49,9 +51,9 @@ def _run(
 ) -> int:
     try:
         problem = read_contest(options.instance)
-        warm_up()  # by the clock here, which runs from the start of the process
+        warm_up()  # The time limit of this command includes it.
         margin = _MARGIN_SECONDS + _MARGIN_SECONDS_PER_NODE * len(problem.nodes)
-        left = options.time_limit - (time.monotonic() - started) - margin
+        seconds_left = options.time_limit - (time.monotonic() - started) - margin
         listeners: list[OnProgress] = [] if options.quiet else [_Printer(started)]
         if options.out is not None:
             listeners.append(_Writer(options.out, on_written))
@@ -63,7 +65,7 @@ def _run(
         result = solve(
             problem,
             solver=options.solver,
-            time_limit_seconds=max(left, 0.1),
+            time_limit_seconds=max(seconds_left, 0.1),
             seed=options.seed,
             gap=options.gap,
             until_time_limit=not options.stop_early,
@@ -94,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _started() -> float:
-    """The start of this process, as far as the system tells; a reading of `time.monotonic`."""
+    """Returns the start of this process, or the present if the system does not tell it; a reading
+    of `time.monotonic`."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -105,8 +108,8 @@ def _started() -> float:
 
 
 class _Writer:
-    """Writes every better solution, so that a file exists however the process ends, and the result.
-    Never leaves half a document."""
+    """Writes every better solution, and the result. A file with the best solution so far exists
+    however the process ends, and is always a whole document."""
 
     def __init__(self, path: Path, on_written: Callable[[], None]) -> None:
         self._path, self._on_written = path, on_written
@@ -138,7 +141,7 @@ def _document(state: Progress) -> dict:
 
 
 class _Printer:
-    """Prints a line whenever the cost, or noticeably the bound, improves."""
+    """Prints a line whenever the cost improves, or the bound improves noticeably."""
 
     def __init__(self, started: float) -> None:
         self._started = started
@@ -178,4 +181,4 @@ def _print_result(result: SolveResult) -> None:
 if __name__ == "__main__":
     status = _supervised()
     sys.stdout.flush()
-    os._exit(status)  # unloading the libraries takes seconds on a busy machine
+    os._exit(status)  # To unload the libraries takes seconds on a busy machine.

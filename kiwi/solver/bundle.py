@@ -1,22 +1,22 @@
 """A proximal bundle method for the prices of memory.
 
-For prices p >= 0 the Lagrangian value q(p) lies below cost_k + p . excess_k for every assignment k,
-feasible or not, where excess_k[t] is its memory use above the limit. The assignments met so far
-form a model of q from above; the next prices maximise
+For prices p >= 0 the Lagrangian value q(p) is at most cost_k + p . excess_k for every assignment k,
+feasible or not, where excess_k[t] is its memory use above the limit. The assignments found so far
+form a model of q from above. The next prices maximise
 
     min_k (cost_k + p . excess_k) - |p - centre|^2 / (2 width)
 
 (Lemarechal 1978; Hiriart-Urruty and Lemarechal, *Convex Analysis and Minimization Algorithms II*,
-chapter XV). Its dual is a smooth problem over weights of the assignments, solved by exchanging
-weight between two of them at a time. Excess and prices are scaled by the limit, so that a price
-is the cost of the whole limit for one point of time.
+chapter XV). The dual of this problem is a smooth problem over weights of the assignments. It is
+solved by moving weight between two assignments at a time. Excess is divided by the limit, so that a
+price is the cost of the whole limit for one point of time.
 
-The bound that is observed at p may lie far below what the assignment found there costs at p: the
-assignment is a rounded one, perhaps with forbidden pairs. Such a cut says nothing about how
-the bound changes. It is shown to the model with its cost lowered until it touches the observed
-value, raised again where it would lie below the centre's, and at its own cost once the model
-promises nothing more (cuts with errors: Kiwiel, *A proximal bundle method with approximate
-subgradient linearizations*, SIAM J. Optim. 2006, sections 2 and 3).
+The bound observed at p may lie far below the cost at p of the assignment found there, because that
+assignment is rounded and may have forbidden pairs. Such a cut does not tell how the bound changes.
+The model therefore uses a lower cost for the cut, at which the cut touches the observed value. The
+cost is raised again if the cut would lie below the value at the centre. Once the model predicts no
+further gain, every cut gets its own cost (cuts with errors: Kiwiel, *A proximal bundle method with
+approximate subgradient linearizations*, SIAM J. Optim. 2006, sections 2 and 3).
 """
 
 import numpy as np
@@ -24,26 +24,37 @@ import numpy as np
 from kiwi.solver.compiled import kernel
 
 _MOST_CUTS = 80
+"""The largest number of assignments in the model. A further one replaces another."""
 _EXCHANGES = 400
+"""The largest number of exchanges of weight for a proposal. The prices found by then are
+proposed."""
 _SERIOUS, _GOOD = 0.1, 0.5
+"""The shares of the predicted gain from which on a step ends a row of steps without gain, and from
+which on it widens the proximal term."""
 _WIDEN_FIRST, _WIDEN, _NARROW = 5.0, 2.0, 0.6
-"""Factors of the width. Before the first step that gains less than predicted, the order of the
-width is unknown."""
+"""The factors of the width after a good step and after `_PATIENCE` steps without gain.
+`_WIDEN_FIRST` holds until the first step that gains much less than predicted: before it, the order
+of magnitude of the width is unknown."""
 _PATIENCE = 4
+"""The number of steps in a row without gain after which the width is multiplied by `_NARROW`."""
 _LEAST_SHORTENED = 0.1
+"""The smallest factor by which one step that lost may reduce the width."""
 _LARGE_ERROR = 1e-2
-"""From this share of the observed value on, a cut's error is subtracted from its cost."""
+"""The largest error of a cut, as a share of the observed value, at which the cut keeps its own
+cost. Beyond it, the model uses a lower cost."""
 _NOTHING_MORE = 1e-5
-"""A model that promises less than this share of the centre's value shows every cut at its
-own cost."""
+"""The predicted gain, as a share of the value at the centre, below which every cut gets its own
+cost."""
 
 
 @kernel
 def _balance(costs, excess, centre, width, weights, tolerance):
-    """Moves weight from the assignment with the largest to that with the smallest reduced value.
+    """Solves the dual of the proximal problem; changes `weights`. Returns the prices and the
+    model's value there.
 
-    Minimises over the simplex costs . w + max over p >= 0 of the proximal term; at given weights
-    the prices are max(0, centre + width * w . excess). Returns the prices and the model's value.
+    Minimises over the simplex costs . w + max over p >= 0 of the proximal term. At given weights
+    the prices are max(0, centre + width * w . excess). Each exchange moves weight from the
+    assignment with the largest reduced value to the assignment with the smallest.
     """
     count, times = excess.shape
     slope = np.zeros(times)
@@ -79,7 +90,11 @@ def _balance(costs, excess, centre, width, weights, tolerance):
 
 
 class Bundle:
-    """Proposes prices, learns from assignments, and keeps the best prices as its centre."""
+    """Proposes prices, learns from assignments, and keeps the best prices as its centre.
+
+    - `centre`: the best prices observed, shape (times,). `value`: the bound observed there.
+    - `width`: the width of the proximal term.
+    """
 
     def __init__(self, times: int) -> None:
         self.centre = np.zeros(times)
@@ -92,7 +107,7 @@ class Bundle:
         self._model = self._model_at_centre = 0.0
 
     def begin(self, width: float) -> None:
-        """Looks for the right order of the width, from this one on."""
+        """Restarts the search for the order of magnitude of the width, at `width`."""
         self.width = width
         self._null_steps = 0
         self._widen = _WIDEN_FIRST
@@ -104,15 +119,18 @@ class Bundle:
 
     @property
     def predicted(self) -> float:
-        """The predicted gain of the proposed prices over the centre. It may lie above the value,
-        too: no step can gain that."""
+        """The predicted gain of the proposed prices over the model's value at the centre. That
+        value may exceed `value`; no step can gain the difference."""
         return self._model - self._model_at_centre
 
     def add(
         self, cost: float, excess: np.ndarray, at: tuple[np.ndarray, float] | None = None
     ) -> None:
-        """Adds an assignment (its true cost, its scaled excess at each time) to the model. `at`:
-        the prices at which it was found, and the value observed there."""
+        """Adds an assignment to the model, unless the model has an equal one.
+
+        - `cost`: the assignment's true cost. `excess`: its scaled excess at each time.
+        - `at`: the prices at which the assignment was found, and the value observed there.
+        """
         if np.any((self._costs == cost) & (self._excess == excess).all(axis=1)):
             return
         if len(self._costs) >= _MOST_CUTS:
@@ -128,7 +146,7 @@ class Bundle:
         self._weights = np.append(self._weights, 0.0)
 
     def propose(self) -> np.ndarray:
-        """The prices at which the model, held near the centre, is highest."""
+        """Returns the prices that maximise the model less the proximal term."""
         if not len(self._costs):
             return self.centre
         if self._weights.sum() <= 0.0:
@@ -141,7 +159,7 @@ class Bundle:
         return prices
 
     def observe(self, prices: np.ndarray, value: float) -> None:
-        """Takes the value found at `prices`, which may become the new centre."""
+        """Takes the value observed at `prices`. These become the centre if the value is higher."""
         self._step(prices, value)
         if self.predicted < _NOTHING_MORE * abs(self.value):
             self._shown = self._costs.copy()
@@ -165,16 +183,20 @@ class Bundle:
         self._shorten(value)
 
     def _shorten(self, value: float) -> None:
-        """After a step that lost more than it was predicted to gain: moves to the highest point of
-        a parabola through both values, with the predicted slope at the centre (Kiwiel, *Proximity
-        control in bundle methods*, 1990, section 2)."""
+        """Reduces the width if a step lost more than it was predicted to gain.
+
+        The next step ends at the highest point of a parabola through both values, with the
+        predicted slope at the centre (Kiwiel, *Proximity control in bundle methods*, 1990,
+        section 2).
+        """
         predicted, loss = max(self.predicted, 0.0), self.value - value
         if loss > predicted and np.isfinite(predicted):
             self.width *= max(_LEAST_SHORTENED, predicted / (2.0 * (predicted + loss)))
             self._null_steps = 0
 
     def _drop_one(self) -> None:
-        """Forgets the assignment without weight that is least binding at the centre."""
+        """Removes the assignment without weight whose cut is highest at the centre, or the one with
+        the least weight if all have weight."""
         slack = self._shown + self._excess @ self.centre
         slack[self._weights > 0] = -np.inf
         index = int(np.argmax(slack)) if np.isfinite(slack).any() else int(np.argmin(self._weights))

@@ -1,7 +1,8 @@
-"""A problem as arrays, from which the referee prices solutions. They are made once and used often.
+"""A problem as arrays, from which the referee prices solutions.
 
-Costs, tables and loads are concatenated in flat arrays, equal arrays once. A solution is one index
-into these for each node, each edge and each load. No solver uses this module, and it uses none.
+Costs, tables and loads are concatenated in flat arrays; an array that occurs several times is
+stored once. A solution is one index into the flat arrays for each node, edge and load. No solver
+uses this module, and this module uses no solver.
 """
 
 from collections import OrderedDict
@@ -14,14 +15,16 @@ from kiwi.interval import Interval
 from kiwi.solver.problem import Edge, Node, Problem
 
 MOST_KNOWN = 8
-"""The number of problems whose columns are kept. A search prices by few at the same time."""
+"""The number of problems whose columns are cached. The problem used longest ago is dropped
+first."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
     """Concatenated arrays.
 
-    - `values`: those of all distinct arrays. `first`: the beginning of each array.
+    - `values`: the values of all distinct arrays, flat.
+    - `first`: the index in `values` at which each array begins.
     """
 
     values: np.ndarray
@@ -29,8 +32,8 @@ class Stack:
 
     @classmethod
     def of(cls, arrays: Iterable[np.ndarray], dtype: type) -> "Stack":
-        """The stack of some arrays. Arrays that share their memory, as the tables of equal layers
-        do, are stored once."""
+        """Returns the stack of some arrays. Arrays that share their memory (the tables of equal
+        layers do) are stored once."""
         places: dict[tuple[object, ...], int] = {}
         pieces: list[np.ndarray] = []
         first: list[int] = []
@@ -51,9 +54,11 @@ class Stack:
 class Loads:
     """The loads of all nodes and edges.
 
-    - `keys`: window and channel of each, in the order of their first load.
-    - `part`: for each load its node, or the number of nodes plus its edge. `key`: its place in
-      `keys`.
+    - `keys`: the distinct pairs of window and channel, in the order of their first load.
+    - `part`: for each load, the index of its node, or the number of nodes plus the index of its
+      edge.
+    - `key`: for each load, the index of its window and channel in `keys`.
+    - `amounts`: the amounts of each load.
     """
 
     keys: tuple[tuple[int, int], ...]
@@ -63,13 +68,13 @@ class Loads:
 
     @classmethod
     def of(cls, parts: Sequence[Node | Edge]) -> "Loads":
-        """The loads of the nodes, and then of the edges."""
+        """Returns the loads of `parts`: all nodes, then all edges."""
         keys: dict[tuple[int, int], int] = {}
         part: list[int] = []
         key: list[int] = []
         amounts: list[np.ndarray] = []
-        for number, own in enumerate(parts):
-            for load in own.loads:
+        for number, owner in enumerate(parts):
+            for load in owner.loads:
                 part.append(number)
                 key.append(keys.setdefault((load.window, load.channel), len(keys)))
                 amounts.append(load.amounts)
@@ -77,9 +82,10 @@ class Loads:
         return cls(tuple(keys), *numbers, Stack.of(amounts, np.float64))
 
     def totals(self, cell: np.ndarray) -> dict[tuple[int, int], float]:
-        """The loads by window and channel, if each node and edge takes one cell."""
-        taken = self.amounts.values[self.amounts.first + cell[self.part]]
-        totals = np.bincount(self.key, weights=taken, minlength=len(self.keys))
+        """Returns the total load by window and channel. `cell`: the cell of each node and edge, see
+        `Columns.cells`."""
+        taken_amounts = self.amounts.values[self.amounts.first + cell[self.part]]
+        totals = np.bincount(self.key, weights=taken_amounts, minlength=len(self.keys))
         return dict(zip(self.keys, totals.tolist(), strict=True))
 
 
@@ -87,9 +93,11 @@ class Loads:
 class Columns:
     """The arrays of a problem's nodes and edges, without the limits.
 
-    - `sizes`: the number of options of each node.
-    - `tail`, `head`: the nodes of each edge. `width`: the columns of its table.
-    - `tail_class`, `head_class`: the lines of its table by option of either node.
+    - `sizes`: the number of options of each node. `costs`: the costs of the options.
+    - `tail`, `head`: the nodes of each edge. `tables`: the costs of each edge. `width`: the number
+      of columns of its table.
+    - `tail_class`, `head_class`: the row of each option of an edge's tail, and the column of each
+      option of its head.
     """
 
     nodes: tuple[Node, ...]
@@ -107,14 +115,15 @@ class Columns:
 
     @classmethod
     def of(cls, problem: Problem) -> "Columns":
-        """The columns of a problem. Problems with the same nodes and edges share them."""
+        """Returns the columns of a problem. Problems with the same tuples of nodes and edges share
+        them."""
         key = id(problem.nodes), id(problem.edges)
         columns = _KNOWN.get(key)
         if columns is None:
             columns = cls._made(problem.nodes, problem.edges)
             if len(_KNOWN) >= MOST_KNOWN:
                 _KNOWN.popitem(last=False)
-            _KNOWN[key] = columns  # with the nodes and edges, whose places nothing else takes then
+            _KNOWN[key] = columns  # It holds both tuples, so that no other object gets their ids.
         else:
             _KNOWN.move_to_end(key)
         return columns
@@ -136,20 +145,23 @@ class Columns:
         )
 
     def cells(self, choice: np.ndarray) -> np.ndarray:
-        """The positions of a choice (n,) in the costs of each node, then of each edge."""
+        """Returns the index of a choice, shape (n,), in the flat costs of each node, then of each
+        edge."""
         rows = self.tail_class.values[self.tail_class.first + choice[self.tail]]
         columns = self.head_class.values[self.head_class.first + choice[self.head]]
         return np.concatenate([choice, rows * self.width + columns])
 
     def amounts(self, cells: np.ndarray) -> np.ndarray:
-        """The cost of each node, then of each edge."""
+        """Returns the cost of each node, then of each edge. `cells`: see the method of that
+        name."""
         count = len(self.sizes)
-        own = self.costs.values[self.costs.first + cells[:count]]
-        between = self.tables.values[self.tables.first + cells[count:]]
-        return np.concatenate([own, between])
+        node_costs = self.costs.values[self.costs.first + cells[:count]]
+        edge_costs = self.tables.values[self.tables.first + cells[count:]]
+        return np.concatenate([node_costs, edge_costs])
 
     def curve_bytes(self, usages: Iterable[Sequence[Interval]], horizon: int) -> np.ndarray:
-        """The bytes that some options of the nodes hold at each time; int64, (horizon,)."""
+        """Returns the bytes that some options hold together at each time, int64 of shape
+        (horizon,). `usages`: the intervals of each option."""
         held = [self._intervals(usage) for usage in usages if usage]
         change = np.zeros(horizon + 1, dtype=np.int64)
         if held:
@@ -159,7 +171,8 @@ class Columns:
         return np.cumsum(change[:horizon])
 
     def _intervals(self, usage: Sequence[Interval]) -> np.ndarray:
-        """Starts, ends and bytes (3, intervals); `usage` is a node's, which lives as long."""
+        """Returns starts, ends and bytes, shape (3, intervals). The result is cached by the id of
+        `usage`, which is a node's and lives as long as the node."""
         key = id(usage)
         if key not in self._held:
             rows = [(interval.start, interval.end, interval.bytes) for interval in usage]

@@ -1,17 +1,17 @@
-"""Compilation of the solver's inner loops, with as few entries as possible, since each takes time
-on a new machine.
+"""Compilation of the solver's inner loops by numba.
 
-numba makes three entries for each function: for compiled code, for Python, and for C. Unpacking a
-`Network` from Python takes LLVM longer than many a loop. So a loop has only the entries that are
-used.
+Three rules keep the compilation on a new machine short:
 
-A loop is compiled for each combination of types, and a literal has a type of its own: a function
-called with `-1` and with `1` would be compiled twice; with `np.int64(-1)` it is not. Nor do loops
-assign arrays to slices, for which numba compiles the formatting of an error.
+- numba makes three entry points for each function: for compiled code, for Python, and for C. A loop
+  gets only the entry points that are used: LLVM often takes longer for an entry point from Python
+  that unpacks a `Network` than for the loop itself.
+- numba compiles a loop for each combination of types, and a literal has its own type. A loop is
+  called with `np.int64(-1)` and `np.int64(1)`: with `-1` and `1` it would be compiled twice.
+- Loops assign no arrays to slices: numba would compile the formatting of an error message for it.
 
-Processes compile loops while the step is still traced and the first plan is searched. There are
-two, because numba compiles one function at a time in a process, and a laptop has two cores. numba
-keeps the compiled code in `__pycache__`, from where the planning process loads it.
+Two processes compile loops while the step is traced and the first plan is searched. There are two
+because numba compiles one function at a time in a process, and a laptop has two cores. numba stores
+the compiled code in `__pycache__`, from which the planning process loads it.
 """
 
 import os
@@ -25,9 +25,10 @@ from typing import Any
 import numba
 import numpy as np
 
-_njit: Any = numba.njit  # its overloads know of no further options
+_njit: Any = numba.njit  # Its type stubs lack the options used here.
 
 _SHORT = 16
+"""The length of the runs that are sorted by insertion."""
 _CALL = """
 import gc, importlib, sys
 gc.disable()  # Saves 6 % of the time: numba keeps most of what it makes.
@@ -49,33 +50,34 @@ def inner(function: Any = None, **options: Any) -> Any:
 
 
 def inlined(function: Any) -> Any:
-    """Compiles a function into the one place of a kernel that calls it."""
+    """Compiles a function that is inlined where a kernel calls it."""
     return inner(function, inline="always")
 
 
 @inner(nogil=True)
 def stable_order(keys):
-    """`np.argsort(keys, kind="stable")` of integers: short runs by insertion, which are merged."""
+    """Returns `np.argsort(keys, kind="stable")` of integers, by merging short runs that are sorted
+    by insertion."""
     count = len(keys)
     order, merged = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     for k in range(count):
-        at = k
-        while at % _SHORT and keys[order[at - 1]] > keys[k]:
-            order[at] = order[at - 1]
-            at -= 1
-        order[at] = k
+        slot = k
+        while slot % _SHORT and keys[order[slot - 1]] > keys[k]:
+            order[slot] = order[slot - 1]
+            slot -= 1
+        order[slot] = k
     width = _SHORT
     while width < count:
         for first in range(0, count, 2 * width):
-            a, middle = first, min(first + width, count)
-            b, last = middle, min(first + 2 * width, count)
+            left, middle = first, min(first + width, count)
+            right, last = middle, min(first + 2 * width, count)
             for k in range(first, last):
-                if b == last or (a < middle and keys[order[a]] <= keys[order[b]]):
-                    merged[k] = order[a]
-                    a += 1
+                if right == last or (left < middle and keys[order[left]] <= keys[order[right]]):
+                    merged[k] = order[left]
+                    left += 1
                 else:
-                    merged[k] = order[b]
-                    b += 1
+                    merged[k] = order[right]
+                    right += 1
         order, merged = merged, order
         width *= 2
     return order
@@ -83,14 +85,18 @@ def stable_order(keys):
 
 @dataclass(frozen=True, eq=False)
 class Compiling:
-    """A process, and the functions that it has not finished calling."""
+    """A process that calls functions, which compiles them.
+
+    - `functions`: the functions whose calls are not known to have ended, each "module:function".
+    """
 
     process: subprocess.Popen[str]
     functions: list[str]
 
     @classmethod
     def started(cls, functions: Sequence[str]) -> "Compiling":
-        """A process that calls functions without arguments, each "module:function", in turn."""
+        """Starts a process that calls `functions`, each "module:function", in order and without
+        arguments."""
         process = subprocess.Popen(
             [sys.executable, "-c", _CALL, *functions],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
@@ -101,7 +107,7 @@ class Compiling:
         return cls(process, list(functions))
 
     def wait(self, function: str) -> None:
-        """Waits until a function has been called, or the process has ended."""
+        """Waits until the call of a function has ended, or the process has."""
         assert self.process.stdout is not None
         while function in self.functions:
             done = self.process.stdout.readline().strip()
@@ -118,14 +124,14 @@ _waiting = threading.Lock()
 
 
 def compile_ahead(*processes: Sequence[str]) -> None:
-    """Starts the processes, unless some were started before."""
+    """Starts a process for each list of functions, unless some processes were started before."""
     if not _started:
         _started.extend(Compiling.started(functions) for functions in processes)
 
 
 def wait_for(*functions: str) -> None:
-    """Waits until the processes have called the functions, if there are any that do. If one has
-    failed, the caller compiles."""
+    """Waits until the started processes have called `functions`. Returns at once for functions that
+    no process calls, or whose process has failed; the caller compiles these itself."""
     with _waiting:
         try:
             for compilation in _started:

@@ -1,8 +1,10 @@
-"""The JSON of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism (google/iopddl).
+"""Reads the JSON files of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism
+(google/iopddl).
 
 `problem.nodes` has `intervals` (one half-open interval per node), `costs` and `usages` (one number
-per option); `problem.edges` has `nodes` and `costs` (row-major over the pair); `usage_limit` holds
-at every point of time. Costs of `FORBIDDEN_COST` and more stand for infinity there.
+per option). `problem.edges` has `nodes` and `costs` (row-major over the pair).
+`problem.usage_limit` holds at every point of time. Costs of `FORBIDDEN_COST` and more mean
+infinity.
 """
 
 import gzip
@@ -17,16 +19,20 @@ from kiwi.messages import topics
 from kiwi.solver.problem import Edge, Interval, Node, Problem
 
 FORBIDDEN_COST = 10**17
-"""The contest writes 1e18 for "forbidden"; sums of several of them stay above this."""
+"""The smallest cost that means "forbidden". The contest writes 1e18 and sums of several of
+these."""
 
 _LARGE = 10**300
+"""The integer to which larger ones are reduced, so that float64 can hold them."""
 
 _SUGGESTION = "compare the file with the format in the documentation of kiwi.solver.contest"
 
 
 def read_contest(path: str | Path) -> Problem:
-    """Reads an instance, gzipped where its name ends in .gz; raises `InvalidProblemError` for
-    anything that is not an instance."""
+    """Reads an instance. A file whose name ends in .gz is decompressed.
+
+    **Raises:** `InvalidProblemError` if the file cannot be read or is not an instance.
+    """
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -44,8 +50,10 @@ def read_contest(path: str | Path) -> Problem:
 
 
 def problem_from_contest(document: object) -> Problem:
-    """The problem in a parsed JSON document; raises `InvalidProblemError` where the document does
-    not have the contest's form."""
+    """Returns the problem in a parsed JSON document.
+
+    **Raises:** `InvalidProblemError` if the document does not have the contest's form.
+    """
     body = _member(document, "problem", dict)
     nodes, edges = _member(body, "nodes", dict), _member(body, "edges", dict)
     intervals, costs, usages = (_member(nodes, k, list) for k in ("intervals", "costs", "usages"))
@@ -91,8 +99,8 @@ def _edge(pair: Any, table: Any, nodes: tuple[Node, ...]) -> Edge:
 def _costs(values: list) -> np.ndarray:
     try:
         costs = np.array(values, dtype=np.float64)
-    except OverflowError:  # an integer beyond floating point
-        costs = np.array([float(min(max(v, -_LARGE), _LARGE)) for v in values])
+    except OverflowError:  # An integer exceeds the range of float64.
+        costs = np.array([float(min(max(value, -_LARGE), _LARGE)) for value in values])
     if (costs < -FORBIDDEN_COST).any():
         raise _malformed(f"the cost {costs.min():g}, too large to add up")
     costs[costs >= FORBIDDEN_COST] = np.inf

@@ -4,20 +4,20 @@ For prices p >= 0 (cost per byte at each kept time) and any messages,
 
     bound(p) = [message bound of the network with costs + p . bytes] - p . limit
 
-is at most the cost of every feasible assignment. `Bundle` chooses the prices; at each, a few
-sweeps of message passing starting from the messages of the last prices give the bound, and trees
-re-optimised from the rounded assignment give the bundle its next cut.
+is at most the cost of every feasible assignment. `Bundle` chooses the prices. At each of them, a
+few sweeps of message passing, which start from the messages of the last prices, give the bound.
+Forests re-optimised from the rounded assignment give the bundle its next cut.
 
 **Messages** bound the priced network by sequential tree-reweighted message passing. Every edge
-takes over costs from its two nodes: `share`, for each end (laid out as `Network.line`) and option
-of its node, is added to the edge's table and taken from the node, so the cost of no assignment
-changes. The bound is the sum of all nodes' and edges' minima. A forward sweep visits the nodes in
-order: node i first pulls the min-marginals of the edges to its predecessors (their minima are zero
-then), and hands its cost in equal parts to the edges to its successors. A backward sweep does the
-same in reverse. This is TRW-S (Kolmogorov, *Convergent Tree-Reweighted Message Passing for Energy
-Minimization*, PAMI 2006) in the form of SRMP (Kolmogorov, *A New Look at Reweighted Message
-Passing*, PAMI 2015, section 2): the bound never falls while node costs stay the same, and stays
-valid when they change between sweeps.
+takes over costs from its two nodes: `share` has a value for each end (laid out as `Network.line`)
+and option of its node, which is added to the edge's table and subtracted from the node's cost. So
+no assignment's cost changes. The bound is the sum of the minima of all nodes and edges. A forward
+sweep visits the nodes in order. Node i pulls the min-marginals of the edges to its predecessors,
+whose minima are zero then, and hands its cost in equal parts to the edges to its successors. A
+backward sweep does the same in reverse. This is TRW-S (Kolmogorov, *Convergent Tree-Reweighted
+Message Passing for Energy Minimization*, PAMI 2006) in the form of SRMP (Kolmogorov, *A New Look at
+Reweighted Message Passing*, PAMI 2015, section 2). The bound never falls while node costs stay the
+same, and stays valid when they change between sweeps.
 """
 
 from collections.abc import Callable
@@ -34,23 +34,23 @@ from kiwi.solver.search import forest_descent
 from kiwi.solver.trees import new_workspace
 
 Tables = tuple[np.ndarray, np.ndarray]
-"""The edges' tables transposed, and as they are, laid out as `Network.table`: minima for the lines
-at an end h run along contiguous cells of the (h & 1)-th."""
+"""The transposed tables of all edges, and the tables themselves, both laid out as `Network.table`.
+The loop over the lines at an end h reads contiguous cells of entry h & 1."""
 
 
 def tables_of(net: Network) -> Tables:
-    """The tables of `net` with their transposes."""
+    """Returns the transposed tables of `net` and its tables."""
     transposed = np.empty_like(net.table)
-    for e in np.unique(net.table_start, return_index=True)[1]:
-        first, block = net.table_start[e], net.edge_table(e)
+    for edge in np.unique(net.table_start, return_index=True)[1]:
+        first, block = net.table_start[edge], net.edge_table(edge)
         transposed[first : first + block.size] = block.T.ravel()
     return transposed, net.table
 
 
 @inner(fastmath=True)
 def _pull(net, tables, h, share, line_cost, marginal):
-    """marginal[b] = for each line b at end h, the least over the options at the other end of its
-    pair's cost and the option's share."""
+    """Sets marginal[b], for each line b at end h, to the minimum over the options at the other end
+    of the cost of the pair plus the share of the option."""
     o, base, width = h ^ 1, net.table_start[h >> 1], net.line_count[h]
     line_cost[: net.line_count[o]] = np.inf
     for x in range(net.line_start[o], net.line_start[o + 1]):
@@ -65,10 +65,10 @@ def _pull(net, tables, h, share, line_cost, marginal):
 
 @kernel
 def sweep(net: Network, tables: Tables, unary, share, choice, forward):
-    """One sweep over finite costs; returns the bound.
+    """Makes one sweep over finite costs `unary`, which changes `share`; returns the bound.
 
-    A backward sweep writes a rounded assignment to `choice`: nodes are fixed in the order of the
-    sweep, each at its best given those before it (Kolmogorov 2006, section 3.1).
+    A backward sweep also writes a rounded assignment to `choice`. It fixes the nodes in its order,
+    each at the best option given the nodes fixed before (Kolmogorov 2006, section 3.1).
     """
     node_count, most = len(net.option_start) - 1, widest(net)
     line_cost, marginal = np.empty(most), np.empty(most)
@@ -104,7 +104,8 @@ def sweep(net: Network, tables: Tables, unary, share, choice, forward):
 
 @inner
 def _take_back(net, h, share, cost):
-    """Takes back from the edges to following nodes what they took from this node before."""
+    """Subtracts from `cost` the shares that an edge to a following node took from this node
+    before."""
     start = net.line_start[h]
     for o in range(len(cost)):
         cost[o] -= share[start + o]
@@ -112,7 +113,7 @@ def _take_back(net, h, share, cost):
 
 @inlined
 def _take(net, h, share, marginal, cost):
-    """Takes the min-marginals of the edges to preceding nodes over to this node."""
+    """Moves the min-marginals of an edge to a preceding node from the edge to this node."""
     start = net.line_start[h]
     for o in range(len(cost)):
         pulled = marginal[net.line[start + o]]
@@ -122,7 +123,8 @@ def _take(net, h, share, marginal, cost):
 
 @inlined
 def _round(net, unary, share, choice, i, guess):
-    """The best option of i given the nodes after it, and its value for those before it."""
+    """Returns the best option of node i, given the options of the nodes after it and the shares of
+    the edges to the nodes before it."""
     for o in range(len(guess)):
         guess[o] = unary[net.option_start[i] + o]
     for near in range(net.near_start[i], net.near_start[i + 1]):
@@ -150,10 +152,12 @@ def _hand_on(net, i, forward, weight, share, cost):
 
 @kernel
 def reduced_costs(net: Network, tables: Tables, unary, share):
-    """A lower bound on how much every assignment with an option exceeds the bound, shape (K,).
+    """Returns, for each option, a lower bound on the amount by which every assignment with it
+    exceeds the bound, shape (K,).
 
-    It is the sum of the option's cost above its node's least, and of the least that each edge
-    charges for it. It holds after any sweep, whose shares leave no edge with a negative minimum.
+    The amount is the option's cost above the least cost of its node, plus the least cost that each
+    edge charges for the option. It is valid after any sweep, since a sweep's shares leave no edge
+    with a negative minimum.
     """
     spare, most = unary.copy(), widest(net)
     line_cost, marginal = np.empty(most), np.empty(most)
@@ -176,32 +180,37 @@ def reduced_costs(net: Network, tables: Tables, unary, share):
 
 
 FIRST_SWEEPS = 15
+"""The largest number of pairs of sweeps if the messages begin at zero or belong to other prices."""
 _ROUNDING = 1e-10
 """The relative floating-point error that is subtracted from a bound before it counts as proven."""
 _CONVERGED = 1e-5
+"""The relative gain of a pair of sweeps at or below which sweeping ends."""
 _ROUNDED_PAIRS = 3
+"""The number of pairs of sweeps for a rounded assignment at other costs."""
 _MARGINAL_PASSES = 3
-"""The work of computing the least costs with each option, in passes of an elimination."""
+"""The work of computing the min-marginals of all options, in passes of an elimination."""
 Oracle = Callable[[Network, np.ndarray], tuple[np.ndarray | None, float, int]]
-"""An assignment (or None) and a proven bound of a network without memory, for given costs of
-options; and the work."""
+"""A function of a network without memory limit and the costs of its options. It returns an
+assignment or None, a proven lower bound, and the work."""
 
 MOST_ELIMINATED_CELLS, MOST_CELLS_OF_ONE = 2e7, 1e8
-"""Cells of tables up to which a network's nodes are eliminated: once for each step of the prices,
-or once in all if there are no times."""
+"""The largest number of table cells for which a network's nodes are eliminated: at each step of the
+prices, or once if the network has no points of time. Beyond it, the bound comes from messages or
+the oracle."""
 
 
 class Dual:
-    """State of the relaxation. Forbidden options are merely expensive in it, which keeps every
-    bound valid.
+    """The state of the relaxation. Forbidden options have a large finite cost in it, which keeps
+    every bound valid.
 
-    Messages bound the network below its least cost, and their rounded assignment may be far from
-    the best. If that holds the prices back (`ask`), nodes are eliminated, which takes more work and
-    is exact (`kiwi.solver.elimination`). If tables would be too large for that, an oracle is asked
-    for the network's cost.
+    The bound of messages may be below the network's least cost, and their rounded assignment far
+    from the best. If the prices stall because of that (`ask`), nodes are eliminated, which is exact
+    and takes more work (`kiwi.solver.elimination`). If the tables of the elimination would be too
+    large, an oracle is asked for the network's cost.
 
     - `bound`: the best bound so far. `best_prices` (T): the prices at which it was found.
     - `choice`: the assignment of the last evaluation.
+    - `asking`: whether the oracle is asked at each evaluation.
     """
 
     def __init__(
@@ -222,16 +231,17 @@ class Dual:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nodes are eliminated."""
+        """Whether nodes are eliminated, so that the bound is the priced network's least cost."""
         return self._elimination is not None
 
     @property
     def work(self) -> int:
-        """The options and table cells that it has gone over."""
+        """The number of options and table cells visited so far."""
         return self._sweeps * self.net.size + self._asked_work + int(self._work.visited[0])
 
     def evaluate(self, prices: np.ndarray, most_pairs: int | None = None) -> float:
-        """The bound at `prices`, by sweeps until they gain little; `choice` follows."""
+        """Returns the bound at `prices`, and sets `choice` to the assignment found there. Sweeps
+        end after `most_pairs` pairs, or when they gain little."""
         priced, rent = self.relaxed.priced(prices), self.relaxed.rent(prices)
         if self._elimination is not None:
             best = self._eliminated(self._elimination, priced, rent)
@@ -242,7 +252,7 @@ class Dual:
         return best
 
     def _swept(self, priced: np.ndarray, rent: float, most_pairs: int) -> float:
-        """The bound of messages, or of the oracle if that is asked and better."""
+        """Returns the bound of messages, or the oracle's if that is asked and higher."""
         best = -np.inf
         for _ in range(most_pairs):
             before = best
@@ -254,29 +264,31 @@ class Dual:
         return max(best, self._asked(priced, rent)) if self.asking else best
 
     def _eliminated(self, elimination: Elimination, priced: np.ndarray, rent: float) -> float:
-        """The network's cost at prices. `choice` becomes the assignment with that cost."""
+        """Returns the least cost of the priced network less the rent. `choice` becomes the
+        assignment with that cost."""
         self._asked_work += elimination.cells
         self.choice[:], value = elimination.solve(priced)
         return value - rent - _ROUNDING * (abs(value) + rent)
 
     def _asked(self, priced: np.ndarray, rent: float) -> float:
-        """The oracle's bound. `choice` follows if its assignment is better."""
+        """Returns the oracle's bound. `choice` becomes the oracle's assignment if that is
+        better."""
         if self.oracle is None:
             return -np.inf
         choice, value, work = self.oracle(self.net, priced)
         self._asked_work += work
-        mine = cost_of(self.net, priced, self.choice)
-        if choice is not None and cost_of(self.net, priced, choice) < mine:
+        own_cost = cost_of(self.net, priced, self.choice)
+        if choice is not None and cost_of(self.net, priced, choice) < own_cost:
             self.choice[:] = choice
         return value - rent - _ROUNDING * (abs(value) + rent)
 
     def begin_at(self, prices: np.ndarray) -> None:
-        """Makes these prices the centre, before any others are evaluated."""
+        """Makes `prices` the centre. It must be called before any prices are evaluated."""
         self.best_prices = prices.copy()
         self.bundle.centre = prices * self._limit
 
     def visit(self, prices: np.ndarray) -> np.ndarray:
-        """The assignment at prices, without telling the bundle."""
+        """Returns the assignment at `prices`. The bundle does not learn of it."""
         asking, self.asking = self.asking, self._has_asked
         self.evaluate(prices)
         self.asking = asking
@@ -284,12 +296,13 @@ class Dual:
         return self.choice.copy()
 
     def settle(self) -> None:
-        """Sweeps at the best prices, whose messages become those of the centre."""
+        """Sweeps at the best prices, and keeps their messages as the centre's."""
         self.evaluate(self.best_prices, FIRST_SWEEPS)
         self._keep_messages(of_centre=True)
 
     def rounded(self, priced: np.ndarray) -> np.ndarray:
-        """The rounded assignment at other costs of options. Bound and bundle do not change."""
+        """Returns the rounded assignment at the costs `priced` of options. Neither the bound nor
+        the bundle changes."""
         if self._elimination is not None:
             self._eliminated(self._elimination, priced, 0.0)
             return self.choice.copy()
@@ -300,8 +313,9 @@ class Dual:
         return self.choice.copy()
 
     def ask(self) -> bool:
-        """Eliminates nodes from now on, or asks the oracle. If the oracle is asked already, it is
-        asked only at visits from now on. False if all of that was done or is impossible."""
+        """Switches to elimination from now on, or to the oracle if the tables are too large. A
+        second call ends the questions to the oracle, except at visits. Returns whether either
+        began."""
         if self._has_asked:
             self.asking = False
             return False
@@ -315,8 +329,8 @@ class Dual:
         return True
 
     def eliminate(self) -> bool:
-        """Eliminates nodes from now on, if the tables are small enough; returns whether
-        they are."""
+        """Switches to elimination from now on. Returns whether it began: not if the tables are too
+        large, nor if it has begun before."""
         if self._elimination is not None:
             return False
         most_cells = MOST_ELIMINATED_CELLS if len(self.net.times) else MOST_CELLS_OF_ONE
@@ -327,7 +341,7 @@ class Dual:
         return True
 
     def _observe_anew(self) -> None:
-        """The value at the bundle's centre, which is higher than before."""
+        """Evaluates the bundle's centre again after a switch to a stronger bound."""
         if not len(self.net.times):
             self.evaluate(self.best_prices)
             return
@@ -337,7 +351,7 @@ class Dual:
         self.relaxed.begin(self.bundle, self.choice, self.bound)
 
     def improve(self, steps: int, is_late: Callable[[], bool] = lambda: False) -> None:
-        """`steps` evaluations at the bundle's prices, fewer once `is_late`."""
+        """Evaluates the bundle's prices `steps` times, or until `is_late`."""
         if not len(self.net.times):
             self.evaluate(self.best_prices)
             self._keep_messages(of_centre=True)
@@ -355,17 +369,20 @@ class Dual:
                 self.relaxed.begin(self.bundle, self.choice, self.bound)
 
     def _keep_messages(self, *, of_centre: bool) -> None:
-        """Keeps the messages if they belong to the bundle's centre, and goes back to the centre's
-        otherwise. After too long a step the messages are worse near the centre than before. Every
-        later value there would seem a loss, and steps would shrink to nothing."""
+        """Keeps the messages if they belong to the bundle's centre, and restores the centre's
+        otherwise.
+
+        After too long a step the messages are worse near the centre than before. If they were kept,
+        every later value there would seem a loss, and steps would shrink to nothing.
+        """
         if of_centre:
             self._centre_share[:] = self._share
         else:
             self._share[:] = self._centre_share
 
     def reduced_costs(self) -> tuple[float, np.ndarray]:
-        """The bound at `best_prices`, and for each option how far every assignment with it exceeds
-        the bound at least."""
+        """Returns the bound at `best_prices`, and for each option a lower bound on the amount by
+        which every assignment with it exceeds that bound, shape (K,)."""
         priced = self.relaxed.priced(self.best_prices)
         rent = self.relaxed.rent(self.best_prices)
         if self._elimination is not None:
@@ -375,11 +392,11 @@ class Dual:
             bound = value - rent - _ROUNDING * (abs(value) + rent)
             return bound, least - value
         bound = self.evaluate(self.best_prices)
-        last = self._sweep(priced, False, rent)  # the shares must be those of the bound
+        last = self._sweep(priced, False, rent)  # The shares must belong to the bound returned.
         return min(bound, last), reduced_costs(self.net, self._tables, priced, self._share)
 
     def learn(self, choice: np.ndarray, at: tuple[np.ndarray, float] | None = None) -> None:
-        """Gives the bundle an assignment as a cut; `at`: as in `Bundle.add`."""
+        """Adds an assignment to the bundle as a cut. `at`: as in `Bundle.add`."""
         if len(self.net.times):
             self.bundle.add(self.relaxed.cost(choice), self.relaxed.excess(choice), at)
 

@@ -1,33 +1,38 @@
-"""The allowance of searches: work, which is the same on every machine, and time, which is not.
+"""The allowance of searches, in work and in seconds.
 
-The end of a search must not depend on how fast or how busy a machine is: the same request would
-find another plan there. So work ends it: the options and table cells that are gone over. The clock
-is for machines on which that takes far too long.
+Work is the number of options and table cells that a search visits. It ends searches, because it is
+the same on fast, slow and busy machines: equal requests find equal plans. The clock ends a search
+only on machines on which the work takes far too long.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 WORK_PER_SECOND = 2e8
-"""Options and table cells that one core goes over in a second. A machine's own speed is not
-measured: the figure only lets efforts be read as seconds."""
+"""The number of options and table cells that one core visits in a second. It expresses efforts in
+seconds; the speed of the machine at hand is not measured."""
 
 EFFORTS: Mapping[str, float] = {"quick": 10.0, "normal": 60.0, "thorough": 240.0}
-"""The allowance of all searches for one plan, in seconds of such a core, for a large step."""
+"""The allowance by effort of all searches for one plan of a large step, in seconds of a core with
+`WORK_PER_SECOND`."""
 
 LARGE_STEP = 250
-"""From so many operators on a step is large. Smaller ones are allowed a part of an effort: they are
-traced and compiled in less time, too, and their users wait for no more."""
+"""The number of operators from which on a step is large and gets the whole effort. A smaller step
+gets a proportional part, since it is also traced and compiled in less time."""
 
 LEAST_SECONDS = 5.0
-"""The least allowance of a small step."""
+"""The smallest allowance of a small step, in seconds, unless the effort itself is less."""
 
 WHOLE_EFFORTS = ("thorough",)
-"""Efforts that are the same for every step."""
+"""Efforts that small steps get as a whole."""
 
 
 def effort_work(effort: str, operators: int | None = None) -> float:
-    """The work that an effort allows for a step of so many operators; None for a large one."""
+    """Returns the work that an effort allows for a step.
+
+    - `effort`: a key of `EFFORTS`.
+    - `operators`: the number of operators of the step; None for a large step.
+    """
     seconds = EFFORTS[effort]
     if operators is not None and effort not in WHOLE_EFFORTS:
         part = min(1.0, operators / LARGE_STEP)
@@ -39,8 +44,8 @@ def effort_work(effort: str, operators: int | None = None) -> float:
 class Allowance:
     """The allowance of several searches together.
 
-    - `work`: options and table cells to go over, as `kiwi.solver.SolveResult.work` counts them.
-    - `seconds`: by the clock.
+    - `work`: options and table cells to visit, as `kiwi.solver.SolveResult.work` counts them.
+    - `seconds`: wall time.
     """
 
     work: float
@@ -48,22 +53,22 @@ class Allowance:
 
     @property
     def planned_seconds(self) -> float:
-        """The work in seconds of a machine as fast as `WORK_PER_SECOND`, for searches that plan
-        their length."""
+        """The seconds for which a search should plan: the work at `WORK_PER_SECOND`, or `seconds`
+        if that is less."""
         return min(self.work / WORK_PER_SECOND, self.seconds)
 
     def part(self, share: float) -> "Allowance":
-        """A share of both."""
+        """Returns a share of the work and of the seconds."""
         return Allowance(share * self.work, share * self.seconds)
 
     def less(self, spent: "Allowance") -> "Allowance":
-        """The rest of both, at least 0."""
+        """Returns the work and the seconds that are left after `spent`, each at least 0."""
         return Allowance(max(0.0, self.work - spent.work), max(0.0, self.seconds - spent.seconds))
 
     def at_least(self, other: "Allowance") -> "Allowance":
-        """The more of each."""
+        """Returns the larger work and the larger seconds of the two allowances."""
         return Allowance(max(self.work, other.work), max(self.seconds, other.seconds))
 
     def and_also(self, spent: "Allowance") -> "Allowance":
-        """The sum of both."""
+        """Returns the sum of the work and of the seconds of the two allowances."""
         return Allowance(self.work + spent.work, self.seconds + spent.seconds)

@@ -1,27 +1,27 @@
-"""The least cost of a network without memory, exactly: nodes are eliminated one by one.
+"""The exact least cost of a network without memory limit: nodes are eliminated one by one.
 
-Eliminating a node replaces it, with all tables it has a part in, by one table of its neighbours:
-what the node and those tables cost at least, for each combination of the neighbours' options. The
-last node leaves the least cost of all (non-serial dynamic programming: Bertelè and Brioschi, 1972;
-bucket elimination: Dechter, *Artificial Intelligence* 113, 1999). The work is the size of all
-tables, and grows with the number of neighbours a node has when its turn comes. The graph of a
-training step is a ladder: the forward pass is one rail, the backward pass the other, and what is
-read in both is a rung. Few values cross any cut of it, so that a step of many layers costs little
-more for each further layer.
+To eliminate a node is to replace the node and all tables that it has a part in by one table of its
+neighbours. The table has, for each combination of the neighbours' options, the least cost of the
+node and the replaced tables. After the last node only the least cost of all is left (non-serial
+dynamic programming: Bertelè and Brioschi, 1972; bucket elimination: Dechter, *Artificial
+Intelligence* 113, 1999). The work is the size of all tables. It grows with the number of neighbours
+that nodes have when they are eliminated. The graph of a training step is a ladder: the forward pass
+is one rail, the backward pass the other, and a value that both read is a rung. Few values cross any
+cut of the graph, so that each further layer adds little work.
 
 Two reductions keep the tables small:
 
-- options of a node that share their line in every edge's table differ by their own costs alone, so
-  that the cheapest of them stands for all: a *group* (options that differ in residency, at given
-  prices of memory);
-- a table has one line for all groups that no part of it tells apart.
+- Options of a node that share their line in every edge's table differ in their own costs only. They
+  form a *group*, which the cheapest of them represents. Options that differ in residency are a
+  group, at given prices of memory.
+- A table has one line for all groups that none of its factors distinguishes.
 
-The way back gives the least cost of every assignment with a given option (*min-marginals*), by the
-same tables: the two passes of a junction tree (Cowell et al., *Probabilistic Networks and Expert
-Systems*, 1999, chapter 6, with minima for sums).
+The backward pass gives the least cost of all assignments with a given option (*min-marginals*) from
+the same tables. Forward and backward pass are the two passes of a junction tree (Cowell et al.,
+*Probabilistic Networks and Expert Systems*, 1999, chapter 6, with minima for sums).
 
-Which tables there are follows from the network alone. `Elimination.of` plans them once, and refuses
-a network that takes more than a given number of cells; prices change only the numbers.
+The shapes of the tables follow from the network alone; prices change only their values.
+`Elimination.of` plans them once, and refuses a network whose tables have too many cells.
 """
 
 import math
@@ -35,9 +35,9 @@ from kiwi.solver.network import Network
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """One node's axis of a table.
+    """An axis of a table, which belongs to a node.
 
-    - `line_of`: for each group of the node its line along the axis.
+    - `line_of`: for each group of the node, its line along the axis.
     - `count`: the number of lines.
     """
 
@@ -48,7 +48,7 @@ class _Axis:
 
 @dataclass(frozen=True, eq=False)
 class _Factor:
-    """A table by its axes: an edge's (`edge`), or the result of eliminating a node (`step`)."""
+    """A table as its axes. It belongs to the edge `edge`, or is the result of the step `step`."""
 
     axes: tuple[_Axis, ...]
     edge: int | None = None
@@ -63,8 +63,8 @@ class _Factor:
 class _Placed:
     """The position of a factor in the table of the node that is eliminated with it.
 
-    - `order`: the factor's axes in the order of the table's.
-    - `lines`: for each of these the factor's line by the table's.
+    - `order`: the factor's axes in the order of the table's axes.
+    - `lines`: for each of these axes, the factor's line by the table's line.
     - `shape`: the table's shape, with 1 for axes that the factor does not have.
     """
 
@@ -74,14 +74,15 @@ class _Placed:
     shape: tuple[int, ...]
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """The factor's values, broadcastable to the table."""
+        """Returns the factor's values, in a shape that broadcasts to the table."""
         values = values.transpose(self.order)
         return values[np.ix_(*self.lines)].reshape(self.shape)
 
     def gathered(self, table: np.ndarray) -> np.ndarray:
-        """The least values of a table for each cell of the factor."""
-        other = tuple(k for k, size in enumerate(self.shape) if size == 1)
-        kept = table.min(axis=other, keepdims=True) if other else table
+        """Returns, for each cell of the factor, the least value of the table's cells that map to
+        it."""
+        missing_axes = tuple(k for k, size in enumerate(self.shape) if size == 1)
+        kept = table.min(axis=missing_axes, keepdims=True) if missing_axes else table
         kept = kept.reshape([len(lines) for lines in self.lines])
         for axis, lines in enumerate(self.lines):
             kept = _least_by_line(kept, lines, axis)
@@ -90,7 +91,11 @@ class _Placed:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """The elimination of a node: its table's axes, its own first, and the factors in it."""
+    """The elimination of a node.
+
+    - `axes`: the axes of its table, the node's own axis first.
+    - `factors`: the tables that are added up in it.
+    """
 
     axes: tuple[_Axis, ...]
     factors: tuple[_Placed, ...]
@@ -105,14 +110,18 @@ class _Step:
 
     @property
     def left(self) -> tuple[_Axis, ...]:
-        """The axes of its result."""
+        """The axes of the step's result: the neighbours' axes."""
         return self.axes[1:]
 
 
 @dataclass(frozen=True, eq=False)
 class _Passed:
-    """The numbers of one pass: the cheapest option of each group, every step's table if asked for,
-    the choice along its first axis, and its result."""
+    """The values of one forward pass.
+
+    - `group_cost`, `group_option`: for each node, the least cost of each group and its option.
+    - `tables`: each step's table, if the pass keeps them.
+    - `best`: for each step, the best line along the first axis. `left`: its result.
+    """
 
     group_cost: list[np.ndarray]
     group_option: list[np.ndarray]
@@ -125,8 +134,9 @@ class _Passed:
 class Elimination:
     """The steps that eliminate all nodes of a network.
 
-    - `cells`: of the tables of all steps, each counted once for each factor in it: the work of one
-      pass.
+    - `groups`: for each node, the group of each option.
+    - `cells`: the work of one pass: the cells of all steps' tables, times one more than the number
+      of factors in the table.
     """
 
     net: Network
@@ -136,7 +146,8 @@ class Elimination:
 
     @classmethod
     def of(cls, net: Network, most_cells: float) -> "Elimination | None":
-        """The steps, always with the smallest next table; None if they have more cells."""
+        """Plans the steps: the next node is always the node with the smallest table. Returns None
+        if the work of a pass exceeds `most_cells`."""
         planner = _Planner(net, most_cells)
         steps = planner.run()
         if steps is None:
@@ -144,21 +155,22 @@ class Elimination:
         return cls(net, tuple(planner.groups), tuple(steps), planner.cells)
 
     def solve(self, unary: np.ndarray) -> tuple[np.ndarray, float]:
-        """The cheapest assignment (n,) and its cost at costs of options (K,), all finite."""
+        """Returns the cheapest assignment, shape (n,), and its cost. `unary` (K): the costs of the
+        options, all finite."""
         passed = self._forward(unary, keep_tables=False)
         return self._choice(passed), self._value(passed)
 
     def min_marginals(self, unary: np.ndarray) -> np.ndarray:
-        """For each option the least cost of all assignments that have it; (K,)."""
+        """Returns, for each option, the least cost of all assignments with it, shape (K,)."""
         passed = self._forward(unary, keep_tables=True)
-        below = self._backward(passed)
+        outside = self._backward(passed)
         marginals = np.empty(self.net.option_count)
         for number, step in enumerate(self.steps):
-            table = passed.tables[number] + below[number][None]
+            table = passed.tables[number] + outside[number][None]
             least = table.reshape(table.shape[0], -1).min(axis=1)
-            own, node = self.net.option_slice(step.node), step.node
-            above = unary[own] - passed.group_cost[node][self.groups[node]]
-            marginals[own] = least[self.groups[node]] + above
+            options, node = self.net.option_slice(step.node), step.node
+            above = unary[options] - passed.group_cost[node][self.groups[node]]
+            marginals[options] = least[self.groups[node]] + above
         return marginals
 
     def _forward(self, unary: np.ndarray, *, keep_tables: bool) -> _Passed:
@@ -182,13 +194,14 @@ class Elimination:
         return left[factor.step]
 
     def _cheapest(self, unary: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The least cost of each node's groups, and the first option that has it."""
+        """Returns, for each node, the least cost of each group and the first option with that
+        cost."""
         costs, options = [], []
         for node, group_of in enumerate(self.groups):
-            own = unary[self.net.option_slice(node)]
-            order = np.lexsort((own, group_of))
+            option_costs = unary[self.net.option_slice(node)]
+            order = np.lexsort((option_costs, group_of))
             first = np.flatnonzero(np.diff(group_of[order], prepend=-1))
-            costs.append(own[order[first]])
+            costs.append(option_costs[order[first]])
             options.append(order[first])
         return costs, options
 
@@ -197,21 +210,26 @@ class Elimination:
         for step, best in zip(reversed(self.steps), reversed(passed.best), strict=True):
             lines = tuple(axis.line_of[group[axis.node]] for axis in step.left)
             group[step.node] = best[lines]
-        chosen = [passed.group_option[node][g] for node, g in enumerate(group.tolist())]
+        chosen = [
+            passed.group_option[node][group_of_node]
+            for node, group_of_node in enumerate(group.tolist())
+        ]
         return np.array(chosen, dtype=np.int64)
 
     def _value(self, passed: _Passed) -> float:
-        """The results of nodes without remaining neighbours: one for each component."""
-        alone = (left for step, left in zip(self.steps, passed.left, strict=True) if not step.left)
-        return float(sum(float(left) for left in alone))
+        """Returns the sum of the results without axes, one for each connected component."""
+        alone = (
+            result for step, result in zip(self.steps, passed.left, strict=True) if not step.left
+        )
+        return float(sum(float(result) for result in alone))
 
     def _backward(self, passed: _Passed) -> list[np.ndarray]:
-        """For each step, by the axes of its result, the least cost of everything outside
-        its table."""
+        """Returns, for each step, the least cost of everything outside its table, by the axes of
+        its result."""
         value = self._value(passed)
-        below: list[np.ndarray] = [
-            np.asarray(value - left) if not step.left else np.zeros(0)
-            for step, left in zip(self.steps, passed.left, strict=True)
+        outside: list[np.ndarray] = [
+            np.asarray(value - result) if not step.left else np.zeros(0)
+            for step, result in zip(self.steps, passed.left, strict=True)
         ]
         for number in reversed(range(len(self.steps))):
             table = None
@@ -220,13 +238,13 @@ class Elimination:
                 if source is None:
                     continue
                 if table is None:
-                    table = passed.tables[number] + below[number][None]
-                below[source] = placed.gathered(table) - passed.left[source]
-        return below
+                    table = passed.tables[number] + outside[number][None]
+                outside[source] = placed.gathered(table) - passed.left[source]
+        return outside
 
 
 class _Planner:
-    """Finds the steps: always the node next whose table is the smallest."""
+    """Plans the steps. The next node is always the node with the smallest table."""
 
     def __init__(self, net: Network, most_cells: float) -> None:
         self._net, self._most_cells = net, most_cells
@@ -249,28 +267,28 @@ class _Planner:
                 count = int(net.line_count[2 * edge + len(axes[edge])])
                 axes[edge].append(_Axis(node, line_of, count))
         self._factors: list[list[_Factor]] = [[] for _ in range(net.node_count)]
-        for edge, own in enumerate(axes):
-            self._add(_Factor(tuple(own), edge=edge))
+        for edge, edge_axes in enumerate(axes):
+            self._add(_Factor(tuple(edge_axes), edge=edge))
 
     def run(self) -> list[_Step] | None:
-        """The steps; None as soon as they take too many cells."""
-        left = dict.fromkeys(range(self._net.node_count))
+        """Returns the steps, or None as soon as they take too many cells."""
+        remaining = dict.fromkeys(range(self._net.node_count))
         known: dict[int, tuple[_Axis, ...]] = {}
         sizes: dict[int, int] = {}
         steps: list[_Step] = []
-        while left:
-            for node in left:
+        while remaining:
+            for node in remaining:
                 if node not in known:
                     known[node] = self._axes(node)
                     sizes[node] = math.prod(axis.count for axis in known[node])
-            node = min(left, key=sizes.__getitem__)
+            node = min(remaining, key=sizes.__getitem__)
             factors = tuple(self._factors[node])
             self.cells += sizes[node] * (len(factors) + 1)
             if self.cells > self._most_cells:
                 return None
             axes = known[node]
             steps.append(_Step(axes, tuple(_placed(axes, factor) for factor in factors)))
-            del left[node]
+            del remaining[node]
             for factor in factors:
                 self._remove(factor)
             if axes[1:]:
@@ -280,26 +298,28 @@ class _Planner:
         return steps
 
     def _axes(self, node: int) -> tuple[_Axis, ...]:
-        """The axes of a node's table: its groups, and for each neighbour the groups that the node's
-        factors distinguish."""
+        """Returns the axes of a node's table: one line per group of the node, and for each
+        neighbour one line per set of groups that the node's factors do not distinguish."""
         count = self._counts[node]
         by_node: dict[int, list[np.ndarray]] = {}
         for factor in self._factors[node]:
             for axis in factor.axes:
                 if axis.node != node:
                     by_node.setdefault(axis.node, []).append(axis.line_of)
-        others = (self._joint_axis(other, lines) for other, lines in sorted(by_node.items()))
+        others = (
+            self._joint_axis(neighbour, lines) for neighbour, lines in sorted(by_node.items())
+        )
         return _Axis(node, np.arange(count), count), *others
 
     def _joint_axis(self, node: int, lines: Sequence[np.ndarray]) -> _Axis:
-        """The axis that distinguishes everything that some axes of a node distinguish."""
-        distinct = {id(own): own for own in lines}
+        """Returns the axis of a node that distinguishes two groups if any entry of `lines` does."""
+        distinct = {id(axis_lines): axis_lines for axis_lines in lines}
         key = node, frozenset(distinct)
         if key not in self._known_axes:
             line_of = _joint([*distinct.values()], self._counts[node])
             axis = _Axis(node, line_of, int(line_of.max(initial=-1)) + 1)
             self._known_axes[key] = axis
-            # One axis is as fine as itself: asked for with others, it is known again.
+            # The joint axis of this axis alone is the axis itself.
             self._known_axes[node, frozenset({id(line_of)})] = axis
         return self._known_axes[key]
 
@@ -309,14 +329,14 @@ class _Planner:
 
     def _remove(self, factor: _Factor) -> None:
         for node in factor.nodes:
-            self._factors[node] = [own for own in self._factors[node] if own is not factor]
+            self._factors[node] = [kept for kept in self._factors[node] if kept is not factor]
 
 
 def _joint(lines: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """For each of `count` entries the number of its combination of lines."""
+    """Returns, for each of `count` entries, the number of its combination of lines."""
     joint = np.zeros(count, dtype=np.int64)
-    for own in lines:
-        keys = joint * (int(own.max(initial=0)) + 1) + own
+    for axis_lines in lines:
+        keys = joint * (int(axis_lines.max(initial=0)) + 1) + axis_lines
         joint = np.unique(keys, return_inverse=True)[1].reshape(-1)
     return joint
 
@@ -336,7 +356,8 @@ def _placed(axes: Sequence[_Axis], factor: _Factor) -> _Placed:
 
 
 def _least_by_line(values: np.ndarray, lines: np.ndarray, axis: int) -> np.ndarray:
-    """Along an axis the least of the entries that share a line. Every line has at least one."""
+    """Returns `values` with, along `axis`, the least of the entries of each line. Every line has at
+    least one entry."""
     order = np.argsort(lines, kind="stable")
     first = np.flatnonzero(np.diff(lines[order], prepend=-1))
     if len(first) == len(lines):

@@ -1,6 +1,6 @@
-"""Lagrangian bound and very-large-neighbourhood search, hand in hand: the solver of large problems.
+"""The solver of large problems: a Lagrangian bound and a very-large-neighbourhood search.
 
-Each round improves the bound (`dual`), turns the priced network's rounded assignments into
+Each round improves the bound (`dual`), turns the rounded assignments of the priced network into
 feasible ones, and improves the incumbent (`primal`).
 """
 
@@ -20,21 +20,29 @@ from kiwi.solver.result import is_closed
 from kiwi.solver.search import seed_random
 
 _LEAST_DUAL_STEPS = 4
+"""The smallest number of price steps in a round, however much they have stalled."""
 _STUCK = 2
+"""The number of idle rounds from which on every other forcing round begins from another
+solution."""
 _STALLED = 0.01
-"""Steps of the prices that close a smaller share of the gap have stalled."""
+"""The share of the gap that the price steps of a round must close. If they close less, the bound
+has stalled."""
 _MOST_FORCED_TRIES, _FORCED_CELLS = 150, 1_000_000
-"""The largest number of options forced in a round, and the work that they may take. A network of so
-many options and cells gets `Parameters.forced_tries`."""
+"""The largest number of options forced in a round, and the size (options and cells) from which on a
+network gets `Parameters.forced_tries`. Smaller networks get more tries, in inverse proportion."""
 _NOTICEABLE = 0.02
+"""The share of the requested gap by which the bound must rise in a round that is not idle."""
 
 
 @dataclass(eq=False)
 class Engine:
-    """The search over one network: `run` it until done, then read `incumbent` and `bound`.
+    """The search over one network. `run` searches; `incumbent` and `bound` are the results.
 
-    - `most_work`: it ends once it has gone over so many options and table cells.
-    - `out_of_time`, `out_of_work`: what ended it, if it was not done.
+    - `gap`: the relative gap at which the search is settled.
+    - `deadline`: a reading of `time.monotonic` after which it ends.
+    - `on_round`: called with the engine after each round.
+    - `most_work`: the number of options and table cells after whose visit it ends.
+    - `out_of_time`, `out_of_work`: whether the deadline or `most_work` ended it.
     """
 
     net: Network
@@ -68,7 +76,7 @@ class Engine:
 
     @property
     def work(self) -> int:
-        """Options and table cells that both sides have gone over."""
+        """The number of options and table cells that the dual and the primal side have visited."""
         return self.dual.work + self.primal.work
 
     @property
@@ -83,7 +91,7 @@ class Engine:
 
     @property
     def settled(self) -> bool:
-        """Whether the gap is small enough, or there is nothing to find."""
+        """Whether the gap is small enough, or the network is proven infeasible."""
         best = self.incumbent
         if best is None:
             return self.infeasible
@@ -98,10 +106,17 @@ class Engine:
         least_rounds: int = 0,
         by_cost: bool = False,
     ) -> None:
-        """Rounds until settled, idle, used up or late. A round is idle when it moved neither cost
-        nor bound noticeably; with `by_cost` bounds do not count once there is a solution. With
-        `force`, the next one forces options, and every other one after `_STUCK` idle ones begins
-        anew. For the first `least_rounds` it is never late."""
+        """Runs rounds until the search is settled, out of time or out of work, or a number of
+        rounds is reached.
+
+        - `most_rounds`: the largest number of rounds, including the rounds of earlier calls.
+        - `most_idle_rounds`: the largest number of idle rounds in a row. A round is idle if it
+          improved neither cost nor bound noticeably.
+        - `force`: whether a round after an idle one forces options. After `_STUCK` idle rounds,
+          every other round begins from another solution instead.
+        - `least_rounds`: the number of rounds before which neither time nor work ends the search.
+        - `by_cost`: whether the bound does not count for idle rounds once there is a solution.
+        """
         if not self.rounds:
             self.dual.evaluate(self.dual.best_prices, FIRST_SWEEPS)
         self._least_rounds = least_rounds
@@ -132,22 +147,23 @@ class Engine:
         self.dual.learn(self.incumbent.choice)
 
     def _begin_anew(self, prices: np.ndarray, scale: float) -> None:
-        """A second solution from the assignment at lower prices, improved by itself.
+        """Builds a second solution from the assignment at lower prices, and improves it apart from
+        the incumbent.
 
-        Everything else starts from one solution, around which forced options may find nothing: if
-        few large choices hold the memory, a better solution may share few of them.
+        All other moves start from the incumbent. If a few large choices hold the memory, a better
+        solution may share few of them, and forced options around the incumbent do not reach it.
         """
         share = float(self._random.random())
         start = self.dual.visit(share * prices)
         self.primal.improve_apart(start, prices, scale, self._tries)
 
     def probe(self) -> None:
-        """Solutions apart from the incumbent. A few nodes get random options, messages decide all
-        others, and the rounded assignment is improved by itself. Counts as one round.
+        """Builds solutions apart from the incumbent; counts as one round. A few nodes get random
+        options, messages decide all other nodes, and the rounded assignment is improved.
 
         If a few decisions settle most others (how the batch is divided, say), other values of these
-        reach further than any neighbourhood (probing in MILP: Savelsbergh, ORSA Journal on
-        Computing 1994; perturbed maximisation: Papandreou and Yuille, ICCV 2011).
+        decisions reach further than any neighbourhood (probing in MILP: Savelsbergh, ORSA Journal
+        on Computing 1994; perturbed maximisation: Papandreou and Yuille, ICCV 2011).
         """
         if not self.rounds:
             self.dual.settle()
@@ -161,7 +177,8 @@ class Engine:
             self.primal.improve_apart(start, prices, scale, 0)
 
     def _telling(self, scale: float) -> np.ndarray:
-        """Additional costs of options, so that some nodes take one at random."""
+        """Returns additional costs of options, shape (options,), that make a few random nodes take
+        random options."""
         costs, starts = np.zeros(self.net.option_count), self.net.option_start
         told = self._random.integers(
             0, self.net.node_count, self._random.integers(1, self.parameters.most_told + 1)
@@ -172,8 +189,9 @@ class Engine:
         return costs
 
     def _improve_bound(self) -> None:
-        """Steps of the prices. If they hardly gain, an oracle is asked. If they still do not, it is
-        no longer asked, and fewer steps are made, to leave time for solutions."""
+        """Makes steps of the prices. If they have stalled, elimination or the oracle improves the
+        bound. If the oracle does not answer either, later rounds make fewer steps, which leaves
+        time for solutions."""
         before = self.bound
         self.dual.improve(self._dual_steps, self._late)
         best = self.incumbent

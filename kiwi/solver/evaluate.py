@@ -1,4 +1,5 @@
-"""The referee: what a solution costs and which limits it breaks. Shares nothing with any solver."""
+"""The referee: prices solutions and finds the limits that they break, without any code of a
+solver."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +15,17 @@ from kiwi.solver.problem import Problem
 class Evaluation:
     """A priced solution.
 
-    - `cost`: node plus edge costs, less `hidden`; infinite if something forbidden was chosen.
-    - `problem`, `solution`: what was priced. There is no solution if it was none of the problem.
-    - `hidden`: the loads that do not count, because another channel's are larger in their window.
-    - `loads`: by window and channel.
-    - `peak_bytes`, `peak_time`: the largest memory use and the first time it is reached.
-    - `usage_bytes`: int64, shape (horizon,), the memory held at each time.
+    - `cost`: node plus edge costs, less `hidden`; infinite if a forbidden option or pair was
+      chosen.
+    - `problem`, `solution`: the problem, and the option of each node. `solution` is empty if it did
+      not name an option of every node.
+    - `hidden`: the sum of the loads that do not count, because another channel has a larger load in
+      the same window.
+    - `loads`: the load by window and channel.
+    - `peak_bytes`, `peak_time`: the largest use of device memory and the first time it is reached.
+    - `usage_bytes`: int64, shape (horizon,), the device memory held at each time.
     - `host_peak_bytes`: the largest use of the host's memory.
-    - `violations`: one sentence for each thing that makes the solution unusable.
+    - `violations`: one sentence for each reason for which the solution cannot be used.
     """
 
     cost: float
@@ -37,12 +41,12 @@ class Evaluation:
 
     @property
     def feasible(self) -> bool:
-        """True where nothing is violated."""
+        """Whether the solution violates nothing."""
         return not self.violations
 
     @functools.cached_property
     def parts(self) -> Mapping[str, float]:
-        """The cost by kind, of the nodes and edges that split theirs."""
+        """The cost by kind, summed over the nodes and edges that have `parts`."""
         seconds: dict[str, float] = {}
         if not self.solution:
             return seconds
@@ -55,7 +59,7 @@ class Evaluation:
 
 
 def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
-    """Prices `solution`, one option index per node. Never raises: what is wrong is a violation."""
+    """Prices `solution`, one option index per node. Never raises: faults are `violations`."""
     violations = _malformed(problem, solution)
     if violations:
         empty = np.zeros(problem.horizon, dtype=np.int64)
@@ -63,7 +67,7 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
     columns = Columns.of(problem)
     cells = columns.cells(np.array(solution, dtype=np.int64))
     amounts = columns.amounts(cells)
-    # One after the other, so that a sum does not depend on how many there are.
+    # cumsum adds in order; sum adds in pairs, and its rounding depends on the number of amounts.
     cost = float(np.cumsum(amounts)[-1]) if len(amounts) else 0.0
     loads = columns.loads.totals(cells)
     if not np.isfinite(amounts).all():
@@ -99,15 +103,16 @@ def evaluate(problem: Problem, solution: Sequence[int]) -> Evaluation:
 def _usage(
     problem: Problem, solution: Sequence[int], columns: Columns
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The memory that a solution holds at each time, on the device and on the host."""
+    """Returns the bytes that a solution holds at each time, on the device and on the host."""
     chosen = [*zip(problem.nodes, solution, strict=True)]
-    own = [node.usage[option] for node, option in chosen]
-    on_host = [node.host_usage[option] for node, option in chosen if node.host_usage]
-    return columns.curve_bytes(own, problem.horizon), columns.curve_bytes(on_host, problem.horizon)
+    device = [node.usage[option] for node, option in chosen]
+    host = [node.host_usage[option] for node, option in chosen if node.host_usage]
+    return columns.curve_bytes(device, problem.horizon), columns.curve_bytes(host, problem.horizon)
 
 
 def _forbidden(problem: Problem, solution: Sequence[int], amounts: np.ndarray) -> Iterator[str]:
-    """A sentence for each infinite cost of the nodes, and then of the edges."""
+    """Yields a sentence for each infinite cost, nodes before edges. `amounts`: see
+    `Columns.amounts`."""
     count = len(problem.nodes)
     for part in np.flatnonzero(np.isinf(amounts)).tolist():
         if part < count:
@@ -123,14 +128,14 @@ def _forbidden(problem: Problem, solution: Sequence[int], amounts: np.ndarray) -
 def fitting(
     problem: Problem, solutions: Iterable[tuple[int, ...]]
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """The feasible ones of several solutions with their costs, the cheapest first."""
+    """Returns the feasible solutions among `solutions` with their costs, the cheapest first."""
     priced = ((evaluate(problem, solution), solution) for solution in solutions)
     return sorted((price.cost, solution) for price, solution in priced if price.feasible)
 
 
 def hidden_amount(loads: Mapping[tuple[int, int], float]) -> float:
-    """The part of the loads by window and channel that does not count: in each window all but the
-    largest."""
+    """Returns the part of the loads that does not count: in each window, the sum of all but the
+    largest. `loads`: by window and channel."""
     by_window: dict[int, list[float]] = {}
     for (window, _), amount in loads.items():
         by_window.setdefault(window, []).append(amount)

@@ -1,8 +1,10 @@
-"""The backend `lagrangian`: presolve, search, rule out, and again on what is left.
+"""The backend `lagrangian`: presolves, searches, rules out options, and repeats this on the
+remaining network.
 
 Once a solution and a bound are known, every option whose reduced cost lifts the bound above the
-solution can be dropped: an assignment with it is not better (reduced-cost fixing). What is left
-is presolved again, and often much smaller; its bound counts up to the cost of the solution.
+cost of the solution is dropped, since no assignment with it is better (reduced-cost fixing). The
+remaining network is presolved again, and is often much smaller. Its bound is a bound of the problem
+up to the cost of the solution.
 """
 
 import math
@@ -29,32 +31,38 @@ from kiwi.solver.result import Progress, SolveResult, conclude, is_closed
 from kiwi.solver.toulbar import oracle_for
 
 _STAGES = ((30, 2, False), (20, 2, True), (30, 3, True))
-"""Rounds, idle rounds, and whether options are forced: best on a network already made small."""
+"""For each stage: the rounds, the idle rounds that end it, and whether options are forced. Forced
+options gain most on a network that earlier stages have made small."""
 _RESTART_STAGES = ((8, 2, False), (24, 2, True))
-"""The same of a restart, which counts the rounds of both together."""
+"""The stages of a restart, in the form of `_STAGES`. The rounds of the second include the rounds of
+the first."""
 _ENDLESS = 10**9
+"""A number of rounds that no search reaches."""
 LEAST_ROUNDS = 2
-"""Rounds of a search that knows no solution, whatever its time limit. The first rarely ends without
-one, the second may save a third of its cost; on a busy machine a limit of seconds would leave room
-for neither. Together they take 1.5 seconds for `gpt-13b-4l`'s 440,000 pairs of options."""
+"""The number of rounds that an engine without a solution runs, whatever the limits of time and
+work. The first round rarely ends without a solution, and the second often lowers its cost much. On
+a busy machine a limit of seconds would leave room for neither."""
 _MOST_PATIENCE, _PATIENT_CELLS = 2, 1_000_000
+"""The largest factor of the rounds of a stage, and its product with the size of the network. The
+factor is rounded down, and at least 1."""
 _LEAST_PEAK_SECONDS, _GRACE_SECONDS = 10.0, 1.0
-"""For how long the least peak is looked for after a search without a solution, by the clock or by
-work; and how far beyond the time limit."""
+"""The seconds, by the clock or as work, of the search for the least peak after a search without a
+solution; and the seconds by which it may exceed the time limit."""
 _MOST_PROBES, _FAR = 6, 0.005
-"""How often solutions apart from the one at hand are looked for, where it is this far from the
-bound."""
+"""The largest number of probes for other solutions, and the relative gap above which they are made.
+"""
 _SMALLER = 0.9
-"""Another stage on a smaller network pays when at most this share of the options is left."""
+"""The share of the options that may remain for another stage on the smaller network to pay."""
 
 
 _REDUCED: WeakKeyDictionary[Problem, Reduction] = WeakKeyDictionary()
-"""The last problem's. A rough search for the balance of loads is often followed by a full one of
-the same problem. What is left of a large problem takes much memory, so no others are kept."""
+"""The presolved network of the last problem. A rough search for the balance of loads is often
+followed by a full search of the same problem. No other problem is kept, since a large network takes
+much memory."""
 
 
 def _reduced(problem: Problem) -> Reduction:
-    """What presolving leaves of a problem, its nodes in the order of time."""
+    """Returns the presolved network of a problem, with nodes in the order of time."""
     reduction = _REDUCED.get(problem)
     if reduction is None:
         order = time_order(problem)
@@ -66,14 +74,15 @@ def _reduced(problem: Problem) -> Reduction:
 
 
 class Search:
-    """One search: what is left of the problem's network, and the best of both sides.
+    """The state of one search: the remaining network, the best solution and the best bound.
 
-    - `request`: what is asked for; `solver`: who answers.
-    - `solution`, `objective`: the best solution of the problem, or None and +inf.
-    - `bound`: proven lower bound.
-    - `left`: what is left of the network.
-    - `work`: how many options and table cells were gone over, the same on every machine.
-    - `out_of_time`: whether the clock ended anything; `out_of_work`: whether work did.
+    - `request`: the arguments. `solver`: the backend's name in results.
+    - `solution`, `objective`: the best solution of the problem and its cost, or None and +inf.
+    - `bound`: the best proven lower bound.
+    - `left`: the remaining network, with the way back to the problem.
+    - `rounds`: the number of rounds so far.
+    - `work`: the number of options and table cells visited, the same on every machine.
+    - `out_of_time`, `out_of_work`: whether the clock or `work_limit` ended any part of the search.
     """
 
     def __init__(self, request: Request, solver: str) -> None:
@@ -96,7 +105,7 @@ class Search:
 
     @property
     def settled(self) -> bool:
-        """True where the gap is closed or nothing feasible exists."""
+        """Whether the gap is closed, or no feasible solution exists."""
         if self.bound == math.inf:
             return True
         if self.solution is None:
@@ -105,40 +114,44 @@ class Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether time or work is used up."""
+        """Whether the time or the work is used up."""
         return self.out_of_time or self.out_of_work
 
     @property
     def work_left(self) -> float:
-        """How many options and table cells may still be gone over."""
+        """The number of options and table cells that may still be visited."""
         limit = self.request.work_limit
         return math.inf if limit is None else max(0, limit - self.work)
 
     def offer(self, solution: Sequence[int]) -> None:
-        """Takes a solution of the problem where the referee finds it feasible and better."""
+        """Takes a solution of the problem if the referee finds it feasible and better."""
         priced = evaluate(self.request.problem, solution)
         if priced.feasible and priced.cost < self.objective:
             self.solution, self.objective = tuple(solution), priced.cost
             self.peak_bytes = priced.peak_bytes
 
     def offer_lifted(self, choice: np.ndarray | None) -> None:
-        """Offers the problem's solution for a choice of `left`."""
+        """Offers the solution of the problem that a choice of `left` represents."""
         if choice is not None:
             self.offer(self.left.lift(choice).tolist())
 
     def lowered(self) -> np.ndarray | None:
-        """The choice of `left` that stands for the solution, where there is one."""
+        """Returns the choice of `left` that represents the solution; None if there is no solution,
+        or no such choice."""
         if self.solution is None:
             return None
         return self.left.lower(np.array(self.solution, dtype=np.int64))
 
     def raise_bound(self, bound: float) -> None:
-        """Takes a bound on the solutions that are better than `objective`."""
+        """Takes a lower bound of the solutions that are better than `objective`."""
         self.bound = max(self.bound, min(bound, self.objective))
 
     def run(self) -> None:
-        """All stages, until settled or late; once more from an assignment that fits, whatever it
-        costs, where the prices lead to none; and from each better solution that probes find."""
+        """Runs all stages until the search is settled or over.
+
+        If the stages find no solution, they run again from an assignment that meets the limit at
+        any cost. They also run again from each better solution that a probe finds.
+        """
         self._run_stages()
         if self.solution is None and not self.settled and not self.is_over:
             self._find_fitting()
@@ -150,14 +163,15 @@ class Search:
             self._run_stages()
 
     def is_far(self) -> bool:
-        """Whether the solution may be far from the best one, and there are rounds left to see."""
+        """Whether the gap of the solution is larger than `_FAR`, and time, work and rounds are
+        left."""
         used_up = self.request.round_limit is not None and self.rounds >= self.request.round_limit
         if self.solution is None or self.settled or self.is_over or used_up:
             return False
         return not is_closed(self.objective, self.bound, _FAR)
 
     def _probe(self) -> bool:
-        """Whether solutions apart from the one at hand include a better one."""
+        """Probes for solutions apart from the best one. Returns whether one is better."""
         before = self.objective
         engine = self._new_engine(Engine)
         engine.probe()
@@ -165,7 +179,7 @@ class Search:
         return self.objective < before
 
     def dual(self) -> Dual:
-        """The relaxation of `left` at the prices found."""
+        """Returns the relaxation of `left`, evaluated at the last engine's prices."""
         net = self.left.net
         started = Dual(Relaxed(net))
         started.begin_at(self._prices_at(net.times))
@@ -187,7 +201,8 @@ class Search:
         return least
 
     def _run_stages(self) -> None:
-        """From the solution and prices at hand, until nothing gets better."""
+        """Runs the stages from the best solution and the last prices. Stops when the last stages
+        neither settle the search nor shrink the network."""
         limit = _ENDLESS if self.request.round_limit is None else self.request.round_limit
         for rounds, idle_rounds, force in _STAGES:
             most_rounds = min(self._patience() * rounds, limit - self.rounds)
@@ -198,13 +213,13 @@ class Search:
                 return
 
     def linger(self) -> None:
-        """Searches on what is left until settled or late, however little comes of it."""
+        """Searches the remaining network until settled or over, however little it gains."""
         if not self.settled and not self.is_over:
             self.run_engine(_ENDLESS, _ENDLESS, force=True)
 
     def result(self, message: str = "") -> SolveResult:
-        """The outcome, priced by the referee once more; without a solution, with the least memory
-        that some assignment was found to need."""
+        """Returns the outcome, priced by the referee again. If there is no solution, it includes
+        the least peak of any assignment found, for which this method searches."""
         least = self._least if self.solution is None else None
         if self.solution is None and least is None and not self.left.infeasible:
             until, most_work = self.request.deadline + _GRACE_SECONDS, math.inf
@@ -229,7 +244,7 @@ class Search:
     def run_engine(
         self, rounds: int, idle_rounds: int, *, force: bool, kind: type[Engine] = Engine
     ) -> Engine:
-        """Runs an engine on what is left, as in `Engine.run`, and takes what it finds."""
+        """Runs an engine on the remaining network, as `Engine.run`, and takes its results."""
         engine = self._new_engine(kind)
         least = 0 if engine.incumbent else LEAST_ROUNDS
         engine.run(rounds, idle_rounds, force=force, least_rounds=least)
@@ -237,8 +252,8 @@ class Search:
         return engine
 
     def run_anew(self, part: Reduction) -> np.ndarray | None:
-        """The choice of what is left that a short search of a part of it finds from no prices and
-        no solution."""
+        """Searches a part of the remaining network, from no prices and no solution. Returns the
+        best choice of the remaining network that it finds, or None; offers it, too."""
         net, request = part.net, self.request
         seed = request.seed + self._engines
         asked = net, seed, request.gap, request.deadline, None, None, request.parameters
@@ -254,15 +269,16 @@ class Search:
         return choice
 
     def _new_engine(self, kind: type[Engine]) -> Engine:
-        """An engine for what is left that begins where the last one ended."""
+        """Returns an engine for the remaining network that begins with the last engine's prices and
+        the best solution."""
         net, request = self.left.net, self.request
-        seed = request.seed + self._engines  # not the same moves again
+        seed = request.seed + self._engines  # Otherwise it would make the last engine's moves.
         oracle = oracle_for(net, request.seed)
         asked = net, seed, request.gap, request.deadline, self._report, oracle
         engine = kind(*asked, request.parameters, self.work_left)
         self._engines += 1
         engine.dual.begin_at(self._prices_at(net.times))
-        if self._is_exact:  # Messages were too weak for a larger network already.
+        if self._is_exact:  # Messages were too weak for a larger network before.
             engine.dual.eliminate()
         self._running = engine
         lowered = self.lowered()
@@ -271,18 +287,18 @@ class Search:
         return engine
 
     def _patience(self) -> int:
-        """How many times the rounds of a stage: small networks can afford more."""
+        """Returns the factor of the rounds of a stage, which is larger for small networks."""
         return max(1, min(_MOST_PATIENCE, _PATIENT_CELLS // self.left.net.size))
 
     def _prices_at(self, times: np.ndarray) -> np.ndarray:
-        """Those that the last engine ended with, where the network still has the time."""
+        """Returns the last engine's prices at `times`, and 0 for times that it did not have."""
         prices = np.zeros(len(times))
-        _, mine, theirs = np.intersect1d(self._times, times, return_indices=True)
-        prices[theirs] = self._prices[mine]
+        _, old_index, new_index = np.intersect1d(self._times, times, return_indices=True)
+        prices[new_index] = self._prices[old_index]
         return prices
 
     def take_unfinished(self) -> None:
-        """Takes what the engine had found when it was interrupted."""
+        """Takes the results of an engine that was interrupted."""
         if self._running is not None:
             self._take(self._running)
 
@@ -305,7 +321,8 @@ class Search:
         self.out_of_work = self.out_of_work or engine.out_of_work
 
     def shrink(self, dual: Dual) -> bool:
-        """Rules out options and presolves again; True where another stage is worth it."""
+        """Rules out options by their reduced costs in `dual`, and presolves again. Returns whether
+        the network became small enough for another stage."""
         if self.solution is None:
             return False
         bound, spare = dual.reduced_costs()
@@ -313,7 +330,7 @@ class Search:
         ruled_out = bound + spare > self.objective + 1e-9 * abs(self.objective)
         cost = np.where(ruled_out, np.inf, net.cost)
         smaller = presolve(replace(net, cost=cost))
-        if smaller.infeasible:  # nothing better than the solution is left
+        if smaller.infeasible:  # No better solution is left.
             self.raise_bound(math.inf)
             return False
         shrunk = smaller.net.option_count <= _SMALLER * net.option_count

@@ -1,7 +1,7 @@
-"""Solving a MathOpt model by Gurobi or one of the solvers in OR-tools, interruptible by Ctrl-C.
+"""Solves a MathOpt model with Gurobi or a solver of OR-tools. Ctrl-C interrupts the solver.
 
-Gurobi is called through gurobipy, if that is installed. Its wheel comes with a licence for at most
-2000 variables and 2000 constraints.
+Gurobi is called through gurobipy, if that is installed. The wheel of gurobipy includes a licence
+for at most 2000 variables and 2000 constraints.
 """
 
 import contextlib
@@ -28,10 +28,11 @@ _original = -1
 
 
 Hint = Mapping[mathopt.Variable, float] | None
-"""Values of variables to begin with."""
+"""The values of the variables with which the solver starts, or None."""
 
 _GRACE_SECONDS = 0.5
-"""How late a solver may be before it is interrupted, and then before it is abandoned."""
+"""The seconds beyond the time limit after which a solver is interrupted, and the seconds after that
+in which it must end. Then it is abandoned."""
 
 _SOLVER_TYPES = {
     "highs": mathopt.SolverType.HIGHS,
@@ -46,9 +47,12 @@ MODEL_SOLVERS = (*_SOLVER_TYPES, "gurobi")
 class MilpAnswer:
     """A solver's answer for a model.
 
-    The values of all variables (None: nothing found), the proven bound in the model's units (+inf:
-    infeasible, -inf: none), whether the clock ended the search, and how many nodes of the search
-    tree were visited, if the solver says so.
+    - `values`: the value of each variable; None if no solution was found.
+    - `bound`: the proven bound in the units of the model's objective; +inf if the model is
+      infeasible, -inf if there is no bound.
+    - `timed_out`: whether the clock ended the search.
+    - `nodes`: the number of nodes of the search tree that were visited; 0 if the solver does not
+      report it.
     """
 
     values: Mapping[mathopt.Variable, float] | None
@@ -72,9 +76,15 @@ def solve_model(
     solver: str = "highs",
     tree_nodes: int | None = None,
 ) -> MilpAnswer:
-    """Solves `model` with one of `MODEL_SOLVERS`, kept off standard output; raises
-    `SolverUnavailableError` where the solver is missing or refuses the model. `tree_nodes`: the
-    most nodes of its tree that HiGHS visits, so that work and not the clock ends its search."""
+    """Solves `model` with one of `MODEL_SOLVERS`, whose output to standard output are discarded.
+
+    - `seconds`: the time limit. `gap`: the relative gap at which the solver may end.
+    - `hint`: see `Hint`.
+    - `tree_nodes`: the largest number of nodes of its tree that the solver visits, so that work and
+      not the clock ends its search. Gurobi ignores it.
+
+    **Raises:** `SolverUnavailableError` if the solver is missing or refuses the model.
+    """
     settings = (max(seconds, 0.01), seed % (1 << 30), gap, hint)
     with quiet_stdout():
         if solver == "gurobi":
@@ -98,7 +108,7 @@ def _solve_with_mathopt(
         threads=1 if solver == "scip" else None,
         node_limit=tree_nodes,
     )
-    if solver == "cp-sat":  # several strategies in a fixed rotation: repeatable, unlike a race
+    if solver == "cp-sat":  # Strategies take fixed turns. A race of threads is not repeatable.
         parameters.cp_sat.num_workers = 8
         parameters.cp_sat.interleave_search = True
     hints = [] if hint is None else [mathopt.SolutionHint(variable_values=dict(hint))]
@@ -109,9 +119,9 @@ def _solve_with_mathopt(
         _SOLVER_TYPES[solver],
         params=parameters,
         model_params=mathopt.ModelSolveParameters(solution_hints=hints),
-        interrupter=None if solver == "scip" else interrupter,  # its event handler fails
+        interrupter=None if solver == "scip" else interrupter,  # SCIP's event handler fails.
     )
-    future = _in_thread(call)  # native code in this thread would hold Ctrl-C back
+    future = _in_thread(call)  # Native code in this thread would delay Ctrl-C.
     try:
         return _answer(_awaited(future, seconds, interrupter))
     except TimeoutError:
@@ -119,7 +129,7 @@ def _solve_with_mathopt(
     except KeyboardInterrupt:
         interrupter.interrupt()
         raise
-    except Exception as error:  # MathOpt lets whatever its binding raises through
+    except Exception as error:  # MathOpt passes on any exception of its binding.
         raise SolverUnavailableError(
             f"The solver {solver!r} failed: {error}",
             topic=topics.SOLVER_FAILED,
@@ -129,7 +139,7 @@ def _solve_with_mathopt(
 
 
 def _in_thread(call: Callable[[], mathopt.SolveResult]) -> "Future[mathopt.SolveResult]":
-    """Runs `call` in a thread that nothing waits for."""
+    """Runs `call` in a daemon thread, and returns its future."""
     future: Future[mathopt.SolveResult] = Future()
 
     def run() -> None:
@@ -145,8 +155,11 @@ def _in_thread(call: Callable[[], mathopt.SolveResult]) -> "Future[mathopt.Solve
 def _awaited(
     future: "Future[mathopt.SolveResult]", seconds: float, interrupter: SolveInterrupter
 ) -> mathopt.SolveResult:
-    """The result; raises `TimeoutError` if the solver neither keeps its time limit nor heeds the
-    interruption, and abandons it. Writing the model for it counts as its time."""
+    """Returns the result. The conversion of the model for the solver counts as its time.
+
+    **Raises:** `TimeoutError` if the solver neither keeps its time limit nor obeys the
+    interruption. It is abandoned then.
+    """
     try:
         return future.result(seconds + _GRACE_SECONDS)
     except TimeoutError:
@@ -167,7 +180,7 @@ def _answer(result: mathopt.SolveResult) -> MilpAnswer:
 def _solve_with_gurobi(
     model: mathopt.Model, seconds: float, seed: int, gap: float, hint: Hint
 ) -> MilpAnswer:
-    """Solves a minimisation without quadratic terms."""
+    """Solves a minimisation without quadratic terms with Gurobi."""
     try:
         import gurobipy
     except ImportError as error:
@@ -220,16 +233,17 @@ def _gurobi_answer(gurobipy, copy, variables) -> MilpAnswer:
     if copy.Status == gurobipy.GRB.INFEASIBLE:
         return MilpAnswer(None, math.inf, False)
     timed_out = copy.Status == gurobipy.GRB.TIME_LIMIT
-    values = {v: twin.X for v, twin in variables.items()} if copy.SolCount else None
+    values = {variable: twin.X for variable, twin in variables.items()} if copy.SolCount else None
     return MilpAnswer(values, float(copy.ObjBound), timed_out)
 
 
 @contextlib.contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """Discards output to file descriptor 1. Threads may overlap.
+    """A context in which output to file descriptor 1 is discarded. Threads may use it at the same
+    time.
 
-    HiGHS prints some remarks by `printf`, past MathOpt's switch for output. Programs that write
-    JSON to standard output must not contain them.
+    HiGHS prints some remarks with `printf`, which MathOpt's switch for output does not suppress.
+    They would corrupt the output of programs that write JSON to standard output.
     """
     global _depth, _original
     with _lock:

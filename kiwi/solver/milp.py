@@ -1,10 +1,10 @@
-"""The problem as a mixed-integer linear program, written once in MathOpt for several solvers.
+"""The problem as a mixed-integer linear program, written in MathOpt for several solvers.
 
 Sets: nodes i with options o; edges e = (i, j) with pairs (A, B) of option classes (options whose
-lines in the edge's table are equal, see `network`); the points of time t that can bind.
+lines in the edge's table are equal, see `network`); the points of time t at which memory can bind.
 
-Variables: x[i, o] in {0, 1}, 1 where node i takes option o; y[e, A, B] in [0, 1], 1 where the
-options of i and j lie in the classes A and B. Where x is integral, so is y.
+Variables: x[i, o] in {0, 1} is 1 if node i takes option o. y[e, A, B] in [0, 1] is 1 if the options
+of i and j lie in the classes A and B. If x is integral, so is y.
 
 Objective: min sum cost[i, o] x[i, o] + sum table[e, A, B] y[e, A, B]
 
@@ -14,14 +14,14 @@ Constraints:
 (c) column[e, B]:  sum_A y[e, A, B] = sum_{o in B} x[j, o]
 (d) mem[t]:        sum_{i, o} bytes[i, o, t] x[i, o] <= limit
 
-Of problems with loads t[w] >= 0 is the time of a window, added to the objective:
+For problems with loads, t[w] >= 0 is the time of window w and is added to the objective:
 
 (e) load[w, c]:    sum load[i, o] x[i, o] + sum load[e, A, B] y[e, A, B] <= t[w]
 
-Forbidden options and pairs get no variable. Of (d) only rows that some solution has broken are
-written where all would be many: an option of a node that stands for hundreds holds memory in
-thousands of rows, and writing them took minutes. This is the local polytope of the cost network
-(Schlesinger 1976; Wainwright and Jordan 2008, section 4.1) with rows for memory.
+Forbidden options and pairs have no variable. If all rows (d) together have many terms, only rows
+that some solution has broken are written: an option of a node that represents hundreds of nodes
+holds memory in thousands of rows. (a) to (c) are the local polytope of the cost network
+(Schlesinger 1976; Wainwright and Jordan 2008, section 4.1).
 """
 
 import math
@@ -39,33 +39,43 @@ from kiwi.solver.relaxed import usage_of
 from kiwi.solver.request import Request
 
 SCALED_COST = 1e4
-"""Costs are scaled to this order of magnitude: tolerances of the solvers are absolute."""
+"""The order of magnitude to which costs are scaled, since the tolerances of solvers are
+absolute."""
 
 SCALED_LIMIT = 1e3
-"""Memory rows are scaled to this right-hand side, for the same reason."""
+"""The right-hand side to which rows of memory are scaled, since the tolerances of solvers are
+absolute."""
 
 _REPAIR_ROUNDS = 3
+"""The number of choices that may exceed the limit in spite of their rows. Then no solution counts
+as found."""
 _MOST_TERMS = 200_000
-"""Up to so many terms in all rows (d), all of them are written at once."""
+"""The largest number of terms in all rows (d) for which all rows are written at once. Beyond it,
+only broken rows are added."""
 _ROW_ROUNDS, _NEW_ROWS = 40, 20
-"""How often broken rows are added, and how many at a time."""
+"""The largest number of times that broken rows are added, and the largest number of rows each time.
+"""
 _BETWEEN_SECONDS = 0.05
-"""Another round of solving is begun only if at least this time is left."""
+"""The seconds that must be left for another round of solving to begin."""
 _BOUND_SAFETY = 1e-7
-"""The part that is subtracted from bounds: floating-point MILP solvers prove them up to their
-tolerances."""
+"""The share of a bound that is subtracted from it, because floating-point MILP solvers prove bounds
+only up to their tolerances."""
 
 
 Choices = dict[int, mathopt.Variable]
 Pairs = dict[tuple[int, int], mathopt.Variable]
 Windows = Mapping[int, Sequence[tuple[np.ndarray, np.ndarray]]]
-"""For each window the loads of each channel, by option (K) and by cell of the tables."""
+"""For each window, the loads of each channel: by option (K,), and by cell of `Network.table`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Formulation:
-    """The model, its variables x by option in the network's numbering, its rows (d) by position in
-    `Network.times`, and the factor that scaled the costs."""
+    """A network as a MathOpt model.
+
+    - `choose`: the variables x by option, in the network's numbering.
+    - `memory_rows`: the rows (d) by index in `Network.times`.
+    - `cost_scale`: the factor by which costs were multiplied.
+    """
 
     model: mathopt.Model
     choose: Choices
@@ -80,19 +90,25 @@ def formulate(
     integral_pairs: bool = False,
     deadline: float = math.inf,
 ) -> Formulation:
-    """Writes the model. `integral_pairs` makes y integral too, for solvers that know no other;
-    raises `TimeoutError` at the deadline, a reading of `time.monotonic`."""
+    """Writes the model of a network.
+
+    - `windows`: the loads for the constraints (e).
+    - `integral_pairs`: whether y is integral, too, for solvers without continuous variables.
+    - `deadline`: a reading of `time.monotonic`.
+
+    **Raises:** `TimeoutError` at the deadline.
+    """
     model = mathopt.Model(name="kiwi")
     scale = _cost_scale(network)
     choose = _add_choices(model, network)
     loads = windows or {}
-    used = _used_edges(network, [table for own in loads.values() for _, table in own])
+    used = _used_edges(network, [table for channels in loads.values() for _, table in channels])
     pairs: list[Pairs] = []
     for edge in range(network.edge_count):
         if time.monotonic() > deadline:
             raise TimeoutError
-        own = _add_pairs(model, network, choose, edge, integral_pairs) if used[edge] else {}
-        pairs.append(own)
+        edge_pairs = _add_pairs(model, network, choose, edge, integral_pairs) if used[edge] else {}
+        pairs.append(edge_pairs)
     objective = _terms(network, choose, pairs, (network.cost, network.table), scale)
     for window, channels in loads.items():
         longest = model.add_variable(lb=0.0, name=f"t[{window}]")
@@ -114,12 +130,13 @@ def solve_network(
     hint: np.ndarray | None = None,
     windows: Windows | None = None,
 ) -> tuple[np.ndarray | None, float, bool]:
-    """The choice found or None, the proven bound (+inf: infeasible), and whether time ran out.
+    """Solves the MILP of a network. Returns the choice found or None, the proven bound (+inf if
+    infeasible), and whether the time ran out.
 
-    Rows of memory that the choice breaks are added, and the model is solved again. Each round's
-    bound holds, as one of fewer rows. Rows hold only up to the solver's tolerance. If a choice
-    holds a few bytes too many in spite of its row, all rows are tightened by as much, and bounds no
-    longer count.
+    Rows of memory that the choice breaks are added, and the model is solved again. The bound of
+    each round is valid, since a model with fewer rows has a lower optimum. A solver meets rows only
+    up to its tolerance. If a choice exceeds the limit by a few bytes in spite of its row, all rows
+    are tightened by as many bytes, and later bounds do not count.
     """
     deadline, integral = request.deadline, request.solver == "cp-sat"
     try:
@@ -131,10 +148,10 @@ def solve_network(
     excess_bytes, bound, timed_out = 0, -math.inf, False
     repairs, additions = 0, 0
     while repairs < _REPAIR_ROUNDS and additions < _ROW_ROUNDS:
-        left = deadline - time.monotonic()
-        if left < _BETWEEN_SECONDS and additions + repairs:
+        seconds_left = deadline - time.monotonic()
+        if seconds_left < _BETWEEN_SECONDS and additions + repairs:
             return None, bound, True
-        settings = (left, request.seed, request.gap, _hint(form, network, hint))
+        settings = (seconds_left, request.seed, request.gap, _hint(form, network, hint))
         answer = solve_model(
             form.model, *settings, solver=request.solver, tree_nodes=request.tree_nodes
         )
@@ -160,8 +177,8 @@ def solve_network(
 
 
 def _cost_scale(network: Network) -> float:
-    """The factor that brings a plausible objective, with every node and edge at a middling price,
-    to `SCALED_COST`."""
+    """Returns the factor that scales the sum of the median cost of every node and edge to
+    `SCALED_COST`."""
     slices = [network.cost[network.option_slice(node)] for node in range(network.node_count)]
     tables = [network.edge_table(edge) for edge in range(network.edge_count)]
     total = 0.0
@@ -172,19 +189,21 @@ def _cost_scale(network: Network) -> float:
 
 
 def _add_choices(model: mathopt.Model, network: Network) -> Choices:
-    """Variables x and constraints (a)."""
+    """Adds the variables x, which it returns, and constraints (a)."""
     choose = {}
     for node, first in enumerate(network.option_start[:-1].tolist()):
         finite = np.isfinite(network.cost[network.option_slice(node)])
         for option in np.flatnonzero(finite).tolist():
             choose[first + option] = model.add_binary_variable(name=f"x[{node},{option}]")
-        mine = [choose[first + o] for o in np.flatnonzero(finite).tolist()]
-        model.add_linear_constraint(mathopt.fast_sum(mine) == 1.0, name=f"one[{node}]")
+        variables = [
+            choose[first + option_in_node] for option_in_node in np.flatnonzero(finite).tolist()
+        ]
+        model.add_linear_constraint(mathopt.fast_sum(variables) == 1.0, name=f"one[{node}]")
     return choose
 
 
 def _used_edges(network: Network, loads: Sequence[np.ndarray]) -> np.ndarray:
-    """Which edges have a cost or a load; (E,)."""
+    """Returns, for each edge, whether it has a cost or a load, shape (E,)."""
     is_used = network.table != 0.0
     for table in loads:
         is_used |= table != 0.0
@@ -198,12 +217,12 @@ def _terms(
     amounts: tuple[np.ndarray, np.ndarray],
     scale: float,
 ) -> list:
-    """Amounts times the variables x and y."""
+    """Returns the terms of a sum: amounts by option and by cell, times the variables x and y."""
     cost, table = amounts
     terms = [float(cost[o]) * scale * x for o, x in choose.items() if cost[o]]
-    for edge, own in enumerate(pairs):
+    for edge, edge_pairs in enumerate(pairs):
         start, columns = int(network.table_start[edge]), int(network.line_count[2 * edge + 1])
-        cells = [(start + a * columns + b, y) for (a, b), y in own.items()]
+        cells = [(start + a * columns + b, y) for (a, b), y in edge_pairs.items()]
         terms += [float(table[k]) * scale * y for k, y in cells if table[k]]
     return terms
 
@@ -211,7 +230,7 @@ def _terms(
 def _add_pairs(
     model: mathopt.Model, network: Network, choose: Choices, edge: int, integral: bool
 ) -> Pairs:
-    """Variables y of one edge, constraints (b) and (c)."""
+    """Adds the variables y of one edge, which it returns, and constraints (b) and (c)."""
     table = network.edge_table(edge)
     pairs = {
         (int(a), int(b)): model.add_variable(
@@ -229,15 +248,15 @@ def _add_pairs(
         for pair, y in pairs.items():
             lines[pair[side]].append(y)
         for index, line in enumerate(lines):
-            both = mathopt.fast_sum(line) - mathopt.fast_sum(members.get(index, []))
+            difference = mathopt.fast_sum(line) - mathopt.fast_sum(members.get(index, []))
             if line or members.get(index):
-                model.add_linear_constraint(both == 0.0, name=f"{letter}[{edge},{index}]")
+                model.add_linear_constraint(difference == 0.0, name=f"{letter}[{edge},{index}]")
     return pairs
 
 
 def _highest(usage: np.ndarray, above_bytes: int, form: Formulation) -> np.ndarray:
-    """The highest local maxima of memory use above a level that have no row yet, `_NEW_ROWS` at
-    most, as positions in `Network.times`."""
+    """Returns the highest local maxima of memory use that exceed `above_bytes` and have no row yet,
+    at most `_NEW_ROWS`, as indices in `Network.times`."""
     if not len(usage):
         return np.zeros(0, dtype=np.int64)
     before, after = np.append(usage[:1] - 1, usage[:-1]), np.append(usage[1:], usage[-1:] - 1)
@@ -247,19 +266,20 @@ def _highest(usage: np.ndarray, above_bytes: int, form: Formulation) -> np.ndarr
 
 
 def _add_memory(form: Formulation, network: Network, times: Iterable[int]) -> None:
-    """Constraints (d) at these positions in `Network.times`, scaled to `SCALED_LIMIT`."""
+    """Adds constraints (d), scaled to `SCALED_LIMIT`. `times`: indices in `Network.times`."""
     unit = SCALED_LIMIT / max(network.limit_bytes, 1)
     owner = owners(network.use_start)
-    for t in times:
-        here = (network.use_begin <= t) & (t < network.use_end)
-        held = np.bincount(owner[here], network.use_bytes[here])
+    for position in times:
+        is_alive = (network.use_begin <= position) & (position < network.use_end)
+        held = np.bincount(owner[is_alive], network.use_bytes[is_alive])
         terms = [
-            float(held[o]) * unit * form.choose[o]
-            for o in np.flatnonzero(held).tolist()
-            if o in form.choose
+            float(held[option]) * unit * form.choose[option]
+            for option in np.flatnonzero(held).tolist()
+            if option in form.choose
         ]
-        form.memory_rows[int(t)] = form.model.add_linear_constraint(
-            mathopt.fast_sum(terms) <= network.limit_bytes * unit, name=f"mem[{network.times[t]}]"
+        form.memory_rows[int(position)] = form.model.add_linear_constraint(
+            mathopt.fast_sum(terms) <= network.limit_bytes * unit,
+            name=f"mem[{network.times[position]}]",
         )
 
 
@@ -272,8 +292,8 @@ def _tighten(form: Formulation, network: Network, excess_bytes: int) -> None:
 def _hint(form: Formulation, network: Network, choice: np.ndarray | None) -> Hint:
     if choice is None:
         return None
-    taken = set((network.option_start[:-1] + choice).tolist())
-    return {x: float(option in taken) for option, x in form.choose.items()}
+    taken_options = set((network.option_start[:-1] + choice).tolist())
+    return {x: float(option in taken_options) for option, x in form.choose.items()}
 
 
 def _bound(answer: MilpAnswer, form: Formulation) -> float:

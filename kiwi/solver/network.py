@@ -1,13 +1,14 @@
-"""A `Problem` as flat arrays: what the compiled inner loops read.
+"""A `Problem` as flat arrays, for the compiled inner loops.
 
-Four exact reductions happen on the way:
+The conversion makes four exact reductions:
 
-- parallel edges are added up;
-- edges with equal tables share one: a model of equal layers has the tables of one layer;
-- options whose rows (columns) of an edge's table are equal form one *class* of that edge, and the
-  table is kept once for each pair of classes: two options that differ only in residency cost the
-  same resharding, so tables shrink by the square of the number of residencies;
-- of the points of time only those are kept at which some interval begins: no other can hold more.
+- Parallel edges are added up.
+- Edges with equal tables share one table: a model of equal layers has the tables of one layer.
+- Options whose rows (columns) of an edge's table are equal form one *class* of that edge, and the
+  table has one cell for each pair of classes. Two options that differ only in residency have the
+  same resharding costs, so tables shrink by the square of the number of residencies.
+- Only points of time at which some interval begins are kept, since memory use does not grow at any
+  other.
 """
 
 from dataclasses import dataclass
@@ -22,25 +23,32 @@ from kiwi.solver.order import Uses, flat_uses
 from kiwi.solver.problem import Edge, Problem
 
 NO_LIMIT_BYTES = np.iinfo(np.int64).max // 4
+"""The limit of a network without a memory limit. Sums of it with other bytes do not overflow."""
 
 
 @dataclass(frozen=True, eq=False)
 class Network(Arrays):
-    """Nodes `i`, options in one flat numbering, edges `e`, kept points of time `t`.
+    """Nodes `i`, options `o` in one flat numbering, edges `e`, kept points of time `t`.
 
-    - `option_start` (n+1): options of node i are option_start[i] .. option_start[i+1].
-    - `cost` (K): cost of each option, infinite where forbidden.
-    - `use_start` (K+1), `use_begin`, `use_end`, `use_bytes` (I): intervals of each option, in
-      indices of `times`.
-    - `times` (T): the original points of time that were kept.
-    - `limit_bytes`: `NO_LIMIT_BYTES` where there is none.
-    - `end_node` (2E): edge e has the ends h = 2e (a row of its table) and 2e + 1 (a column); h ^ 1
-      is the other end. The node at each end, the smaller at 2e.
-    - `line_start` (2E+1), `line`: the class of each option of that node, a line of the table.
-    - `line_count` (2E): the number of classes; `step` (2E): how far apart lines lie in the table.
-    - `table_start` (E), `table`: where each edge's costs by (row, column) begin, row-major.
-      Equal tables, such as those of repeated layers, are kept once.
-    - `near_start` (n+1), `near_end`: the ends at each node, by the index of the node opposite.
+    Edge e has two ends: h = 2e, where its table has rows, and h = 2e + 1, where it has columns. h ^
+    1 is the other end.
+
+    - `option_start` (n+1): the options of node i are option_start[i] .. option_start[i+1].
+    - `cost` (K): the cost of each option, infinite if forbidden.
+    - `use_start` (K+1): the intervals of option o are use_start[o] .. use_start[o+1].
+    - `use_begin`, `use_end`, `use_bytes` (I): the intervals, half-open, as indices in `times`.
+    - `times` (T): the kept points of time, in the problem's numbering.
+    - `limit_bytes`: the memory limit; `NO_LIMIT_BYTES` if there is none.
+    - `end_node` (2E): the node at each end. The smaller one is at 2e.
+    - `line_start` (2E+1), `line`: for each end, the class of each option of its node: the row or
+      column in the table. The lines of end h begin at line_start[h].
+    - `line_count` (2E): the number of classes at each end.
+    - `step` (2E): the distance in `table` between neighbouring lines of an end.
+    - `table_start` (E): the index in `table` at which the table of each edge begins.
+    - `table`: the costs of all distinct tables by (row, column), row-major. Equal tables, such as
+      the tables of repeated layers, are stored once.
+    - `near_start` (n+1), `near_end`: the ends at each node, in the order of the node at the other
+      end.
     """
 
     option_start: np.ndarray
@@ -78,16 +86,16 @@ class Network(Arrays):
 
     @property
     def cell_count(self) -> int:
-        """Number of costs in the tables of all edges, shared ones counted each time."""
+        """Number of cells in the tables of all edges; a shared table counts for each edge."""
         return int((self.line_count[::2] * self.line_count[1::2]).sum())
 
     @property
     def size(self) -> int:
-        """Options and table cells: what work is counted in."""
+        """Number of options plus table cells, the unit of work."""
         return self.option_count + self.cell_count
 
     def option_slice(self, node: int) -> slice:
-        """The flat options of a node."""
+        """Returns the slice of a node's options in the flat numbering."""
         return slice(int(self.option_start[node]), int(self.option_start[node + 1]))
 
     @property
@@ -96,25 +104,28 @@ class Network(Arrays):
         return self.end_node.reshape(-1, 2)
 
     def edge_table(self, edge: int) -> np.ndarray:
-        """Costs of an edge by (row, column)."""
+        """Returns the costs of an edge by (row, column)."""
         rows, columns = self.line_count[2 * edge : 2 * edge + 2]
         first = self.table_start[edge]
         return self.table[first : first + rows * columns].reshape(rows, columns)
 
     def lines(self, edge: int) -> tuple[np.ndarray, np.ndarray]:
-        """The row of each option of an edge's first node, the column of each of its second."""
+        """Returns the row of each option of an edge's first node, and the column of each option of
+        its second node."""
         first, middle, last = self.line_start[2 * edge : 2 * edge + 3]
         return self.line[first:middle], self.line[middle:last]
 
     def over_edges(self, reduce: np.ufunc, table: np.ndarray) -> np.ndarray:
-        """`reduce` over each edge's cells of `table`, which is laid out as this one's; (E,)."""
-        starts, which = np.unique(self.table_start, return_inverse=True)
-        return reduce.reduceat(table, starts)[which] if len(starts) else np.zeros(0)
+        """Returns `reduce` over the cells of each edge, shape (E,). `table` is laid out as
+        `Network.table`."""
+        starts, table_of_edge = np.unique(self.table_start, return_inverse=True)
+        return reduce.reduceat(table, starts)[table_of_edge] if len(starts) else np.zeros(0)
 
 
 @inner
 def cell(net: Network, end, mine, theirs):
-    """The position in `table` of the pair of an option at `end` and one at the other end."""
+    """Returns the index in `table` of the pair of option `mine` at `end` and option `theirs` at the
+    other end."""
     mine = net.line[net.line_start[end] + mine]
     theirs = net.line[net.line_start[end ^ 1] + theirs]
     return net.table_start[end >> 1] + mine * net.step[end] + theirs * net.step[end ^ 1]
@@ -122,7 +133,8 @@ def cell(net: Network, end, mine, theirs):
 
 @inner
 def add_line(net: Network, end, theirs, cost):
-    """Adds to each option's `cost` at `end` that of its pair with an option at the other end."""
+    """Adds to `cost`, for each option at `end`, the cost of its pair with option `theirs` at the
+    other end."""
     fixed = net.line[net.line_start[end ^ 1] + theirs] * net.step[end ^ 1]
     base, first, step = net.table_start[end >> 1] + fixed, net.line_start[end], net.step[end]
     for o in range(len(cost)):
@@ -131,7 +143,7 @@ def add_line(net: Network, end, theirs, cost):
 
 @kernel
 def widest(net: Network):
-    """The most options of a node, which are no fewer than the lines of a table; at least 1."""
+    """Returns the largest number of options of a node, at least 1. No table has more lines."""
     most = 1
     for i in range(len(net.option_start) - 1):
         most = max(most, net.option_start[i + 1] - net.option_start[i])
@@ -139,9 +151,9 @@ def widest(net: Network):
 
 
 def build_network(problem: Problem, order: np.ndarray | None = None) -> Network:
-    """Flattens `problem`. Exact: costs and feasibility of every solution are kept.
+    """Returns `problem` as a network. Costs and feasibility of every solution stay the same.
 
-    `order` (n,): the problem's node that becomes the k-th; by default the k-th.
+    `order` (n,): for each node k of the network, the node of the problem; by default k.
     """
     order = np.arange(len(problem.nodes)) if order is None else order
     rank = np.empty(len(order), dtype=np.int64)
@@ -162,7 +174,8 @@ def build_network(problem: Problem, order: np.ndarray | None = None) -> Network:
 
 
 class _Lines(NamedTuple):
-    """An edge's table, and for each option of either node its line."""
+    """An edge's table, the row of each option of the first node, and the column of each option of
+    the second node."""
 
     table: np.ndarray
     rows: np.ndarray

@@ -1,21 +1,21 @@
-"""The amount of each kind of work in a round of the search, and its reach."""
+"""The parameters of a round of the search: how much of each kind of work, and how far it
+reaches."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters that `python -m benchmarks.solver.tune` varies. Their values were found on its
-    instances.
+    """The parameters that `python -m benchmarks.solver.tune` varies.
 
-    - `dual_steps`: steps of the prices in a round. `most_sweep_pairs`: sweeps, forth and back, at
-      each.
-    - `tree_nodes`: the most nodes of a tree that is re-optimised under the limit.
-    - `forced_tries`: options forced in a round of a large network. `ball_nodes`: the most nodes
-      that may follow one.
-    - `most_told`: the most nodes to which a probe gives options. `telling`: the share of the cost
-      by which their other options cost more.
-    - `repair_growth`: the factor by which a repair raises the prices faster from step to step.
+    - `dual_steps`: the number of steps of the prices in a round.
+    - `most_sweep_pairs`: the largest number of pairs of sweeps, forth and back, at each step.
+    - `tree_nodes`: the largest number of nodes of a tree that is re-optimised under the limit.
+    - `forced_tries`: the number of options that are forced in a round of a large network.
+    - `ball_nodes`: the largest number of nodes that may change along with a forced option.
+    - `most_told`: the largest number of nodes for which a probe prescribes an option.
+    - `telling`: the penalty on the other options of these nodes, as a share of the cost.
+    - `repair_growth`: the factor by which a repair's increase of the prices grows at each step.
     """
 
     dual_steps: int = 10

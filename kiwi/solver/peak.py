@@ -1,8 +1,9 @@
-"""A segment tree over time: add bytes to an interval, read the peak, in O(log T).
+"""A segment tree over T points of time: bytes are added to an interval in O(log T), and the peak is
+read in O(1).
 
-Node p of the tree holds `top[p] = max(top[2p], top[2p + 1]) + lift[p]`, where `lift[p]` is what was
-added to all of its span at once. The root's `top[1]` is the peak. Leaves beyond T stay at a value
-that never becomes the maximum.
+Node p of the tree holds `top[p] = max(top[2p], top[2p + 1]) + lift[p]`. `lift[p]` is the sum of the
+bytes that were added to the whole span of p at once. `top[1]`, at the root, is the peak. Leaves
+beyond T keep a value that never becomes the maximum.
 """
 
 from typing import NamedTuple
@@ -13,10 +14,11 @@ from kiwi.solver.compiled import inner, kernel
 from kiwi.solver.network import Network
 
 _NEVER = -(2**61)
+"""The value of leaves beyond T. Added bytes do not make it the maximum."""
 
 
 class PeakTree(NamedTuple):
-    """The tree over one assignment's memory use; `top[1]` is its peak."""
+    """The tree over the memory use of one assignment; `top[1]` is its peak in bytes."""
 
     top: np.ndarray
     lift: np.ndarray
@@ -24,7 +26,7 @@ class PeakTree(NamedTuple):
 
 @kernel
 def new_tree(usage):
-    """The tree over `usage`, int64 of shape (T,)."""
+    """Returns the tree over `usage`, the bytes at each time, int64 of shape (T,)."""
     leaves = 1
     while leaves < max(1, len(usage)):
         leaves *= 2
@@ -39,7 +41,7 @@ def new_tree(usage):
 
 @kernel
 def add(tree: PeakTree, begin, end, amount):
-    """Adds `amount` to the times [begin, end)."""
+    """Adds `amount` bytes to the times [begin, end)."""
     top, lift = tree
     leaves = len(top) // 2
     left, right = begin + leaves, end + leaves
@@ -63,7 +65,8 @@ def add(tree: PeakTree, begin, end, amount):
 
 @inner
 def exchange(net: Network, tree: PeakTree, node, old, new):
-    """Replaces the memory of a node's option by that of another; True where they differ."""
+    """Replaces the memory of option `old` of a node by the memory of option `new`. Returns whether
+    these are two different options."""
     if old == new:
         return False
     _add_option(net, tree, net.option_start[node] + old, np.int64(-1))

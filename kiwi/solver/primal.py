@@ -1,8 +1,8 @@
-"""Feasible assignments: repaired from infeasible ones, and improved by trees and by forced options.
+"""Feasible assignments: infeasible ones are repaired, then improved by trees and by forced options.
 
-Prices of memory steer every move. At the full prices of the relaxation a move keeps memory where it
-is most valuable. At lower prices it spends the rest of the memory, and so meets a limit that the
-relaxation jumps across.
+Every move minimises costs that include prices of memory. At the relaxation's full prices a move
+holds memory only where it saves most. At lower prices it uses memory that is still free: as prices
+change, the relaxation jumps from assignments above the limit to assignments far below it.
 """
 
 import math
@@ -18,8 +18,11 @@ from kiwi.solver.search import forced_moves, forest_descent, tree_descent
 from kiwi.solver.trees import new_workspace
 
 _REPAIR_ROUNDS = 40
+"""The largest number of times that a repair raises the prices. Then it has failed."""
 _PRICE_LEVELS = (1.0, 0.5, 0.0)
+"""The shares of the relaxation's prices at which moves are made, one after the other."""
 _LEAST_GAIN = 1e-10
+"""The relative gain that a forced move must exceed. Smaller gains count as rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +35,12 @@ class Incumbent:
 
 
 class Primal:
-    """The best assignment so far, and ways to a better one.
+    """The best assignment so far, and the moves that improve it.
 
-    - `smallest`: of all assignments seen without forbidden pairs, the one with the lowest peak.
-    - `is_late`: whether to end.
+    - `incumbent`: the best feasible assignment, or None.
+    - `smallest`: the assignment with the lowest peak among all that were seen without forbidden
+      pairs, feasible or not.
+    - `is_late`: returns whether the search has to end.
     """
 
     def __init__(
@@ -49,11 +54,12 @@ class Primal:
 
     @property
     def work(self) -> int:
-        """Options and table cells that it has gone over."""
+        """The number of options and table cells visited so far."""
         return int(self._work.visited[0])
 
     def offer(self, choice: np.ndarray) -> bool:
-        """Takes `choice` as incumbent if it is feasible and better."""
+        """Takes `choice` as the incumbent if it is feasible and better. Returns whether it was
+        taken."""
         cost = float(cost_of(self.relaxed.exact, self.net.cost, choice))
         if not math.isfinite(cost):
             return False
@@ -68,7 +74,8 @@ class Primal:
         return True
 
     def improve_from(self, choice: np.ndarray, prices: np.ndarray, scale: float) -> None:
-        """Descends from `choice`, repairs it, and polishes what fits. `scale`: a typical cost."""
+        """Re-optimises `choice`, repairs it, and improves it by trees if it then fits. `scale`: a
+        typical cost."""
         forest_descent(self.net, self._work, self.relaxed.priced(prices), choice, 4)
         self.offer(choice)
         if self._repair(choice, prices, scale):
@@ -77,7 +84,7 @@ class Primal:
             self._move_at_levels(tree_descent, choice, prices, extent)
 
     def force(self, prices: np.ndarray, tries: int) -> None:
-        """Forced options around the incumbent, at each price level."""
+        """Forces `tries` options around the incumbent at each price level."""
         if self.incumbent is None:
             return
         least_gain = _LEAST_GAIN * abs(self.incumbent.cost)
@@ -87,8 +94,7 @@ class Primal:
     def improve_apart(
         self, choice: np.ndarray, prices: np.ndarray, scale: float, tries: int
     ) -> None:
-        """Makes a solution of `choice` without regard to the incumbent, and keeps the
-        better one."""
+        """Improves `choice` without regard to the incumbent, and keeps the better of the two."""
         kept, self.incumbent = self.incumbent, None
         try:
             self.improve_from(choice, prices, scale)
@@ -98,7 +104,8 @@ class Primal:
                 self.incumbent = kept
 
     def _repair(self, choice: np.ndarray, prices: np.ndarray, scale: float) -> bool:
-        """Raises prices where memory overflows until the assignment fits; True where it does."""
+        """Raises prices at times above the limit until the assignment fits. Returns whether it
+        does."""
         limit = self.net.limit_bytes
         extra = np.zeros(len(prices))
         unit = float(prices.sum()) or 0.1 * scale / max(limit, 1)
@@ -117,7 +124,8 @@ class Primal:
     def _move_at_levels(
         self, move: Callable, choice: np.ndarray, prices: np.ndarray, extent: tuple
     ) -> None:
-        """Lets a kind of move change `choice` at each price level, to the given extent."""
+        """Applies `move` to `choice` at each price level. `extent`: the last arguments of
+        `move`."""
         peak = new_tree(usage_of(self.net, choice))
         for level in _PRICE_LEVELS:
             move(self.net, self._work, self.relaxed.priced(level * prices), choice, peak, *extent)

@@ -1,20 +1,21 @@
-"""The one problem that every planner shares: choices with costs, under a memory limit over time.
+"""The optimisation problem that every planner solves: choices with costs, under a memory limit that
+holds at every point of time.
 
 Sets and data:
 
-- nodes `i`, each with options `o`: a cost and a list of half-open intervals of time in which
-  the option holds memory;
+- nodes `i` with options `o`: each option has a cost and a list of half-open intervals of time in
+  which it holds memory;
 - edges `(i, j)` with a cost for every pair of options, infinite where the pair is forbidden;
 - a limit in bytes that holds at every point of time `0 .. horizon - 1`.
 
-A solution names one option per node. Its cost is the sum of the chosen node and edge costs; it
-is feasible when that cost is finite and the bytes held never exceed the limit. This is the form
-of the ASPLOS/EuroSys 2025 contest on intra-operator parallelism, with a list of intervals for
-each option where the contest has one interval for each node. A second memory, the host's, has a
-limit of its own over the same times.
+A solution names one option per node. Its cost is the sum of the chosen node and edge costs. It is
+feasible if that cost is finite and the bytes held never exceed the limit. The ASPLOS/EuroSys 2025
+contest on intra-operator parallelism states the same problem; there a node has one interval, here
+each option has a list of intervals. The host's memory is a second memory with its own limit over
+the same times.
 
-Channels work at once: a part of a cost may be the load of a channel (the arithmetic units, the
-links) in a window of time, and of the loads of one window only the largest channel's counts:
+Channels (the arithmetic units, the links) work at the same time. A part of a cost may be the load
+of a channel in a window of time. In each window only the channel with the largest load counts:
 
     cost = sum of costs - sum over windows of (sum over channels of load - largest load)
 """
@@ -29,18 +30,25 @@ from kiwi.errors import InvalidProblemError
 from kiwi.interval import Interval as Interval
 
 PARTS_RELATIVE_TOLERANCE = 1e-6
-"""How far the parts of a cost may differ from it: they are sums in floating point."""
+"""The largest relative difference between a cost and the sum of its parts, which are added in
+floating point. `InvalidProblemError` beyond it."""
 
 MOST_COST = 1e150
-"""Sums of costs up to this leave room for the products that solvers form."""
+"""The largest sum of costs: solvers multiply costs without overflow up to here.
+`InvalidProblemError` beyond it."""
 
 MOST_BYTES = 2**60
-"""Sums of memory up to this are safe in 64 bits, with prices and differences taken of them."""
+"""The largest sum of bytes: 64-bit integers hold the solvers' differences and priced sums of bytes
+up to here. `InvalidProblemError` beyond it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """A part of costs that a channel takes in a window of time; `amounts` has the costs' shape."""
+    """The part of the costs of a node or an edge that is the load of a channel in a window of time.
+
+    - `window`, `channel`: numbers of both.
+    - `amounts`: the load of each option or pair, in the unit and shape of the costs.
+    """
 
     window: int
     channel: int
@@ -49,15 +57,18 @@ class Load:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One choice.
+    """A choice among k options.
 
-    - `name`: for messages.
-    - `costs`: float64, shape (k,); infinite forbids the option.
-    - `usage`: for each of the k options the intervals in which it holds memory.
-    - `parts`: the costs split by kind ("compute", "communication", ...), each of shape (k,);
-      where given they sum to `costs`.
-    - `loads`: what of `costs` loads channels.
-    - `host_usage`: as `usage`, of the host's memory; empty where no option holds any.
+    - `name`: the name in messages.
+    - `costs`: float64, shape (k,); an infinite cost forbids the option.
+    - `usage`: for each of the k options, the intervals in which it holds device memory.
+    - `parts`: the costs split by kind ("compute", "communication", ...), each array of shape (k,).
+      If there are any, they sum to `costs`.
+    - `loads`: the parts of `costs` that are loads of channels.
+    - `host_usage`: like `usage`, for the host's memory; empty if no option holds any.
+
+    **Raises:** `InvalidProblemError` if there is no option, a cost is NaN or -inf, or an array or
+    tuple does not have one entry per option.
     """
 
     name: str
@@ -88,9 +99,9 @@ class Node:
 
     @functools.cached_property
     def held(self) -> tuple[int, int]:
-        """The most bytes that an option's intervals sum to, and the end of the last interval.
+        """The largest sum of bytes of one option's intervals, and the end of the last interval.
 
-        Problems that differ in their limits share their nodes, which are summed up once.
+        The value is cached: problems that differ only in their limits share their nodes.
         """
         most_bytes = last_end = 0
         for option in {id(option): option for option in (*self.usage, *self.host_usage)}.values():
@@ -103,24 +114,29 @@ class Node:
 
     @functools.cached_property
     def largest_cost(self) -> float:
-        """The largest finite cost, without its sign."""
+        """The largest absolute value of a finite cost."""
         return _largest_finite(self.costs)
 
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """A cost for each pair of options of two nodes; several edges on one pair add up.
+    """A cost for each pair of options of two nodes. The costs of several edges between the same two
+    nodes add up.
 
-    Options that cost the same with every partner may share a line of the matrix: of 600 options
-    (20 shardings x 30 residencies) of two nodes, a resharding table keeps 400 costs, not 360,000.
+    Options of a node that cost the same with every partner may share a row or column of the matrix.
+    If both nodes have 600 options (20 shardings x 30 residencies) and only the shardings matter,
+    the matrix has 400 entries instead of 360,000.
 
     - `tail`, `head`: indices of two different nodes.
-    - `costs`: float64, shape (rows, columns); infinite forbids the pair.
-    - `parts`, `loads`: as in `Node`.
-    - `tail_class`, `head_class`: for each option of the tail its row, for each option of the head
-      its column. By default one line for each option, in order.
+    - `costs`: float64, shape (rows, columns); an infinite cost forbids the pair.
+    - `parts`, `loads`: as in `Node`, in the shape of `costs`.
+    - `tail_class`, `head_class`: the row of each option of the tail, and the column of each option
+      of the head. By default option k has row or column k.
 
-    Arrays are taken as they are: change none of them afterwards.
+    Arrays are not copied and must not be changed afterwards.
+
+    **Raises:** `InvalidProblemError` if both ends are the same node, a cost is NaN or -inf, or the
+    shapes do not agree.
     """
 
     tail: int
@@ -147,23 +163,31 @@ class Edge:
 
     @functools.cached_property
     def largest_cost(self) -> float:
-        """The largest finite cost, without its sign."""
+        """The largest absolute value of a finite cost."""
         return _largest_finite(self.costs)
 
     @property
     def option_counts(self) -> tuple[int, int]:
-        """Numbers of options of the tail and of the head that the edge was made for."""
+        """The number of options of the tail and of the head."""
         return len(self.tail_class), len(self.head_class)
 
     def cell(self, tail_option: int, head_option: int) -> tuple[int, int]:
-        """The position of a pair of options in `costs` and `parts`."""
+        """Returns the row and column of a pair of options in `costs`, `parts` and `loads`."""
         return int(self.tail_class[tail_option]), int(self.head_class[head_option])
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Nodes, edges and a limit in bytes (None: no limit) at the times 0 .. horizon - 1, and one of
-    the host's memory; raises `InvalidProblemError` where the pieces do not fit together."""
+    """The nodes and edges of a problem, and its memory limits.
+
+    - `limit_bytes`: the limit of the device's memory at each time; None for no limit.
+    - `horizon`: the number of points of time. They are 0 .. horizon - 1.
+    - `host_limit_bytes`: the limit of the host's memory at each time; None for no limit.
+
+    **Raises:** `InvalidProblemError` if a limit is negative, an edge does not fit its nodes, an
+    interval ends after the horizon, or the costs or bytes sum to more than `MOST_COST` or
+    `MOST_BYTES`.
+    """
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -278,7 +302,7 @@ def _check_bytes(nodes: tuple[Node, ...], horizon: int) -> None:
 
 
 def _check_total_cost(nodes: tuple[Node, ...], edges: tuple[Edge, ...]) -> None:
-    """No sum of finite costs may overflow: it would look forbidden."""
+    """Raises if a sum of finite costs could overflow, since infinity means forbidden."""
     total = sum(node.largest_cost for node in nodes) + sum(edge.largest_cost for edge in edges)
     if not total <= MOST_COST:
         raise InvalidProblemError(

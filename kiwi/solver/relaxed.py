@@ -1,7 +1,7 @@
-"""A network in which forbidden is merely expensive, and memory has a price by the byte.
+"""A network in which forbidden options have a large finite cost, and each byte has a price.
 
 The Lagrangian relaxation of the memory rows with prices p[t] >= 0 charges an option
-cost[o] + sum_t p[t] bytes[o, t]; with the prefix sums of p each interval costs two look-ups.
+cost[o] + sum_t p[t] bytes[o, t]. With the prefix sums of p, an interval takes two look-ups.
 """
 
 from dataclasses import replace
@@ -13,17 +13,19 @@ from kiwi.solver.compiled import kernel
 from kiwi.solver.network import Network, cell
 
 _FIRST_MOVE = 0.05
+"""The share of a typical cost by which the first step of the prices would move the bound."""
 _LEAST_SCALE = 1e-9
+"""The smallest typical cost, as a share of the cost in place of infinity."""
 
 
 class Relaxed:
-    """The common numbers of both sides of the search.
+    """The relaxed network, which the dual and the primal side of the search share.
 
-    - `exact`: the network itself. `net`: the same with finite tables.
-    - `unary` (K): finite costs of the options.
-    - `forbidden`: a stand-in for infinity, above the cost of every assignment without forbidden
-      pairs.
-    - `limit_bytes`: at least 1, to divide by.
+    - `exact`: the network itself. `net`: the network with finite tables.
+    - `unary` (K): the finite costs of the options.
+    - `forbidden`: the finite cost in place of infinity. No assignment without forbidden options and
+      pairs costs more.
+    - `limit_bytes`: the memory limit, at least 1, so that it can divide.
     """
 
     def __init__(self, net: Network) -> None:
@@ -33,28 +35,33 @@ class Relaxed:
         self.limit_bytes = max(net.limit_bytes, 1)
 
     def priced(self, prices: np.ndarray) -> np.ndarray:
-        """Costs of all options at `prices`."""
+        """Returns the costs of all options at `prices`, shape (K,)."""
         return priced_costs(self.net, self.unary, prices)
 
     def rent(self, prices: np.ndarray) -> float:
-        """The price of the whole limit at `prices`."""
+        """Returns the price of the whole limit: the sum of `prices` times the limit."""
         return float(prices.sum()) * self.net.limit_bytes
 
     def cost(self, choice: np.ndarray) -> float:
-        """Cost of an assignment, whatever memory it uses."""
+        """Returns the cost of an assignment, whatever memory it uses."""
         return float(cost_of(self.net, self.unary, choice))
 
     def excess(self, choice: np.ndarray) -> np.ndarray:
-        """Memory use above the limit at each time, as a share of the limit."""
+        """Returns the memory use above the limit at each time, as a share of the limit; negative
+        below it."""
         return usage_of(self.net, choice) / self.limit_bytes - 1.0
 
     def scale(self, bound: float) -> float:
-        """A typical cost, where the bound may still be 0."""
+        """Returns a typical cost: the absolute bound, or a small share of `forbidden` if the bound
+        is still 0."""
         return max(abs(bound), _LEAST_SCALE * self.forbidden)
 
     def begin(self, bundle: Bundle, choice: np.ndarray, bound: float) -> None:
-        """Gives the bundle the width of a first step that would move the bound by a twentieth if
-        the excess of `choice` stayed. If it has none, its free memory counts instead."""
+        """Restarts the width of the bundle from `choice`.
+
+        The first step then moves the bound by `_FIRST_MOVE` of its value, as long as the excess of
+        `choice` stays the same. If `choice` has no excess, its free memory counts instead.
+        """
         excess = self.excess(choice)
         above = np.maximum(excess, 0.0)
         norm = float(above @ above) or float(excess @ excess)
@@ -73,7 +80,7 @@ def _forbidden_cost(net: Network) -> float:
 
 @kernel
 def priced_costs(net: Network, unary, prices):
-    """unary[o] + sum_t prices[t] bytes[o, t] for every option."""
+    """Returns unary[o] + sum_t prices[t] bytes[o, t] for every option o."""
     sums = np.zeros(len(prices) + 1)
     for t in range(len(prices)):
         sums[t + 1] = sums[t] + prices[t]
@@ -88,7 +95,8 @@ def priced_costs(net: Network, unary, prices):
 
 @kernel
 def usage_of(net: Network, choice):
-    """Bytes held at each kept time by `choice`, one option per node; int64, shape (T,)."""
+    """Returns the bytes that `choice`, one option per node, holds at each kept time; int64, shape
+    (T,)."""
     usage = np.zeros(len(net.times) + 1, dtype=np.int64)
     for i in range(len(choice)):
         o = net.option_start[i] + choice[i]
@@ -102,7 +110,7 @@ def usage_of(net: Network, choice):
 
 @kernel
 def cost_of(net: Network, unary, choice):
-    """Node plus edge costs of `choice`, with `unary` for the costs of options."""
+    """Returns the node plus edge costs of `choice`. `unary`: the costs of the options."""
     total = 0.0
     for i in range(len(choice)):
         total += unary[net.option_start[i] + choice[i]]

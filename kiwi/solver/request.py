@@ -10,19 +10,23 @@ from kiwi.solver.problem import Problem
 from kiwi.solver.result import Balances, OnProgress
 
 MILP_SHARE = 0.5
-"""The share of the remaining time and work that one MILP may take."""
+"""The share of the remaining time and work that one MILP may take. HiGHS ends after that share of
+the time; a MILP that needs a larger share of the work is not begun."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `kiwi.solver.solve`, checked; raises `InvalidArgumentError`.
+    """The checked arguments of `kiwi.solver.solve`, which explains them, and the limits of a part
+    of the search.
 
-    - `work_limit`: the options and table cells that may be gone over; None for any number.
-    - `started`: a reading of `time.monotonic`.
-    - `tree_nodes`: the nodes of its search tree that a MILP may visit; None for as many as there is
-      time for.
-    - `balances`: for a problem with loads, those of another problem with the same windows, from
-      which the search for its own begins.
+    - `work_limit`: the number of options and table cells that may be visited; None for no limit.
+    - `started`: the reading of `time.monotonic` at which `time_limit_seconds` begins.
+    - `tree_nodes`: the number of nodes of its search tree that a MILP may visit; None for no limit.
+    - `balances`: the balances with which the search of a problem with loads begins. They may be
+      another problem's with the same windows.
+
+    **Raises:** `InvalidArgumentError` if a limit or the gap is out of range, or if the warm start
+    does not have one entry per node.
     """
 
     problem: Problem
@@ -67,11 +71,11 @@ class Request:
 
     @property
     def seconds_left(self) -> float:
-        """Time until the deadline, at least 0."""
+        """The seconds until the deadline, at least 0."""
         return max(0.0, self.deadline - time.monotonic())
 
     def handed_to_highs(self, tree_nodes: int | None) -> "Request":
-        """The request to HiGHS, with its share of the remaining time."""
+        """Returns the request to HiGHS, with `MILP_SHARE` of the remaining time."""
         return replace(
             self,
             solver="highs",

@@ -1,16 +1,17 @@
-"""Restarts without prices, with other seeds, and of the part on which their solutions disagree.
+"""Restarts of the search without prices and with other seeds, for the whole network and for the
+part on which their solutions disagree.
 
-If few large choices settle most others, the end of a search depends on the prices at which its
-first solutions were made. No neighbourhood, and no solution made at the final prices, leads
-elsewhere. A search that begins again, without prices and without a solution, may end well above or
-below. It takes over only which options may still be in a better solution, and it does not wait for
-the bound.
+If a few large choices settle most others, the result of a search depends on the prices at which its
+first solutions were made. Neither a neighbourhood nor a solution made at the final prices leads
+away from it. A restart without prices and without a solution may end with a much better or a much
+worse cost. It uses the options that may still be in a better solution, and does not wait for the
+bound.
 
-Choices on which good solutions agree are likely to be in better ones, too. They are fixed, and the
-rest, a much smaller network, is searched without prices as well (backbones: Zhang and Looks, *A
+Choices on which good solutions agree are likely to be in better solutions, too. They are fixed, and
+the remaining, much smaller network is also searched without prices (backbones: Zhang and Looks, *A
 novel local search algorithm for the traveling salesman problem that exploits backbones*, IJCAI
-2005). Of the options that some solution takes, HiGHS finds the best mixture: all paths of path
-relinking at once (tour merging: Cook and Seymour, INFORMS Journal on Computing 2003).
+2005). HiGHS then finds the best mixture of the options that some solution takes. This covers all
+paths of path relinking at once (tour merging: Cook and Seymour, INFORMS Journal on Computing 2003).
 """
 
 from collections.abc import Sequence
@@ -28,19 +29,21 @@ from kiwi.solver.relaxed import cost_of
 from kiwi.solver.request import MILP_SHARE
 
 _WHOLE, _APART, _MOST_IDLE = 3, 2, 3
-"""Restarts of the whole remaining network, and then of the part on which solutions disagree; and
-how often in a row both may find nothing better."""
+"""The number of restarts of the whole remaining network, and of the part on which solutions
+disagree; and the number of times in a row that both may find nothing better before the restarts
+end."""
 _MORE_WORK = 5.0
-"""The work of all restarts, relative to the search before them."""
+"""The largest work of all restarts, as a multiple of the work of the search before them."""
 _MOST_COMPARED, _NEAR = 8, 1.1
-"""The number of solutions that are compared, each at most by this factor above the best."""
+"""The largest number of solutions that are compared, and the largest factor by which each may cost
+more than the best."""
 
 
 def search_again(search: Search) -> None:
-    """Restarts as long as these lead to better solutions and there is work left for them. Then
+    """Restarts the search as long as restarts find better solutions and work is left for them. Then
     rules out options that cannot be in a better solution."""
-    first, idle, known = search.objective, 0, search.lowered()
-    choices = [] if known is None else [known]
+    first, idle, lowered = search.objective, 0, search.lowered()
+    choices = [] if lowered is None else [lowered]
     until = search.work + min(_MORE_WORK * search.work, MILP_SHARE * search.work_left)
     while idle < _MOST_IDLE and search.is_far() and search.work < until:
         before = search.objective
@@ -52,7 +55,7 @@ def search_again(search: Search) -> None:
 
 
 def _run(search: Search, part: Reduction, count: int, until_work: float) -> list[np.ndarray]:
-    """The results of so many restarts of a part, fewer once there is no work left."""
+    """Returns the choices that `count` restarts of a part find; fewer if the work is used up."""
     choices = []
     for _ in range(count if part.net.node_count else 0):
         if search.is_far() and search.work < until_work:
@@ -61,7 +64,7 @@ def _run(search: Search, part: Reduction, count: int, until_work: float) -> list
 
 
 def _mix(search: Search, near: list[np.ndarray], until_work: float) -> None:
-    """Searches for better solutions among the mixtures of known ones."""
+    """Searches for better solutions among the mixtures of the choices `near`."""
     if len(near) < 2:
         return
     net = search.left.net
@@ -72,23 +75,29 @@ def _mix(search: Search, near: list[np.ndarray], until_work: float) -> None:
 
 
 def _near(search: Search, found: list[np.ndarray]) -> list[np.ndarray]:
-    """The known solution and those near it, the best first, none twice. Mixtures of others are not
-    among `found`, or all would soon be alike."""
+    """Returns the distinct choices among the search's solution and `found` whose cost is near the
+    best, the cheapest first. `found` must not have mixtures of other choices, or all choices would
+    soon be alike."""
     net, best = search.left.net, search.lowered()
-    choices = {c.tobytes(): c for c in (found if best is None else [best, *found])}
+    choices = {
+        candidate.tobytes(): candidate for candidate in (found if best is None else [best, *found])
+    }
     priced = [(float(cost_of(net, net.cost, choice)), choice) for choice in choices.values()]
-    priced.sort(key=lambda each: each[0])
-    return [c for cost, c in priced[:_MOST_COMPARED] if cost <= _NEAR * priced[0][0]]
+    priced.sort(key=lambda entry: entry[0])
+    return [
+        candidate for cost, candidate in priced[:_MOST_COMPARED] if cost <= _NEAR * priced[0][0]
+    ]
 
 
 def mixtures(net: Network, choices: Sequence[np.ndarray]) -> Reduction:
-    """The network with the options alone that one of the choices (n,) takes, presolved."""
+    """Returns the presolved network with only the options that one of the choices, shape (n,),
+    takes."""
     return _with(net, _taken(net, choices))
 
 
 def disagreement(net: Network, choices: Sequence[np.ndarray]) -> Reduction:
-    """The network in which nodes that take the same option in all choices (n,) keep it, while all
-    others have every option, presolved."""
+    """Returns the presolved network in which nodes that take the same option in all choices, shape
+    (n,), have this option only. All other nodes have every option."""
     agree = (np.stack(choices) == choices[0]).all(axis=0)
     return _with(net, _taken(net, choices) | ~agree[owners(net.option_start)])
 

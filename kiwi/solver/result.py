@@ -1,6 +1,5 @@
-"""The result of every solver: a solution priced by the referee, a proven bound, and why the search
-ended.
-"""
+"""The result of every solver: a solution priced by the referee, a proven bound, and the reason for
+which the search ended."""
 
 import enum
 import math
@@ -12,23 +11,24 @@ from kiwi.solver.problem import Problem
 
 
 class SolveStatus(enum.Enum):
-    """Why a search ended, as claimed by the solver and checked by `solve`."""
+    """The reason for which a search ended. It is derived from the solution as the referee prices it
+    and from the proven bound (`conclude`)."""
 
     OPTIMAL = "optimal"
-    """A feasible solution, and a bound that proves it within the requested gap."""
+    """A feasible solution, and a proven bound within `OPTIMAL_GAP` of its cost."""
     FEASIBLE = "feasible"
-    """A feasible solution; the gap between objective and bound stays open."""
+    """A feasible solution. The gap between objective and bound is larger than `OPTIMAL_GAP`."""
     INFEASIBLE = "infeasible"
-    """Proven: no assignment meets the limit (or the forbidden pairs)."""
+    """No assignment meets the limit without forbidden pairs, and that is proven."""
     NO_SOLUTION_FOUND = "no solution found"
-    """The time ran out, and neither a solution nor a proof that there is none was found."""
+    """The search ended with neither a solution nor a proof that there is none."""
 
 
 INTERRUPTED = "Interrupted."
-"""The message of a result whose search Ctrl-C ended, if `any_time` was asked for."""
+"""The message of a result whose search was ended by Ctrl-C under `any_time`."""
 
 OPTIMAL_GAP = 1e-6
-"""Relative distance of objective and bound below which a solution counts as optimal."""
+"""A solution counts as optimal if its relative distance to the bound is at most this."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Progress:
     """A state of the search, as given to `on_progress`.
 
     - `seconds`: wall time of the search.
-    - `objective`: cost of the solution (in seconds, if the problem's costs are), or None.
+    - `objective`: cost of the best solution (in seconds, if the problem's costs are), or None.
     - `bound`: proven lower bound on the cost of every feasible solution; -inf if none is known,
       +inf if the problem is proven infeasible.
     - `peak_bytes`: the largest memory use of the solution, or None.
-    - `solver`: the backend that found it.
+    - `solver`: the backend that found the solution.
     - `iterations`: rounds, nodes or steps, as the backend counts them.
     - `solution`: one option index per node, or None.
-    - `work`: the options and table cells that sweeps and trees have gone over, the same on every
-      machine; 0 for backends that do not count.
+    - `work`: the number of options and table cells that sweeps and trees have visited, the same on
+      every machine; 0 for backends that do not count.
     """
 
     seconds: float
@@ -67,21 +67,22 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 Balances = Mapping[int, tuple[int, float, float]]
-"""For windows in which another channel than the first counts: that channel, and the weights between
-which its own lies (`kiwi.solver.loads.solve`)."""
+"""By window: a channel other than the first that counts there, and a lower and an upper bound of
+its weight (`kiwi.solver.loads.solve`). Windows in which the first channel counts have no entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveResult(Progress):
-    """The outcome of one search: its last state, and why it ended.
+    """The outcome of one search: its last state, and the reason for which it ended.
 
     - `status`: a `SolveStatus`. `OPTIMAL` comes only with a bound within `OPTIMAL_GAP`.
     - `message`: a remark for the caller, e.g. that another backend stood in.
-    - `least_peak_bytes`: if no solution meets the limit, the smallest peak that was found.
-    - `least_peak_bound_bytes`: proven: no assignment peaks lower.
+    - `least_peak_bytes`: the smallest peak that was found, if no solution meets the limit.
+    - `least_peak_bound_bytes`: a proven lower bound of the peak of every assignment, if no solution
+      meets the limit.
     - `deterministic`: False if the clock ended the search, so that another run may differ.
-    - `balances`: for a problem with loads, the last ones.
-    - `others`: for a problem with loads, the solutions at other balances.
+    - `balances`: the last balances, for a problem with loads.
+    - `others`: the solutions found at other balances, for a problem with loads.
     """
 
     status: SolveStatus
@@ -94,12 +95,14 @@ class SolveResult(Progress):
 
 
 def is_closed(objective: float, bound: float, gap: float) -> bool:
-    """Whether objective and bound are as close as was asked for."""
+    """Whether the relative gap of objective and bound is at most `gap`, or `OPTIMAL_GAP` if that is
+    larger."""
     return relative_gap(objective, bound) <= max(gap, OPTIMAL_GAP)
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """(objective - bound) / |objective|, at least 0; infinite for a zero objective above bound."""
+    """Returns (objective - bound) / |objective|, at least 0; infinity for an objective of 0 above
+    the bound."""
     distance = objective - bound
     if distance <= 0.0:
         return 0.0
@@ -119,10 +122,10 @@ def conclude(
     least_peak_bytes: int | None = None,
     least_peak_bound_bytes: int | None = None,
 ) -> SolveResult:
-    """Prices `solution` with the referee and derives the status from it and from `bound`.
+    """Prices `solution` with the referee, and derives the status from its cost and from `bound`.
 
-    A solution that the referee rejects is dropped. A bound that lies above the cost of a feasible
-    solution by rounding is lowered to it.
+    A solution that the referee rejects is dropped. A bound above the cost of a feasible solution,
+    a matter of rounding, is lowered to that cost.
     """
     priced = None if solution is None else evaluate(problem, solution)
     cost = priced.cost if priced is not None and priced.feasible else math.inf

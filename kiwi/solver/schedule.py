@@ -8,14 +8,14 @@ from dataclasses import dataclass
 class Schedule:
     """A sequence of computations.
 
-    `steps[k]` is the index of the node computed at step `k`. A node that occurs again is
-    recomputed there: its earlier result is dropped after its last reader before that step,
-    and later readers read the new one. Joint planners and pure rematerialisation planners
-    both return a `Schedule`, so that one emission serves all.
+    `steps[k]` is the index of the node computed at step `k`. A node that occurs again is recomputed
+    there. Its earlier result is dropped after its last reader before that step, and later readers
+    read the new result. Joint planners and pure rematerialisation planners both return a
+    `Schedule`.
     """
 
     steps: tuple[int, ...]
 
     def computations(self) -> Counter[int]:
-        """How often each node is computed."""
+        """Returns the number of times that each node is computed."""
         return Counter(self.steps)

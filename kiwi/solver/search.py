@@ -1,4 +1,4 @@
-"""Local search over induced trees, free or under the memory limit."""
+"""Local search over induced trees, with or without regard to the memory limit."""
 
 import numpy as np
 
@@ -10,16 +10,14 @@ from kiwi.solver.trees import Workspace, grow_forest, grow_tree, optimise_tree, 
 
 @kernel
 def seed_random(seed):
-    """Seeds the generator of the compiled code, which is not numpy's."""
+    """Seeds numba's random generator, which compiled code uses instead of numpy's."""
     np.random.seed(seed)
 
 
 @kernel
 def forest_descent(net: Network, work: Workspace, unary, choice, rounds):
-    """Re-optimises random maximal induced forests of the whole graph, whatever memory they use.
-
-    Returns the change of the cost under `unary`.
-    """
+    """Re-optimises `rounds` random maximal induced forests of the whole graph, whatever memory they
+    use. Changes `choice`; returns the change of the cost under `unary`."""
     gained = 0.0
     for _ in range(rounds):
         gained += _forest(net, work, unary, choice, np.random.permutation(len(choice)), len(choice))
@@ -36,10 +34,10 @@ def _forest(net, work, unary, choice, order, most):
 
 @kernel
 def tree_descent(net: Network, work: Workspace, unary, choice, peak: PeakTree, moves, most):
-    """Re-optimises `moves` small trees around random nodes.
+    """Re-optimises `moves` trees of up to `most` nodes around random nodes.
 
-    A move stands only if the peak stays within the limit, or does not rise where it is above
-    already. Returns the change of the cost under `unary`.
+    A move is undone if it raises the peak above the limit, or raises a peak that is above the limit
+    already. Changes `choice` and `peak`; returns the change of the cost under `unary`.
     """
     gained = 0.0
     for _ in range(moves):
@@ -63,12 +61,13 @@ def tree_descent(net: Network, work: Workspace, unary, choice, peak: PeakTree, m
 def forced_moves(
     net: Network, work: Workspace, unary, choice, peak: PeakTree, tries, most, least_gain
 ):
-    """Forces a random option on a random node, and lets forests of up to `most` nodes around it
-    follow: first with the node frozen, then with it free.
+    """Forces a random option on a random node, `tries` times, and re-optimises forests of up to
+    `most` nodes around the node: first with the node frozen, then with it free.
 
-    So the nodes that must change along with one (operators that must agree with a hub) do. A move
-    stands only if it lowers the cost under `unary` and keeps within the limit (or does not raise
-    the peak above it). Returns the change of the cost.
+    Nodes that must change together (operators that must agree with a hub) can change this way. A
+    move is undone unless it lowers the cost under `unary` by more than `least_gain` and keeps the
+    peak within the limit (or does not raise a peak above the limit). Changes `choice` and `peak`;
+    returns the change of the cost.
     """
     gained = 0.0
     before = choice.copy()
@@ -92,7 +91,8 @@ def forced_moves(
 
 @inlined
 def _fits(net, peak, before, choice):
-    """Books the memory of a choice in place of another's; undoes it if it is too much."""
+    """Replaces the memory of the choice `before` by the memory of `choice` in the peak tree.
+    Returns whether it fits; if not, the tree is restored."""
     allowed = max(net.limit_bytes, peak.top[1])
     for i in range(len(choice)):
         exchange(net, peak, i, before[i], choice[i])
@@ -105,7 +105,8 @@ def _fits(net, peak, before, choice):
 
 @inlined
 def _force(net, work, unary, choice, i, option, ball, most):
-    """The change of the cost by the forced option and the moves that follow from it."""
+    """Forces an option on node i and re-optimises forests around it. Returns the change of the
+    cost."""
     change = -_cost_around(net, unary, choice, i)
     choice[i] = option
     change += _cost_around(net, unary, choice, i)
@@ -119,7 +120,7 @@ def _force(net, work, unary, choice, i, option, ball, most):
 
 @inner
 def _cost_around(net, unary, choice, i):
-    """Cost of a node and of all its edges."""
+    """Returns the cost of node i and of all its edges."""
     total = unary[net.option_start[i] + choice[i]]
     for near in range(net.near_start[i], net.near_start[i + 1]):
         h = net.near_end[near]
@@ -129,7 +130,7 @@ def _cost_around(net, unary, choice, i):
 
 @inlined
 def _fill_ball(net, centre, ball, most):
-    """Fills `ball` with up to `most` nodes, nearest first; returns how many."""
+    """Fills `ball` with up to `most` nodes around `centre`, nearest first. Returns their number."""
     seen = np.zeros(len(net.option_start) - 1, dtype=np.bool_)
     ball[0], seen[centre] = centre, True
     count, reached = 1, 0

@@ -1,7 +1,7 @@
-"""Replaces options by others of equal cost that hold less memory.
+"""Replaces options of a solution by others that cost no more and hold less memory.
 
-If the limit does not bind, a search has no reason to prefer either, and may keep values far longer
-than anything reads them.
+If the limit does not bind, a search has no reason to prefer these options. Without the replacement
+a solution may hold values long after their last reader.
 """
 
 import functools
@@ -14,12 +14,13 @@ from kiwi.solver.problem import Edge, Node, Problem
 
 
 def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
-    """A solution of the same cost in which no single node could hold less memory.
+    """Returns a solution that costs no more than `solution`, with options that hold less memory.
 
-    A node's option is replaced by another that costs no more beside the neighbours' options, loads
-    all channels alike, so that as much of it is hidden, and holds no more memory at any time; among
-    equals by the first. Peak and cost can only fall. Nodes are taken from the last to the first:
-    the readers for which a node is held are settled before the node.
+    A node's option is replaced by another option that costs no more beside the neighbours' options,
+    has the same load of every channel (so that as much of the cost stays hidden), and holds no more
+    memory at any time. The option with the fewest bytes times points of time is taken, and the
+    first of equal ones. Neither peak nor cost can rise. Nodes are settled from the last to the
+    first, since a node is held for readers that come after it.
     """
     choice = list(solution)
     around: list[list[Edge]] = [[] for _ in problem.nodes]
@@ -27,14 +28,17 @@ def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
         around[edge.tail].append(edge)
         around[edge.head].append(edge)
     for index, node in reversed(list(enumerate(problem.nodes))):
-        own = choice[index]
-        rank, memories = _rank(node, own), (node.usage, node.host_usage or ((),) * len(node.usage))
+        current = choice[index]
+        rank, memories = (
+            _rank(node, current),
+            (node.usage, node.host_usage or ((),) * len(node.usage)),
+        )
         candidates = [
             int(option)
-            for option in np.flatnonzero(node.costs <= node.costs[own])
+            for option in np.flatnonzero(node.costs <= node.costs[current])
             if _rank(node, int(option)) < rank
-            and all(_within(usage[option], usage[own]) for usage in memories)
-            and all(load.amounts[option] == load.amounts[own] for load in node.loads)
+            and all(_within(usage[option], usage[current]) for usage in memories)
+            and all(load.amounts[option] == load.amounts[current] for load in node.loads)
         ]
         cost = _edge_cost(around[index], index, choice, choice[index])
         for option in sorted(candidates, key=functools.partial(_rank, node)):
@@ -45,12 +49,15 @@ def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
 
 
 def _rank(node: Node, option: int) -> tuple[int, int]:
-    """Bytes times points of time, and the option."""
-    return sum(i.bytes * (i.end - i.start) for i in node.usage[option]), option
+    """Returns the bytes times points of time that an option holds, and the option's index."""
+    return sum(
+        interval.bytes * (interval.end - interval.start) for interval in node.usage[option]
+    ), option
 
 
 def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: int) -> float:
-    """The cost of a node's edges if it takes an option."""
+    """Returns the cost of the edges of `node` if it takes `option` and its neighbours keep
+    `choice`."""
     total = 0.0
     for edge in edges:
         is_tail = edge.tail == node
@@ -60,6 +67,7 @@ def _edge_cost(edges: Sequence[Edge], node: int, choice: Sequence[int], option: 
 
 
 def _within(usage: Sequence[Interval], other: Sequence[Interval]) -> bool:
-    """Whether `usage` never exceeds `other`. Only times at which it may rise are checked."""
-    times = {i.start for i in usage} | {i.end for i in other}
+    """Whether `usage` never exceeds `other`. Only times at which the difference may rise are
+    checked."""
+    times = {interval.start for interval in usage} | {interval.end for interval in other}
     return all(bytes_at(usage, time) <= bytes_at(other, time) for time in times)

@@ -1,4 +1,4 @@
-"""`solve`: one function, several solvers by name."""
+"""`solve`, and the solvers that it selects by name."""
 
 import itertools
 import math
@@ -25,10 +25,13 @@ from kiwi.solver.warm_up import warm_up
 from kiwi.timings import timed
 
 DEFAULT_GAP = 1e-3
+"""The relative gap at which a search may end by default."""
 MOST_CELLS_FOR_MILP = 60_000
-"""Up to so many options and table cells, `auto` hands an open gap to a MILP."""
+"""The largest number of options and table cells of the remaining network that `auto` hands to a
+MILP when the gap is open."""
 MOST_ASSIGNMENTS = 2_000_000
-"""Above this brute force declines: it would take minutes."""
+"""The largest number of assignments that brute force tries, a matter of minutes. It raises
+`SolverUnavailableError` for more."""
 
 
 @timed("solve")
@@ -50,29 +53,33 @@ def solve(
     """Chooses one option per node at the least cost under the memory limit.
 
     - `solver`: one of `SOLVERS`.
-    - `time_limit_seconds`: the search returns its best solution at about this time. Compiling the
-      inner loops, once on a machine, does not count (`kiwi.solver.warm_up`). `auto` and
-      `lagrangian` without a start run at least `kiwi.solver.lagrangian.LEAST_ROUNDS` rounds.
+    - `time_limit_seconds`: the search returns its best solution at about this time. The compilation
+      of the inner loops, once per machine, does not count (`kiwi.solver.warm_up`). `auto` and
+      `lagrangian` run at least `kiwi.solver.lagrangian.LEAST_ROUNDS` rounds if there is no warm
+      start.
     - `seed`: equal problems and seeds give equal solutions, unless the clock ended the search
       (`SolveResult.deterministic`).
-    - `warm_start`: a solution to begin with. The result is never worse.
-    - `on_progress`: called with a `Progress` when the solution or the bound improves, by solvers
-      that can.
-    - `gap`: the search may end once (objective - bound) / objective is at most this.
-    - `until_time_limit`: searches until then if the gap stays open, however little it gains. By
-      default the search also ends when it no longer gains.
-    - `any_time`: on Ctrl-C returns the best solution so far, if there is one, instead of raising
+    - `warm_start`: a solution with which the search begins. The result is never worse.
+    - `on_progress`: called with a `Progress` when the solution or the bound improves, and with the
+      result. Some solvers report only the result.
+    - `gap`: the search may end once (objective - bound) / |objective| is at most this.
+    - `until_time_limit`: whether the search goes on until the time limit while the gap is open. By
+      default it also ends when it no longer gains.
+    - `any_time`: whether Ctrl-C ends the search with the best solution so far, instead of raising
       `KeyboardInterrupt`.
-    - `round_limit`: the search ends after so many rounds (`SolveResult.iterations`), and hands
-      nothing to a MILP. Equal seeds and round limits give equal solutions on every machine, as long
-      as the time limit is not reached. `auto` and `lagrangian` honour it.
-    - `work_limit`: the search ends after so much work (`SolveResult.work`), as repeatably, but
-      `time_limit_seconds` has to leave it its least rounds. The solvers in `COUNT_WORK` honour it.
-    - `balances`: `SolveResult.balances` of a problem with the same windows, from which the weights
-      of channels are searched.
+    - `round_limit`: the number of rounds (`SolveResult.iterations`) after which the search ends;
+      nothing is handed to a MILP then. Equal seeds and round limits give equal solutions on every
+      machine, unless the time limit is reached. Only `auto` and `lagrangian` honour it.
+    - `work_limit`: the work (`SolveResult.work`) after which the search ends. Equal seeds and work
+      limits give equal solutions on every machine, unless the time limit is reached. Only the
+      solvers in `COUNT_WORK` honour it.
+    - `balances`: the `SolveResult.balances` of a problem with the same windows, with which the
+      search for the weights of channels begins.
 
-    Every returned solution was priced by `kiwi.solver.evaluate`. Raises `UnknownSolverError`,
-    `InvalidArgumentError`, and `SolverUnavailableError` if the solver cannot take the problem.
+    Returns a `SolveResult`, whose solution was priced by `kiwi.solver.evaluate`.
+
+    **Raises:** `UnknownSolverError`; `InvalidArgumentError` if an argument is out of range;
+    `SolverUnavailableError` if the solver cannot take the problem.
     """
     check_known(solver, SOLVERS, "solver", UnknownSolverError)
     request = Request(
@@ -95,7 +102,7 @@ def solve(
     nothing = conclude(problem, (), 0.0, solver=solver)
     method = SOLVERS[solver]
     loads = any(part.loads for part in (*problem.nodes, *problem.edges))
-    if loads and solver != "brute-force":  # brute force prices by the referee
+    if loads and solver != "brute-force":  # The referee, by which brute force prices, knows loads.
         unclosed = SOLVERS[UNCLOSED.get(solver, solver)]
         method = partial(solve_with_loads, solver=method, unclosed=unclosed)
     result = method(request) if problem.nodes else nothing
@@ -106,7 +113,7 @@ def solve(
 
 
 def _searched(name: str, method: Callable[[Search], str], request: Request) -> SolveResult:
-    """The result of a search by a method, under this name."""
+    """Runs `method` on a new search for the request. `name`: the backend's name in the result."""
     search, message = Search(request, name), ""
     try:
         if not search.left.infeasible:
@@ -120,7 +127,8 @@ def _searched(name: str, method: Callable[[Search], str], request: Request) -> S
 
 
 def _lagrangian(search: Search, *, close: bool = False) -> str:
-    """The search. With `close`, a MILP closes the rest of the network if that is small."""
+    """Runs the Lagrangian search; returns a message. With `close`, a remaining network that is
+    small enough goes to a MILP if the gap is open."""
     request, message = search.request, ""
     search.run()
     if request.round_limit is not None:
@@ -133,8 +141,8 @@ def _lagrangian(search: Search, *, close: bool = False) -> str:
 
 
 def _close(search: Search) -> str:
-    """Hands the rest of the network to a MILP if that is small, and searches again if the gap stays
-    open; returns a message."""
+    """Hands the remaining network to a MILP if it is small enough, and searches again if the gap is
+    still far open. Returns a message."""
     message = _ask_for_rest(search)
     if search.request.until_time_limit or not search.is_far():
         return message
@@ -159,7 +167,7 @@ def _ask_milp(search: Search, request: Request, hint: np.ndarray | None = None) 
 
 
 def _milp(search: Search) -> str:
-    """The MILP of the presolved network."""
+    """Solves the MILP of the presolved network; returns no message."""
     search.rounds = 1
     _ask_milp(search, replace(search.request, solver=search.solver), search.lowered())
     return ""
@@ -181,7 +189,8 @@ def _toulbar2(search: Search) -> str:
 
 
 def _brute_force(request: Request) -> SolveResult:
-    """The first of the cheapest assignments: the oracle that other solvers are tested against."""
+    """Returns the first of the cheapest assignments. This is the oracle of the other solvers'
+    tests."""
     problem = request.problem
     sizes = [node.costs.size for node in problem.nodes]
     count = math.prod(sizes)
@@ -222,8 +231,9 @@ SOLVERS: dict[str, Callable[[Request], SolveResult]] = {
     "gurobi": partial(_searched, "gurobi", _gurobi),
     "brute-force": _brute_force,
 }
-"""Backends by name."""
+"""The solvers by name."""
 UNCLOSED = {"auto": "lagrangian"}
-"""For backends that close the gap by another one, the backends without that step."""
+"""By the name of a solver that hands an open gap to another solver, the name of the solver without
+that step."""
 COUNT_WORK = frozenset({"auto", "lagrangian", "toulbar2", "brute-force"})
-"""Backends that end by work or rounds. The clock ends the others."""
+"""The solvers that end by work or rounds. The clock ends the others."""

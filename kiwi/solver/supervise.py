@@ -1,8 +1,8 @@
-"""Ends a command at its time limit, and on SIGTERM, even inside compiled loops.
+"""Ends a command at its time limit and on SIGTERM, even inside compiled loops.
 
-Python runs a signal's handler only when the current compiled loop or foreign solver returns. So the
-work is done in a forked process, which writes its best solution whenever it finds one. This process
-waits, and kills it if it is late.
+Python runs a signal's handler only after the current compiled loop or foreign solver returns. A
+forked process therefore does the work, and writes its best solution whenever it finds one. The
+parent process waits, and kills the forked process if it is late.
 """
 
 import contextlib
@@ -15,32 +15,33 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 _GRACE_SECONDS, _SIGNAL_GRACE_SECONDS = 0.5, 1.0
-"""How long after its time limit, or after a signal, the work may go on."""
+"""The seconds after the time limit, and after a signal, at which the work is killed."""
 _POLL_SECONDS = 0.02
 _KILLED_WITHOUT_SOLUTION = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Supervisor:
-    """Runs a command's work in a process that can be ended.
+    """Runs a command's work in a process that can be killed.
 
-    - `deadline`: when the time limit ends, a reading of `time.monotonic`.
+    - `deadline`: the end of the time limit, a reading of `time.monotonic`.
     """
 
     def __init__(self, deadline: float) -> None:
         self._kill_at = deadline + _GRACE_SECONDS
-        self._is_written = mmap.mmap(-1, 1)  # shared with the forked process
+        self._is_written = mmap.mmap(-1, 1)  # The forked process shares it.
 
     def note_written(self) -> None:
-        """Told by the work that its best solution is in its file."""
+        """Notes that the best solution is in its file. The work calls it."""
         self._is_written[0] = 1
 
     def run(self, work: Callable[[], int]) -> int:
-        """The exit status of `work`; 0 where it was killed with its best solution written."""
+        """Runs `work` and returns its exit status. If it is killed, the status is 0 if a solution
+        was written, and 1 if not."""
         if not hasattr(os, "fork"):
             return work()
         sys.stdout.flush()
-        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until they are passed on
+        earlier = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # Until handlers pass them on.
         child = os.fork()
         if child == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
@@ -81,7 +82,7 @@ def _work_and_exit(work: Callable[[], int]) -> None:
 
 @contextlib.contextmanager
 def signals_wait() -> Iterator[None]:
-    """Inside this context manager, signals wait, so that a written file is also noted."""
+    """A context in which signals are blocked, so that a written file is also noted."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -93,13 +94,13 @@ def signals_wait() -> Iterator[None]:
 
 
 def interrupt_once() -> None:
-    """From now on the first SIGTERM or SIGINT raises `KeyboardInterrupt`, and later ones do
-    nothing: the known solution is then written."""
+    """Makes the first SIGTERM or SIGINT raise `KeyboardInterrupt`, and ignores later ones, so that
+    the best solution is written undisturbed."""
 
     def handler(number: int, frame: FrameType | None) -> None:
         for signal_number in _SIGNALS:
             signal.signal(signal_number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for each in _SIGNALS:
-        signal.signal(each, handler)
+    for caught_signal in _SIGNALS:
+        signal.signal(caught_signal, handler)

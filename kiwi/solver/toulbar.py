@@ -1,10 +1,10 @@
-"""Priced networks solved by toulbar2, a branch-and-bound solver for cost function networks.
+"""Solves priced networks with toulbar2, a branch-and-bound solver for cost function networks.
 
-Within the Lagrangian relaxation of memory each round prices the points of time, asks toulbar2 for
-the cheapest assignment of the priced network and for its proven bound, and gives both to the
-bundle of prices. Costs go to toulbar2 as integers, rounded down, so that its bound holds.
-(de Givry, Heras, Zytnicki, Larrosa: *Existential arc consistency*, IJCAI 2005; Allouche et al.:
-*Anytime hybrid best-first search with tree decomposition*, CP 2015.)
+Each round of the Lagrangian relaxation of memory prices the points of time, asks toulbar2 for the
+cheapest assignment of the priced network and for a proven bound, and gives both to the bundle of
+prices. toulbar2 gets integer costs, which are rounded down, so that its bound holds. (de Givry,
+Heras, Zytnicki, Larrosa: *Existential arc consistency*, IJCAI 2005; Allouche et al.: *Anytime
+hybrid best-first search with tree decomposition*, CP 2015.)
 """
 
 import contextlib
@@ -24,38 +24,39 @@ from kiwi.solver.engine import Engine
 from kiwi.solver.network import Network
 
 TOULBAR_ROUNDS = 40, 8
-"""The most rounds, and the most of them in a row that gain nothing."""
+"""The largest number of rounds, and of rounds in a row that gain nothing."""
 _RESOLUTION = 2**50
-"""The integer cost of a priced network's assignment without forbidden pairs is at most this."""
+"""The largest integer cost of an assignment of a priced network. Costs are scaled to it."""
 _BACKTRACKS = 20_000
-"""toulbar2 gives up on one round after this many, with the bound it has by then."""
+"""The number of backtracks after which toulbar2 ends a round, with the bound found by then."""
 _ORACLE_BACKTRACKS = 2_000
 _SWEEPS, _SWEEPS_PER_BACKTRACK = 100, 5
-"""The work of a priced network and of a backtrack, in sweeps over its options and their pairs. In
-networks where every node has an edge to every other they take less."""
+"""The work that is charged for a priced network and for each backtrack, in sweeps over its options
+and pairs of options. In networks with an edge between every two nodes the true work is less."""
 MOST_PAIRS_FOR_ORACLE = 300_000
-"""Up to so many options and pairs of them it is an oracle for others."""
+"""The largest number of options and pairs of options for which toulbar2 is the oracle of another
+search. Larger networks have no oracle."""
 
 
 def oracle_for(net: Network, seed: int) -> Oracle | None:
-    """toulbar2 for the priced networks of another search, if they are small enough. Backtracks end
-    it, not the clock, and it uses no propagation that may take long (no virtual arc consistency).
-    """
+    """Returns toulbar2 as the oracle of another search's priced networks, or None if they are too
+    large. The number of backtracks ends each call, not the clock. Virtual arc consistency, which
+    may take long, is off."""
     if _pairs(net) > MOST_PAIRS_FOR_ORACLE:
         return None
     return partial(solve_priced, seed=seed, seconds=None, backtracks=_ORACLE_BACKTRACKS, vac=0)
 
 
 class ToulbarEngine(Engine):
-    """Rounds in each of which toulbar2 says what the network costs at the prices."""
+    """An engine in which toulbar2 solves the priced network of each round."""
 
     def _round(self, *, force: bool) -> None:
         bundle, relaxed = self.dual.bundle, self.relaxed
         scaled = bundle.propose()
         prices = scaled / relaxed.limit_bytes
-        left = self.deadline - time.monotonic()
+        seconds_left = self.deadline - time.monotonic()
         priced = relaxed.priced(prices)
-        choice, network_bound, _ = solve_priced(relaxed.net, priced, self.seed, left)
+        choice, network_bound, _ = solve_priced(relaxed.net, priced, self.seed, seconds_left)
         value = network_bound - relaxed.rent(prices)
         self.dual.bound = max(self.dual.bound, value - 1e-10 * abs(network_bound))
         bundle.observe(scaled, value)
@@ -80,26 +81,29 @@ def solve_priced(
     *,
     vac: int = 1,
 ) -> tuple[np.ndarray | None, float, int]:
-    """The assignment found (or None), and a proven lower bound, of the network without memory; and
-    the work, in options and table cells.
+    """Solves a network without regard to memory. Returns the assignment found or None, a proven
+    lower bound, and the work in options and table cells.
 
-    `unary`: costs of options; these and the tables are finite. Without a limit of `seconds`
-    toulbar2 sets no timer, and leaves Ctrl-C to Python.
+    - `unary`: the costs of the options. These and the tables must be finite.
+    - `seconds`: the time limit. With None toulbar2 sets no timer, and leaves Ctrl-C to Python.
+    - `vac`: toulbar2's option for virtual arc consistency; 0 is off.
     """
     scale, shift = _scale(net, unary)
     with _own_interrupts():
         solver = CFN(ubinit=None, resolution=0, vac=vac, seed=seed + 1, verbose=-1)
         tb2.option.backtrackLimit = backtracks
-        tb2.option.hbfs = 1  # adapts itself, and is left as it is for the next network
-        tb2.option.DEE = 0  # as virtual arc consistency, it was seen not to end on 14 small nodes
+        tb2.option.hbfs = 1  # toulbar2 adapts it, and leaves it changed for the next network.
+        tb2.option.DEE = 0  # Dead-end elimination may not end, even on a small network.
         for i in range(net.node_count):
             size = int(net.option_start[i + 1] - net.option_start[i])
             solver.AddVariable(f"x{i}", range(size))
             first = net.option_start[i]
             solver.AddFunction([i], _integers(unary[first : first + size], shift[i], scale))
-        for e in range(net.edge_count):
-            dense = net.edge_table(e)[np.ix_(*net.lines(e))]
-            solver.AddFunction(net.ends[e].tolist(), _integers(dense.ravel(), dense.min(), scale))
+        for edge in range(net.edge_count):
+            dense = net.edge_table(edge)[np.ix_(*net.lines(edge))]
+            solver.AddFunction(
+                net.ends[edge].tolist(), _integers(dense.ravel(), dense.min(), scale)
+            )
         constant = float(shift.sum()) + float(net.over_edges(np.minimum, net.table).sum())
         answer = None
         try:
@@ -108,7 +112,7 @@ def solve_priced(
                 answer = solver.Solve(timeLimit=limit)
         finally:
             # `Solve` leaves its timer running if it raises. The signal's handler allocates memory:
-            # sent to another solver's thread while that does, it never returns.
+            # if it interrupts an allocation of another solver's thread, it never returns.
             solver.CFN.timerStop()
         bound = solver.GetDDualBound() / scale + constant
     sweeps = _SWEEPS + _SWEEPS_PER_BACKTRACK * int(solver.GetNbBacktracks())
@@ -118,7 +122,8 @@ def solve_priced(
 
 
 def _pairs(net: Network) -> int:
-    """Options, and pairs of them that have an edge: toulbar2 knows no classes of options."""
+    """Returns the number of options plus pairs of options with an edge. toulbar2 has no classes of
+    options."""
     counts = np.diff(net.option_start)[net.ends]
     return net.option_count + int(counts.prod(axis=1).sum())
 
@@ -128,7 +133,7 @@ def _integers(costs: np.ndarray, least: float, scale: float) -> list[int]:
 
 
 def _scale(net: Network, unary: np.ndarray) -> tuple[float, np.ndarray]:
-    """The factor that makes costs integers, and the least cost of each node."""
+    """Returns the factor that scales costs to integers, and the least cost of each node."""
     least = np.minimum.reduceat(unary, net.option_start[:-1])
     most = float((np.maximum.reduceat(unary, net.option_start[:-1]) - least).sum())
     spans = net.over_edges(np.maximum, net.table) - net.over_edges(np.minimum, net.table)
@@ -138,7 +143,8 @@ def _scale(net: Network, unary: np.ndarray) -> tuple[float, np.ndarray]:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """toulbar2's timer takes over SIGINT; Python's handler comes back afterwards."""
+    """A context that restores Python's SIGINT handler at its end, since toulbar2's timer replaces
+    it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,10 +1,10 @@
-"""Exact re-optimisation of an induced tree of nodes while all others stay: one large move.
+"""Exact re-optimisation of an induced tree of nodes while all other nodes stay.
 
-From a centre the tree grows breadth first: a node joins when exactly one of its neighbours is in
-the tree already, so the subgraph that the tree's nodes induce has no cycle and dynamic programming
-is exact on it (tree-sampling moves: Hamze and de Freitas, *From Fields to Trees*, UAI 2004). One
-such move changes hundreds of nodes together, which single exchanges cannot where pairs of
-options are forbidden.
+A tree grows breadth first from a centre. A node joins it if exactly one of its neighbours is in the
+tree. The subgraph that the tree's nodes induce then has no cycle, and dynamic programming is exact
+on it (tree-sampling moves: Hamze and de Freitas, *From Fields to Trees*, UAI 2004). One such move
+changes hundreds of nodes together. Exchanges of single nodes cannot, because forbidden pairs lie
+between.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,17 @@ from kiwi.solver.network import Network, add_line, cell, widest
 
 @dataclass(frozen=True, eq=False)
 class Workspace(Arrays):
-    """Scratch arrays, allocated once: per node, per option, and per line of an edge's table.
+    """Scratch arrays, allocated once. The tree's nodes are its members.
 
-    `visited` (1): how many options and table cells all trees so far have gone over.
-    `parent_end`: a member's own end of the edge to its parent, -1 at roots.
+    - `members` (n): the members, in the order in which they joined.
+    - `parent_end` (n): for each member, its end of the edge to its parent; -1 for roots.
+    - `inside` (n): whether a node is a member. `touched` (n): the number of its member neighbours.
+    - `cost` (K): for members, the costs of their options with the best choices below them.
+    - `pick`: for each line at the end of an edge, the best option of the child at the other end.
+    - `class_cost`, `class_pick`: by line of one table, the least cost and its option.
+    - `old_choice` (n): the choice before the last optimisation.
+    - `frozen` (n): whether a node must not join.
+    - `visited` (1): the number of options and table cells that all trees so far have visited.
     """
 
     members: np.ndarray
@@ -38,7 +45,7 @@ class Workspace(Arrays):
 
 
 def new_workspace(net: Network) -> Workspace:
-    """Scratch space for `net`."""
+    """Returns the scratch arrays for `net`."""
     nodes, most = net.node_count, widest(net)
     return Workspace(
         members=np.zeros(nodes, dtype=np.int64),
@@ -57,7 +64,8 @@ def new_workspace(net: Network) -> Workspace:
 
 @inner
 def _join(net, work, i, end, count):
-    """Makes i the next member, by its own end of the edge to its parent; returns their number."""
+    """Makes node i the next member. `end`: its end of the edge to its parent, or -1. Returns the
+    number of members."""
     work.members[count] = i
     work.parent_end[i] = end
     work.inside[i] = True
@@ -68,8 +76,11 @@ def _join(net, work, i, end, count):
 
 @inner
 def _grow(net, work, centre, count, most, at_random):
-    """Adds a tree around `centre` to the `count` members, up to `most`; returns their number.
-    Nodes marked as `frozen` stay out. Neighbours join in their order, or from a random one on."""
+    """Adds a tree around `centre` to the `count` members, up to `most`. Returns the number of
+    members.
+
+    Neighbours of a node join in their order, which begins at a random one if `at_random`.
+    """
     grown = count
     count = _join(net, work, centre, np.int64(-1), count)
     while grown < count and count < most:
@@ -89,14 +100,15 @@ def _grow(net, work, centre, count, most, at_random):
 
 @inlined
 def grow_tree(net: Network, work: Workspace, centre, most):
-    """Fills `members` with an induced tree around `centre`; returns its size."""
+    """Fills `members` with an induced tree of up to `most` nodes around `centre`. Returns its
+    size."""
     return _grow(net, work, centre, np.int64(0), most, np.bool_(True))
 
 
 @kernel
 def grow_forest(net: Network, work: Workspace, order, most):
-    """Fills `members` with trees grown from the nodes in `order` until none can join, or `most`
-    have; returns how many did. Nodes marked as `frozen` stay out."""
+    """Fills `members` with an induced forest, which is grown from the nodes in `order` until no
+    node can join or `most` have. Returns the number of members."""
     count, at_random = np.int64(0), np.bool_(False)
     for centre in order:
         taken = work.inside[centre] or work.touched[centre] > 0 or work.frozen[centre]
@@ -107,7 +119,7 @@ def grow_forest(net: Network, work: Workspace, order, most):
 
 @kernel
 def release(net: Network, work: Workspace, count):
-    """Empties the tree."""
+    """Empties the tree of `count` members."""
     for k in range(count):
         i = work.members[k]
         work.inside[i] = False
@@ -117,8 +129,8 @@ def release(net: Network, work: Workspace, count):
 
 @kernel
 def optimise_tree(net: Network, work: Workspace, unary, choice, count):
-    """Sets `choice` of the tree's nodes to an optimum given all others; keeps the old in
-    `old_choice`. Returns the change of the cost (never positive beyond rounding)."""
+    """Sets `choice` of the tree's `count` members to an optimum, given all other nodes. The earlier
+    options are kept in `old_choice`. Returns the change of the cost, positive only by rounding."""
     before = 0.0
     for k in range(count):
         before += _condition(net, work, unary, choice, work.members[k])
@@ -135,8 +147,8 @@ def optimise_tree(net: Network, work: Workspace, unary, choice, count):
 
 @inlined
 def _condition(net, work, unary, choice, i):
-    """Cost of each option of i with its neighbours outside fixed; returns the current cost of
-    the node, those edges and the edge to its parent."""
+    """Sets the costs of the options of i, given its neighbours outside of the tree. Returns the
+    present cost of the node, of the edges to these neighbours and of the edge to its parent."""
     first, last = net.option_start[i], net.option_start[i + 1]
     cost, parent_cost = work.cost[first:last], 0.0
     for o in range(len(cost)):
@@ -154,25 +166,26 @@ def _condition(net, work, unary, choice, i):
 
 @inlined
 def _send_up(net, work, i):
-    """Adds to the parent's options the least cost of the subtree of i, and notes the choices."""
+    """Adds to each option of the parent of i the least cost of the subtree of i, and notes the
+    option of i that has it."""
     h = work.parent_end[i]
     o, base, lines = h ^ 1, net.table_start[h >> 1], net.line_count[h]
     first, start, step, across = net.option_start[i], net.line_start[h], net.step[h], net.step[o]
     work.class_cost[:lines] = np.inf
     for x in range(net.option_start[i + 1] - first):
-        c = net.line[start + x]
-        if work.cost[first + x] < work.class_cost[c]:
-            work.class_cost[c], work.class_pick[c] = work.cost[first + x], x
+        line = net.line[start + x]
+        if work.cost[first + x] < work.class_cost[line]:
+            work.class_cost[line], work.class_pick[line] = work.cost[first + x], x
     least = np.empty(net.line_count[o])
     work.visited[0] += lines * len(least)
     for b in range(len(least)):
-        best, argument = np.inf, 0
+        best, best_line = np.inf, 0
         for a in range(lines):
             value = work.class_cost[a] + net.table[base + a * step + b * across]
             if value < best:
-                best, argument = value, a
+                best, best_line = value, a
         least[b] = best
-        work.pick[net.line_start[o] + b] = work.class_pick[argument]
+        work.pick[net.line_start[o] + b] = work.class_pick[best_line]
     first, start = net.option_start[net.end_node[o]], net.line_start[o]
     for x in range(net.line_start[o + 1] - start):
         work.cost[first + x] += least[net.line[start + x]]
@@ -180,14 +193,15 @@ def _send_up(net, work, i):
 
 @inlined
 def _decide(net, work, choice, i):
-    """Fixes i, its parent being fixed; returns the cost of the tree where i is a root."""
+    """Sets the option of i, given its parent's. Returns the cost of the tree if i is its root, and
+    0 otherwise."""
     if work.parent_end[i] >= 0:
         o = work.parent_end[i] ^ 1
         line = net.line[net.line_start[o] + choice[net.end_node[o]]]
         choice[i] = work.pick[net.line_start[o] + line]
         return 0.0
     cost = work.cost[net.option_start[i] : net.option_start[i + 1]]
-    best = choice[i]  # ties keep the present choice
+    best = choice[i]  # Ties keep the present option.
     for o in range(len(cost)):
         if cost[o] < cost[best]:
             best = o

@@ -1,8 +1,9 @@
-"""Compiles the inner loops, or loads them if they were compiled before, while no clock is running.
+"""Compiles the inner loops before the time limit of a search begins, or loads them from numba's
+cache.
 
-Numba compiles on first use, and keeps the result in `__pycache__`. The time for that is no part of
-a search, and would end a short one. If nothing is kept yet, two processes share the work, while the
-step is still traced if possible.
+numba compiles a loop on its first call, and stores the result in `__pycache__`. Within a search,
+this would use up a short time limit. If nothing is stored yet, two processes compile, if possible
+while the step is still traced.
 """
 
 import functools
@@ -28,7 +29,7 @@ _SEARCH, _PRESOLVE = (f"{__name__}:{name}" for name in ("_warm_up_search", "_war
 
 @functools.cache
 def warm_up() -> None:
-    """Runs every inner loop of the solvers `auto` and `lagrangian` once; then does nothing more."""
+    """Runs every inner loop of the solvers `auto` and `lagrangian` once. Later calls do nothing."""
     compile_loops()
     wait_for(_SEARCH, _PRESOLVE)
     _warm_up_search()
@@ -36,9 +37,10 @@ def warm_up() -> None:
 
 
 def compile_loops(after_search: Sequence[str] = (), after_presolve: Sequence[str] = ()) -> None:
-    """Starts the processes that compile, once, if nothing is kept. `warm_up` waits for them.
+    """Starts the processes that compile, once, if numba's cache is empty. `warm_up` waits for them.
 
-    - `after_search`, `after_presolve`: functions that they call after these loops.
+    - `after_search`, `after_presolve`: functions, each "module:function", that the two processes
+      call after the loops of the search and of presolving.
     """
     if not _is_kept():
         compile_ahead((_SEARCH, *after_search), (_PRESOLVE, *after_presolve))
@@ -53,22 +55,25 @@ def _warm_up_search() -> None:
     net = _example_network()
     engine = Engine(net, seed=0, gap=0.0, deadline=math.inf)
     engine.run(_ROUNDS, _ROUNDS, force=True)
-    engine.primal.force(engine.dual.best_prices, _ROUNDS)  # Rounds that settle it force nothing.
+    engine.primal.force(engine.dual.best_prices, _ROUNDS)  # If rounds settle it, none forces.
     engine.dual.reduced_costs()
     least_peak(replace(net, limit_bytes=0), 0, math.inf, None)
 
 
 @functools.cache
 def _is_kept() -> bool:
-    """Whether numba found the first of the loops compiled."""
+    """Whether numba's cache has the first loop."""
     seed_random(0)
     return not seed_random.stats.cache_misses
 
 
 def _example_network() -> Network:
-    """All pairs of five nodes avoid equal options of three: the relaxation leaves a gap, so that no
-    part of the search ends early. There is memory for all but two large results. Made by hand, for
-    the loops that make networks are compiled elsewhere meanwhile.
+    """Returns a network of five nodes with three options each, in which all pairs of nodes avoid
+    equal options.
+
+    The relaxation leaves a gap, so that no part of the search ends early. The memory limit excludes
+    that all nodes take their largest option. The arrays are written out, because the other process
+    compiles the loops that build networks.
     """
     ends = np.stack(np.triu_indices(_NODES, 1), axis=1)
     edges, options = len(ends), _NODES * _OPTIONS
@@ -98,11 +103,15 @@ def _avoiding() -> np.ndarray:
 
 
 def _example() -> Problem:
-    """The example with two more nodes: one must agree with the first, the other has few partners,
-    so that presolve merges nodes."""
+    """Returns the example with two more nodes, which presolve merges: one must agree with the first
+    node, and few pairs are allowed for the other."""
     sizes = [(3, 2, 1)] * _NODES + [(0, 0, 0), (1, 0, 1)]
     nodes = [
-        Node(f"n{i}", np.array([0.0, 0.1, 0.2]), tuple((Interval(i, len(sizes), b),) for b in held))
+        Node(
+            f"n{i}",
+            np.array([0.0, 0.1, 0.2]),
+            tuple((Interval(i, len(sizes), held_bytes),) for held_bytes in held),
+        )
         for i, held in enumerate(sizes)
     ]
     pairs = [(i, j) for i in range(_NODES) for j in range(i + 1, _NODES)]

@@ -1,1 +1,1 @@
-"""Channels that work at once: problems with loads."""
+"""Solves problems with loads, in which channels work at the same time."""

@@ -1,10 +1,11 @@
-"""An exact search among the options that may still be better than a solution, if they are few.
+"""An exact search among the options that may still be in a better solution, if they are few.
 
-With weights on the channels, the problem without loads bounds the problem with loads from below. So
-an option whose reduced cost there lifts the bound above the cost of a solution is in no better one
-(reduced-cost fixing). The rest is given to HiGHS with its true loads. No weights reach the optimum
-if one large choice decides which channel is the larger one. Reduced costs are exact if the network
-without loads is narrow (`kiwi.solver.elimination`). So little is left then that HiGHS ends soon.
+With weights on the channels, the problem without loads is a lower bound of the problem with loads.
+An option whose reduced cost lifts this bound above the cost of a solution is in no better solution
+(reduced-cost fixing). HiGHS gets the remaining options with their true loads. It is needed because
+no weights lead to the optimum if one large choice decides which channel has the larger load. If the
+network without loads is narrow, reduced costs are exact (`kiwi.solver.elimination`), and so few
+options remain that HiGHS ends soon.
 """
 
 import math
@@ -26,19 +27,20 @@ from kiwi.solver.relaxed import Relaxed
 from kiwi.solver.request import Request
 
 _SHARE, _WORK, _TREE_CELLS = 0.05, 4.0, 1_500_000
-"""Limits of HiGHS: its share of the remaining work, its work by the square of the options and table
-cells, and the nodes of its tree times these cells. Better solutions of larger networks are worth
-less than the step's uncertainty, and take minutes."""
+"""The limits of HiGHS: its share of the remaining work, the work that is charged per square of the
+number of options and table cells, and the largest number of tree nodes times these cells. A network
+with more work than the share is not handed to HiGHS."""
 
 _STEPS, _MOST_TIMES_LARGER = 30, 8.0
-"""Steps of the prices, and how much larger the problem may be before options are left out."""
+"""The number of steps of the prices, and the factor by which a problem may be larger than HiGHS's
+limit before options are ruled out. A larger problem is not tried."""
 
 _Key = tuple[int, int]
 _GOLDEN = 0.6180339887498949
 
 
 def is_worth(problem: Problem, work_left: float) -> bool:
-    """Whether so little may be left of a problem that HiGHS can solve it."""
+    """Whether a problem is small enough that HiGHS may be able to solve its remaining options."""
     size = problem.option_count + sum(edge.costs.size for edge in problem.edges)
     return size <= _MOST_TIMES_LARGER * _most_cells(work_left)
 
@@ -50,10 +52,10 @@ def _most_cells(work_left: float) -> float:
 def without_worse(
     rest: Restricted, without_loads: Problem, cost: float
 ) -> tuple[Restricted, float, int]:
-    """The remaining options, without those with which every solution costs more; the bound, and the
-    work.
+    """Rules out the options with which every solution costs more than `cost`. Returns the problem
+    with the remaining options, a lower bound, and the work.
 
-    `without_loads`: the problem at some weights of the channels.
+    - `without_loads`: the problem of `rest` at some weights of the channels.
     """
     order = time_order(without_loads)
     net = drop_times(build_network(without_loads, order))
@@ -68,7 +70,7 @@ def without_worse(
     for place, node in enumerate(order.tolist()):
         masks[node] = is_left[net.option_slice(place)]
     work = dual.work
-    if not all(mask.any() for mask in masks):  # nothing is better
+    if not all(mask.any() for mask in masks):  # No solution is better.
         return rest, cost, work
     return rest.to(masks), bound, work
 
@@ -76,14 +78,19 @@ def without_worse(
 def solve_rest(
     rest: Restricted, request: Request, best: tuple[int, ...], work_left: float
 ) -> tuple[tuple[int, ...] | None, float, int, bool]:
-    """The best solution of the rest that HiGHS finds, a bound, the work, and whether the clock
-    ended it; nothing if the rest is too large."""
+    """Hands the remaining options to HiGHS with their loads.
+
+    - `best`: the best known solution, with which HiGHS starts.
+
+    Returns a solution of the whole problem or None, a lower bound, the work, and whether the clock
+    ended HiGHS. If the problem is too large, these are None, -inf, 0 and False.
+    """
     loaded = LoadedNetwork.of(rest.problem)
     net = drop_times(loaded.network)
     if net.size > _most_cells(work_left) or request.seconds_left <= 0:
         return None, -np.inf, 0, False
-    own = rest.own(best)
-    hint = None if own is None else np.array(own, dtype=np.int64)
+    start = rest.own(best)
+    hint = None if start is None else np.array(start, dtype=np.int64)
     handed = request.handed_to_highs(max(1, _TREE_CELLS // net.size))
     choice, bound, timed_out = solve_network(net, handed, hint, loaded.windows)
     whole = None if choice is None else rest.whole(choice.tolist())
@@ -91,7 +98,8 @@ def solve_rest(
 
 
 class Amounts(NamedTuple):
-    """The load of a channel in a window: `cost` (K) by option, `table` as the network's."""
+    """The load of a channel in a window: by option (`cost`, shape (K,)), and by cell (`table`, laid
+    out as `Network.table`)."""
 
     cost: np.ndarray
     table: np.ndarray
@@ -99,19 +107,25 @@ class Amounts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LoadedNetwork:
-    """The network's own costs, and the loads of channels by window, of which the largest counts."""
+    """A network with loads.
+
+    - `network`: the network with the costs that are not loads.
+    - `windows`: for each window, the loads of its channels. The largest counts.
+    """
 
     network: Network
     windows: Mapping[int, tuple[Amounts, ...]]
 
     @classmethod
     def of(cls, problem: Problem) -> "LoadedNetwork":
-        """The network of a problem, its nodes in their order.
+        """Returns the network of a problem, with nodes in the problem's order.
 
-        Classes of options are found in costs that contain each load by a factor of its own:
-        options of one class load alike.
+        The classes of options are formed from costs in which each load has a different factor, so
+        that options of one class have equal loads.
         """
-        loads = {(x.window, x.channel) for p in (*problem.nodes, *problem.edges) for x in p.loads}
+        loads = {
+            (x.window, x.channel) for part in (*problem.nodes, *problem.edges) for x in part.loads
+        }
         factor = {key: 1.0 + _GOLDEN * (k + 1) % 1.0 for k, key in enumerate(sorted(loads))}
         net = build_network(weighted(problem, lambda x, _: factor[x.window, x.channel]))
         windows: dict[int, tuple[Amounts, ...]] = {}
@@ -124,7 +138,7 @@ class LoadedNetwork:
 
 
 def _amounts(problem: Problem, net: Network, key: _Key) -> Amounts:
-    """The amounts of a network's options and pairs for one load."""
+    """Returns the amounts of one window and channel by option and by cell of the network."""
     cost, table = np.zeros(net.option_count), np.zeros(len(net.table))
     for number, node in enumerate(problem.nodes):
         for amounts in _of(node.loads, key):
@@ -132,20 +146,21 @@ def _amounts(problem: Problem, net: Network, key: _Key) -> Amounts:
     known = set()
     between = _by_ends(problem.edges, key)
     for edge, start in enumerate(net.table_start.tolist()):
-        # For each line the first option that has it.
+        # The first option of each line.
         rows, columns = (np.unique(lines, return_index=True)[1] for lines in net.lines(edge))
-        if start not in known:  # equal tables are kept once
+        if start not in known:  # Equal tables are stored once.
             known.add(start)
             for load_edge, amounts in between.get(tuple(net.ends[edge].tolist()), ()):
-                own = _cells(load_edge, amounts, rows, columns)
-                table[start : start + own.size] += own.ravel()
+                cell_amounts = _cells(load_edge, amounts, rows, columns)
+                table[start : start + cell_amounts.size] += cell_amounts.ravel()
     return Amounts(cost, table)
 
 
 def _by_ends(
     edges: Sequence[Edge], key: _Key
 ) -> Mapping[tuple[int, ...], list[tuple[Edge, np.ndarray]]]:
-    """The edges with a load, by their nodes, the smaller first, and its amounts."""
+    """Returns the edges with a load of one window and channel, and its amounts, by the nodes of the
+    edge, the smaller first."""
     edges_of_ends: dict[tuple[int, ...], list[tuple[Edge, np.ndarray]]] = {}
     for edge in edges:
         for amounts in _of(edge.loads, key):
@@ -155,7 +170,8 @@ def _by_ends(
 
 
 def _cells(edge: Edge, amounts: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Amounts of an edge for options of its smaller node by options of the other."""
+    """Returns the amounts of an edge for some options. `rows`: options of the smaller node;
+    `columns`: options of the other node."""
     if edge.tail < edge.head:
         return amounts[np.ix_(edge.tail_class[rows], edge.head_class[columns])]
     return amounts[np.ix_(edge.tail_class[columns], edge.head_class[rows])].T

@@ -1,4 +1,4 @@
-"""A problem with fewer options: those that may still be in a better solution."""
+"""A problem restricted to the options that may still be in a better solution."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from kiwi.solver.problem import Edge, Load, Node, Problem
 class Restricted:
     """A problem in which nodes have only some of their options, and the way back.
 
-    - `kept`: for each node the remaining options of the whole problem, ascending.
+    - `kept`: for each node, the indices of its remaining options in the whole problem, ascending.
     """
 
     problem: Problem
@@ -20,27 +20,37 @@ class Restricted:
 
     @classmethod
     def nothing(cls, problem: Problem) -> "Restricted":
-        """All options are left."""
+        """Returns the restriction that keeps all options."""
         return cls(problem, tuple(np.arange(node.costs.size) for node in problem.nodes))
 
     def to(self, keep: Sequence[np.ndarray]) -> "Restricted":
-        """The problem with only some of its options, given as a mask for each node."""
+        """Returns the problem with the options that `keep`, a mask for each node, marks."""
         rows = [np.flatnonzero(mask) for mask in keep]
-        nodes = tuple(_node(n, own) for n, own in zip(self.problem.nodes, rows, strict=True))
-        edges = tuple(_edge(e, rows[e.tail], rows[e.head]) for e in self.problem.edges)
-        kept = tuple(before[own] for before, own in zip(self.kept, rows, strict=True))
+        nodes = tuple(
+            _node(node, options) for node, options in zip(self.problem.nodes, rows, strict=True)
+        )
+        edges = tuple(_edge(edge, rows[edge.tail], rows[edge.head]) for edge in self.problem.edges)
+        kept = tuple(before[options] for before, options in zip(self.kept, rows, strict=True))
         return Restricted(replace(self.problem, nodes=nodes, edges=edges), kept)
 
     def whole(self, solution: Sequence[int]) -> tuple[int, ...]:
-        """A solution as one of the whole problem."""
-        return tuple(int(own[o]) for own, o in zip(self.kept, solution, strict=True))
+        """Returns a solution of this problem as a solution of the whole problem."""
+        return tuple(
+            int(options[option]) for options, option in zip(self.kept, solution, strict=True)
+        )
 
     def own(self, solution: Sequence[int]) -> tuple[int, ...] | None:
-        """A solution of the whole problem as a solution of this one; None if it uses a removed
-        option."""
-        places = [int(np.searchsorted(own, o)) for own, o in zip(self.kept, solution, strict=True)]
+        """Returns a solution of the whole problem as a solution of this problem; None if it uses a
+        removed option."""
+        places = [
+            int(np.searchsorted(kept_options, option))
+            for kept_options, option in zip(self.kept, solution, strict=True)
+        ]
         options = tuple(places)
-        is_kept = all(p < len(own) for own, p in zip(self.kept, options, strict=True))
+        is_kept = all(
+            place < len(kept_options)
+            for kept_options, place in zip(self.kept, options, strict=True)
+        )
         return options if is_kept and self.whole(options) == tuple(solution) else None
 
 

@@ -1,25 +1,26 @@
-"""Channels that work at once: problems with loads, by problems without.
+"""Solves problems with loads, in which channels work at the same time, by problems without loads.
 
-Of the loads of one window only the largest channel's counts. With weights w >= 0 of the channels
-that sum to 1 in every window, the sum of w times load is at most that, so that the problem in which
-each load counts w times bounds the true one from below (Lagrangian relaxation of t >= load for the
-time t of a window; Geoffrion, *Lagrangean relaxation for integer programming*, 1974). Its solutions
-are priced by the true cost.
+In each window only the largest channel's load counts. Let w >= 0 be weights of the channels that
+sum to 1 in every window. The sum of w times load is at most the largest load. The problem in which
+each load counts w times is therefore a lower bound of the true problem (Lagrangian relaxation of t
+>= load for the time t of a window; Geoffrion, *Lagrangean relaxation for integer programming*,
+1974). Its solutions are priced by the true cost.
 
-1. *Balance.* All weight is on the first channel, computation, for a few rounds. Where another
-   channel is larger in what they find, weight moves there, by bisection in each window. Weights
-   found for a problem like this one (`Request.balances`) are where it begins. If computation is
-   the largest wherever it was given all, and the gap is closed, this is the end.
-2. *Search*, at the balance, with all rounds. Most often computation is the largest wherever it was
-   given all: then bound and cost are those of the problem without loads, and this is the end.
-3. *Rest.* Options that are in no better solution are left out at the weights that were tried, and
-   HiGHS solves what is left with its loads, where that is small (`kiwi.solver.loads.exact`).
-4. *Splits.* Where it is not: at a balance all choices of one kind go one way, or all the other
-   way. So the part of a window's nodes up to a place weighs as the one end of the bisection and the
-   rest as the other, and the place is found by bisection, too. Such weights bound nothing.
+1. *Balance.* The first channel, computation, has all the weight for a few rounds. If another
+   channel has the larger load in the solution found, weight moves to it, by bisection in each
+   window. Balances of a similar problem (`Request.balances`) replace this step. The search ends if
+   computation is the largest wherever it has all the weight, and the gap is closed.
+2. *Search.* The problem at the balance is searched with all rounds. Most often computation is the
+   largest wherever it has all the weight. Bound and cost then belong to the true problem, too, and
+   the search ends.
+3. *Rest.* Options that are in no better solution are ruled out at the latest weights. If few
+   remain, HiGHS solves the remaining problem with its loads (`kiwi.solver.loads.exact`).
+4. *Splits.* At a balance all similar choices go the same way. To divide them, the nodes of a window
+   before a place get the weight of one end of the bisection, and the other nodes the weight of the
+   other end. The place is found by bisection, too. Such weights give no bound.
 
-Where two solutions differ in parts without edges between them, these are exchanged one by one, as
-far as the true cost falls (path relinking; Glover, 1997).
+After each problem, the parts in which the new and the best solution differ, without edges between
+them, are exchanged one by one if the true cost falls (path relinking; Glover, 1997).
 """
 
 import contextlib
@@ -41,31 +42,32 @@ from kiwi.solver.request import Request
 from kiwi.solver.result import INTERRUPTED, Progress, SolveResult, conclude, is_closed
 
 MOST_BALANCED, MOST_SPLIT, MOST_GIVEN = 4, 4, 1
-"""The largest numbers of problems without loads that are solved: to find the balance, after that,
-and after that if a balance is given."""
+"""The largest number of problems without loads that are solved to find the balance; for splits; and
+for splits if a balance is given."""
 
 ROUGH_SHARE, ROUGH_ROUNDS = 0.1, 2
-"""The share of work and time, and the rounds, of all these problems but one."""
+"""The share of work and time, and the number of rounds, of each of these problems. Only the search
+at the balance gets all."""
 
 FULL_ROUNDS = 20
-"""The rounds at a balance. More of them find solutions that are cheaper at its weights, but rarely
-by the true cost."""
+"""The largest number of rounds at a balance. Further rounds find solutions that are cheaper at its
+weights, but rarely by the true cost."""
 
 MOST_EXCHANGED, MOST_EXCHANGED_NODES = 100, 100_000
-"""The largest number of parts that are exchanged after each problem, absolute and times
-the nodes."""
+"""The largest number of parts that are exchanged after each problem, and of parts times nodes."""
 
 _MOST_PASSES, _SMALLER = 3, 0.9
-"""How often options are left out, as long as at most this share of them remains each time."""
+"""The largest number of passes that rule out options, and the share of the options that may remain
+after a pass for another to follow."""
 
 
 _Solver = Callable[[Request], SolveResult]
 
 
 def solve_with_loads(request: Request, solver: _Solver, unclosed: _Solver) -> SolveResult:
-    """The result of a solver for problems without loads, for one with loads.
+    """Solves a problem with loads by a solver for problems without loads.
 
-    `unclosed`: the same where the gap is not worth closing, as it is not at a balance.
+    - `unclosed`: the solver without the step that closes the gap, which does not pay at a balance.
     """
     search = _Search(request, solver, unclosed)
     with contextlib.suppress(_NothingFound, _Interrupted):
@@ -74,15 +76,15 @@ def solve_with_loads(request: Request, solver: _Solver, unclosed: _Solver) -> So
 
 
 class _NothingFound(Exception):
-    """The problem without loads has no solution, or none was found."""
+    """Raised if no solution of the problem without loads was found."""
 
 
 class _Interrupted(Exception):
-    """Ctrl-C ended the last search, which has its best solution so far."""
+    """Raised if Ctrl-C ended the last search. Its best solution so far has been taken."""
 
 
 class _Search:
-    """The results of searches at several weights so far."""
+    """The state of one search: the weights, the best solution and bound, and the results so far."""
 
     def __init__(self, request: Request, solver: _Solver, unclosed: _Solver) -> None:
         self._request, self._solver, self._unclosed = request, solver, unclosed
@@ -94,7 +96,7 @@ class _Search:
         self._work, self._is_repeatable = 0, True
 
     def run(self) -> None:
-        """The steps above, until the gap is closed."""
+        """Runs the steps of the module's description until the gap is closed."""
         if self._request.balances is None and not self._find_balance():
             return
         loads = self._solved(is_rough=False)
@@ -116,18 +118,19 @@ class _Search:
         return is_closed(evaluate(self._problem, self._best).cost, self._bound, self._request.gap)
 
     def _find_balance(self) -> bool:
-        """Searches for the balance; returns whether there is anything left to search for."""
+        """Searches for the balance. Returns whether the gap is still open."""
         for _ in range(MOST_BALANCED):
             try:
                 loads = self._solved(is_rough=True)
-            except _NothingFound:  # too rough to tell
+            except _NothingFound:  # The rough search was too short.
                 return True
             if not self._weights.moved(loads) or self._is_closed:
                 break
         return not self._is_closed
 
     def _solved(self, *, is_rough: bool) -> Loads:
-        """Takes the solver's result at the weights; returns its loads."""
+        """Solves the problem at the present weights and takes the result. Returns the loads of its
+        solution."""
         solver = self._unclosed if self._weights.balances else self._solver
         result = solver(self._asked(is_rough=is_rough))
         self._results.append(result)
@@ -141,7 +144,7 @@ class _Search:
         return evaluate(self._problem, result.solution).loads
 
     def _asked(self, *, is_rough: bool) -> Request:
-        """The request for the problem without loads."""
+        """Returns the request for the problem without loads at the present weights."""
         request, rounds = self._request, self._request.round_limit
         share, work = ROUGH_SHARE if is_rough else 1.0, request.work_limit
         if is_rough or self._weights.balances:
@@ -159,12 +162,12 @@ class _Search:
         )
 
     def _solve_rest(self) -> None:
-        """Leaves out options, and asks HiGHS about the rest."""
+        """Rules out options, and hands the remaining ones to HiGHS."""
         assert self._best is not None
         limit, cost = self._request.work_limit, evaluate(self._problem, self._best).cost
-        left = math.inf if limit is None else max(0, limit - self._all_work)
+        work_left = math.inf if limit is None else max(0, limit - self._all_work)
         rest = Restricted.nothing(self._problem)
-        for _ in range(_MOST_PASSES if is_worth(self._problem, left) else 0):
+        for _ in range(_MOST_PASSES if is_worth(self._problem, work_left) else 0):
             before = rest.problem.option_count
             at_weights = self._weights.weighted(rest.problem)
             rest, bound, work = without_worse(rest, at_weights, cost)
@@ -173,7 +176,7 @@ class _Search:
                 break
         if self._is_closed:
             return
-        solution, bound, work, is_late = solve_rest(rest, self._request, self._best, left)
+        solution, bound, work, is_late = solve_rest(rest, self._request, self._best, work_left)
         self._work, self._is_repeatable = self._work + work, self._is_repeatable and not is_late
         if solution is not None:
             self._best = _relinked(self._problem, self._best, solution)
@@ -185,30 +188,31 @@ class _Search:
         return self._work + sum(result.work for result in self._results)
 
     def result(self) -> SolveResult:
-        """The best of all searches."""
+        """Returns the best solution of all searches with the best bound."""
         last = self._results[-1]
         if self._best is None:
             return last
-        message = next((each.message for each in self._results if each.message), "")
-        is_repeatable = self._is_repeatable and all(each.deterministic for each in self._results)
+        results = self._results
+        message = next((result.message for result in results if result.message), "")
+        is_repeatable = self._is_repeatable and all(result.deterministic for result in results)
         concluded = conclude(
             self._problem,
             self._best,
             self._bound,
             solver=last.solver,
-            iterations=sum(each.iterations for each in self._results),
+            iterations=sum(result.iterations for result in results),
             message=message,
             deterministic=is_repeatable,
         )
-        seen = {each.solution: None for each in self._results if each.solution is not None}
-        others = tuple(each for each in seen if each != concluded.solution)
+        solutions = {result.solution: None for result in results if result.solution is not None}
+        others = tuple(solution for solution in solutions if solution != concluded.solution)
         return replace(
             concluded, work=self._all_work, balances=self._weights.balances, others=others
         )
 
 
 def _translated(request: Request) -> Callable[[Progress], None] | None:
-    """Reports progress by the true cost."""
+    """Returns a callback that passes progress on with the true cost; None if nobody listens."""
     tell = request.on_progress
     if tell is None:
         return None
@@ -223,14 +227,15 @@ def _translated(request: Request) -> Callable[[Progress], None] | None:
 
 
 def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int]) -> tuple[int, ...]:
-    """The cheapest feasible solution known on a path from either solution to the other."""
+    """Returns the cheapest feasible solution among `old`, `found`, and the solutions on a path from
+    the better to the other."""
     ends = fitting(problem, [tuple(solution) for solution in (old, found) if solution is not None])
     if len(ends) < 2:
         return ends[0][1] if ends else tuple(found)
-    (cost, best), (_, other) = ends
+    (cost, best), (_, worse) = ends
     most = min(MOST_EXCHANGED, MOST_EXCHANGED_NODES // max(1, len(problem.nodes)))
-    for part in _differing(problem, best, other)[:most]:
-        trial = tuple(other[k] if k in part else option for k, option in enumerate(best))
+    for part in _differing(problem, best, worse)[:most]:
+        trial = tuple(worse[k] if k in part else option for k, option in enumerate(best))
         priced = evaluate(problem, trial)
         if priced.feasible and priced.cost < cost:
             cost, best = priced.cost, trial
@@ -238,9 +243,13 @@ def _relinked(problem: Problem, old: Sequence[int] | None, found: Sequence[int])
 
 
 def _differing(problem: Problem, one: Sequence[int], other: Sequence[int]) -> list[set[int]]:
-    """The nodes in which two solutions differ, in parts without edges between them."""
+    """Returns the nodes in which two solutions differ, as parts without edges between them."""
     differing = np.array(one) != np.array(other)
-    inner = [(e.tail, e.head) for e in problem.edges if differing[e.tail] and differing[e.head]]
+    inner = [
+        (edge.tail, edge.head)
+        for edge in problem.edges
+        if differing[edge.tail] and differing[edge.head]
+    ]
     tails, heads = np.array(inner, dtype=np.int64).reshape(-1, 2).T
     count = len(problem.nodes)
     graph = coo_array((np.ones(len(inner)), (tails, heads)), shape=(count, count))

@@ -1,4 +1,4 @@
-"""How much each channel counts in each window, and the problem without loads that follows."""
+"""The weight of each channel in each window, and the problem without loads at these weights."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +14,11 @@ Loads = Mapping[tuple[int, int], float]
 
 
 def weighted(problem: Problem, weight: Callable[[Load, int], float]) -> Problem:
-    """The problem in which each load counts as its weight, by the load and the node that has it or
-    is the head of its edge, and nothing overlaps."""
+    """Returns the problem without loads in which each load counts times its weight.
+
+    - `weight`: the weight of a load and a node. The node is the one with the load, or the head of
+      the edge with the load.
+    """
     known: dict[object, np.ndarray] = {}
 
     def costs_of(part: Node | Edge, node: int) -> np.ndarray:
@@ -38,10 +41,12 @@ def weighted(problem: Problem, weight: Callable[[Load, int], float]) -> Problem:
 
 @dataclass
 class _Balance:
-    """Two channels of a window, the first one and another.
+    """The bisections for the first channel of a window and another channel.
 
-    - `low`, `high`: weights of the other one, at which it is the larger and the smaller channel.
-    - `first`, `last`: the place up to which nodes weigh as at `high`: it is between these.
+    - `channel`: the other channel.
+    - `low`, `high`: weights of the other channel at which its load is the larger, and the smaller.
+    - `first`, `last`: bounds of the place of a split, as a share of the window's nodes. Nodes
+      before the place have the weight `high`, the others `low`.
     """
 
     channel: int
@@ -52,18 +57,18 @@ class _Balance:
 
     @property
     def share(self) -> float:
-        """The weight to try."""
+        """The weight to try: the middle of `low` and `high`."""
         return (self.low + self.high) / 2
 
     @property
     def place(self) -> float:
-        """The place to try."""
+        """The place to try: the middle of `first` and `last`."""
         return (self.first + self.last) / 2
 
 
 class Weights:
-    """How much each channel counts in each window: at the start the first one alone, or as it did
-    in another problem."""
+    """The weight of each channel in each window. At the start the first channel has all the weight,
+    or the weights follow from the balances `given`."""
 
     def __init__(self, problem: Problem, given: Balances) -> None:
         self.is_split = False
@@ -74,22 +79,27 @@ class Weights:
         for part, node in zip(parts, nodes, strict=True):
             for window in {load.window for load in part.loads}:
                 self._places.setdefault(window, []).append(node)
-        self._places = {w: sorted(set(own)) for w, own in self._places.items()}
+        self._places = {
+            key: sorted(set(window_nodes)) for key, window_nodes in self._places.items()
+        }
         self._known: tuple[object, Problem] | None = None
 
     @property
     def balances(self) -> Balances:
-        """What they come from."""
-        return {w: (own.channel, own.low, own.high) for w, own in self._balances.items()}
+        """The balances from which the weights follow."""
+        return {
+            window: (balance.channel, balance.low, balance.high)
+            for window, balance in self._balances.items()
+        }
 
     def moved(self, loads: Loads) -> bool:
-        """Moves weight to the channels that are larger; whether any moved."""
+        """Moves weight to the channels whose load is larger. Returns whether any weight moved."""
         is_moved = False
-        for window, other, is_larger in _compared(loads):
+        for window, channel, is_larger in _compared(loads):
             balance = self._balances.get(window)
             if balance is None:
                 if is_larger:
-                    self._balances[window] = _Balance(other)
+                    self._balances[window] = _Balance(channel)
                     is_moved = True
                 continue
             balance.low, balance.high = (
@@ -99,7 +109,8 @@ class Weights:
         return is_moved
 
     def split(self, loads: Loads) -> bool:
-        """Moves the places at which weights change; whether there are any."""
+        """Begins to split the windows with a balance, or moves the places of the splits. Returns
+        whether there is a balance."""
         for window, _, is_larger in _compared(loads) if self.is_split else ():
             balance = self._balances.get(window)
             if balance is not None:
@@ -110,11 +121,15 @@ class Weights:
         return bool(self._balances)
 
     def weighted(self, problem: Problem) -> Problem:
-        """The problem in which each load counts as its weight says; the same object as long as the
-        weights do not move, so that what is reduced once is not reduced again."""
-        at = problem, self.is_split, {w: replace(own) for w, own in self._balances.items()}
-        if self._known is None or self._known[0] != at:
-            self._known = at, weighted(problem, self._weight)
+        """Returns the problem without loads at the present weights. It is the same object as long
+        as the weights do not move, so that its presolved network is reused."""
+        state = (
+            problem,
+            self.is_split,
+            {window: replace(balance) for window, balance in self._balances.items()},
+        )
+        if self._known is None or self._known[0] != state:
+            self._known = state, weighted(problem, self._weight)
         return self._known[1]
 
     def _weight(self, load: Load, node: int) -> float:
@@ -123,17 +138,21 @@ class Weights:
             return 1.0 if load.channel == 0 else 0.0
         share = balance.share
         if self.is_split:
-            own = self._places[load.window]
-            is_before = bisect_left(own, node) < balance.place * len(own)
+            nodes = self._places[load.window]
+            is_before = bisect_left(nodes, node) < balance.place * len(nodes)
             share = balance.high if is_before else balance.low
         return {0: 1.0 - share, balance.channel: share}.get(load.channel, 0.0)
 
 
 def _compared(loads: Loads) -> Iterator[tuple[int, int, bool]]:
-    """For each window with several channels the largest channel beside the first, and whether its
-    load exceeds the first one's."""
+    """Yields, for each window with several channels, the window, the largest channel other than the
+    first, and whether its load exceeds the first channel's."""
     for window in sorted({window for window, _ in loads}):
-        own = {c: amount for (w, c), amount in loads.items() if w == window and c}
-        if own:
-            other = max(own, key=lambda c: (own[c], -c))
-            yield window, other, own[other] > loads.get((window, 0), 0.0)
+        amounts = {
+            channel: amount
+            for (load_window, channel), amount in loads.items()
+            if load_window == window and channel
+        }
+        if amounts:
+            largest = max(amounts, key=lambda channel: (amounts[channel], -channel))
+            yield window, largest, amounts[largest] > loads.get((window, 0), 0.0)

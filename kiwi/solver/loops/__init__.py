@@ -1,1 +1,1 @@
-"""Arrays, sorting and compilation for compiled loops."""
+"""Arrays that compiled loops read."""

@@ -1,9 +1,8 @@
 """Frozen dataclasses of arrays that compiled loops take as one pointer.
 
-numba takes a named tuple apart, into seven values for each array, which are passed one by one to
-every function that gets it. For the 17 arrays of a `Network` most of the compiled code would only
-do that. Here a loop gets the address of a table of addresses and lengths, and reads those that it
-uses.
+numba splits a named tuple into seven values for each array, and passes them one by one to every
+function that takes the tuple. For a `Network`, this would be most of the compiled code. A loop
+instead gets the address of a table of addresses and lengths, and reads the entries that it uses.
 """
 
 import functools
@@ -28,13 +27,15 @@ from numba.np.numpy_support import from_dtype
 
 _WORD = ir.IntType(64)
 _LAYOUT = 1
-"""The version of the table's layout. numba keeps compiled loops by the names of their types, so a
-changed layout needs another one."""
+"""The version of the table's layout. numba stores compiled loops by the names of their types, so a
+changed layout needs a new version."""
 
 
 class Arrays:
-    """Base of frozen dataclasses whose fields are arrays of one dimension, each without gaps, and
-    whole numbers. Loops may write into the arrays; the object must outlive the call."""
+    """Base of frozen dataclasses whose fields are one-dimensional contiguous arrays, and integers.
+
+    Loops may write into the arrays. The object must outlive the call of a loop.
+    """
 
     def __post_init__(self) -> None:
         for value in self._values.values():
@@ -48,7 +49,8 @@ class Arrays:
 
     @functools.cached_property
     def _words(self) -> np.ndarray:
-        """For each field its address and its length; for a number its value and 0."""
+        """Address and length of each array, value and 0 of each number, in the order of the fields;
+        shape (fields, 2)."""
         pairs = [
             (value.ctypes.data, len(value)) if isinstance(value, np.ndarray) else (value, 0)
             for value in self._values.values()
@@ -66,15 +68,18 @@ class Arrays:
         return _type_of(type(self).__qualname__, tuple(dtypes))
 
     def __getstate__(self) -> dict[str, Any]:
-        return self._values  # An address holds in one process.
+        return self._values  # The address is valid in this process only.
 
 
 class _ArraysType(types.Type):
-    """numba's type of a class: for each field its place in the table and its type."""
+    """numba's type of a class of arrays.
+
+    - `members`: for each field, its index in the table and its type.
+    """
 
     def __init__(self, name: str, members: tuple[tuple[str, types.Type], ...]) -> None:
-        self.members = {field: (k, of) for k, (field, of) in enumerate(members)}
-        listed = ", ".join(f"{field}: {of}" for field, of in members)
+        self.members = {field: (k, field_type) for k, (field, field_type) in enumerate(members)}
+        listed = ", ".join(f"{field}: {field_type}" for field, field_type in members)
         super().__init__(f"{name}/{_LAYOUT}({listed})")
 
 
@@ -100,14 +105,15 @@ class _Members(AttributeTemplate):
 
 @lower_getattr_generic(_ArraysType)
 def _read(context: Any, builder: Any, typ: _ArraysType, value: Any, attr: str) -> Any:
-    """The array at its address. The object keeps the array alive: no references are counted."""
-    place, of = typ.members[attr]
+    """Lowers the read of a field: an array at its address, or a number. References to the array are
+    not counted, since the object keeps it alive."""
+    place, field_type = typ.members[attr]
     first, length = (_word(builder, value, 2 * place + k) for k in (0, 1))
-    if not isinstance(of, types.Array):
+    if not isinstance(field_type, types.Array):
         return first
-    item = context.get_data_type(of.dtype)
+    item = context.get_data_type(field_type.dtype)
     size = context.get_constant(types.intp, context.get_abi_sizeof(item))
-    array = make_array(of)(context, builder)
+    array = make_array(field_type)(context, builder)
     populate_array(
         array,
         data=builder.inttoptr(first, item.as_pointer()),
@@ -120,7 +126,8 @@ def _read(context: Any, builder: Any, typ: _ArraysType, value: Any, attr: str) -
 
 
 def _word(builder: Any, value: Any, place: int) -> Any:
-    """A word of the table, which does not change while a loop runs: LLVM may read it once."""
+    """Lowers the read of a word of the table. The table does not change while a loop runs, so LLVM
+    may read the word once."""
     table = builder.bitcast(value, _WORD.as_pointer())
     word = builder.load(cgutils.gep_inbounds(builder, table, place))
     word.set_metadata("invariant.load", builder.module.add_metadata([]))

@@ -1,1 +1,1 @@
-"""Exact reductions of a `Network`, each with a way back: `apply(net) -> Reduction`."""
+"""Exact reductions of a `Network`. Most return a `Reduction`, which has the way back."""

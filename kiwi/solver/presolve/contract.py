@@ -1,11 +1,12 @@
-"""Nodes that a neighbour decides are merged into it.
+"""Merges nodes into a neighbour that decides them.
 
-Node i is decided by its neighbour j over edge e when each option of j leaves exactly one option of
-i that can be part of a best solution: (a) only one has a finite cost with it, or (b) i has no other
-neighbour, and one option is cheapest with it and holds no more memory than any other. Then i's
-costs and intervals go to the options of j, its edges go on to j, and i disappears. Chains of
-operators whose shardings must agree vanish this way, with their leaves. Nodes with a single
-option are merged into one *base* node, and their edges into the costs of their neighbours.
+A neighbour j decides node i over their edge if each option of j leaves exactly one option of i that
+can be part of a best solution: (a) only one option of i has a finite cost with it; or (b) i has no
+other neighbour, and one option of i is cheapest with it and holds no more memory than any other.
+The costs and intervals of i are then added to the options of j, the edges of i are moved to j, and
+i disappears. Chains of operators whose shardings must agree vanish this way, and so do their
+leaves. Nodes with a single option are merged into one *base* node, and their edges into the costs
+of their neighbours.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ from kiwi.solver.presolve.reduction import Maps, Reduction
 
 
 def contract(net: Network) -> Reduction:
-    """One pass of merging; apply again while it merges anything."""
+    """Returns the reduction by one pass of merging. Further passes may merge more nodes."""
     cost = propagate(net)
     alive = np.add.reduceat(np.isfinite(cost), net.option_start[:-1])
     if (alive == 0).any():
@@ -36,7 +37,7 @@ def contract(net: Network) -> Reduction:
 
 @inlined
 def _roots_first(parent):
-    """All nodes, every one after its parent."""
+    """Returns all nodes in an order in which each comes after its parent."""
     depth = np.zeros(len(parent), dtype=np.int64)
     for i in range(len(parent)):
         above = parent[i]
@@ -48,7 +49,8 @@ def _roots_first(parent):
 
 @kernel
 def _resolve(net, cost, parent, end, picks, pick_start):
-    """For each node the root of its chain of parents, and for each option of the root its own."""
+    """Returns, for each node, the root of its chain of parents, and its option for each option of
+    the root, as starts and a flat array. An option is -1 if the root's option is ruled out."""
     count, order, starts = len(parent), _roots_first(parent), net.option_start
     root = np.arange(count)
     for i in order:
@@ -59,27 +61,31 @@ def _resolve(net, cost, parent, end, picks, pick_start):
         map_start[i + 1] = map_start[i] + starts[root[i] + 1] - starts[root[i]]
     mapped = np.empty(map_start[count], dtype=np.int64)
     for i in order:
-        mine, above, o = mapped[map_start[i] : map_start[i + 1]], parent[i], end[i] ^ 1
+        options, above, o = mapped[map_start[i] : map_start[i + 1]], parent[i], end[i] ^ 1
         if above < 0:
-            for x in range(len(mine)):
-                mine[x] = x if cost[starts[i] + x] < np.inf else -1
+            for x in range(len(options)):
+                options[x] = x if cost[starts[i] + x] < np.inf else -1
             continue
         only = 0
         while cost[starts[i] + only] == np.inf and only + 1 < starts[i + 1] - starts[i]:
             only += 1
-        for x in range(len(mine)):
-            mine[x] = mapped[map_start[above] + x]
-            if mine[x] >= 0 and end[i] < 0:  # merged into the base: its only option
-                mine[x] = only
-            elif mine[x] >= 0:
-                mine[x] = picks[pick_start[o] + net.line[net.line_start[o] + mine[x]]]
+        for x in range(len(options)):
+            options[x] = mapped[map_start[above] + x]
+            if options[x] >= 0 and end[i] < 0:  # A node merged into the base takes its only option.
+                options[x] = only
+            elif options[x] >= 0:
+                options[x] = picks[pick_start[o] + net.line[net.line_start[o] + options[x]]]
     return root, map_start, mapped
 
 
 @kernel
 def _decide(net, cost, alive, pick_start):
-    """The parent of each merged node, and the node's end of the edge to it, -1 for others; from
-    `pick_start[h ^ 1]`, for each line of the parent the option that it leaves of the node at h."""
+    """Chooses the nodes to merge.
+
+    Returns the parent of each merged node (-1 for other nodes), the node's end h of the edge to the
+    parent (-1 if there is none), and the option that each line of the parent leaves of the node at
+    h, from `pick_start[h ^ 1]`.
+    """
     count, base = len(alive), -1
     parent, end = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)
     top = np.arange(count)
@@ -112,7 +118,8 @@ def _find(top, i):
 
 @inlined
 def _decides(net, cost, h, pick, values):
-    """True where the node at the other end decides that at h; `pick` maps its lines to options."""
+    """Returns whether the node at the other end decides the node at end h. Fills `pick` with the
+    option that each line of the other end leaves."""
     pick[:] = -2
     first, start = net.option_start[net.end_node[h ^ 1]], net.line_start[h ^ 1]
     for o in range(net.line_start[(h ^ 1) + 1] - start):
@@ -126,7 +133,8 @@ def _decides(net, cost, h, pick, values):
 
 @inlined
 def _only_option(net, cost, h, theirs, scratch):
-    """The one option of the node at h worth taking with one of its neighbour, or -1."""
+    """Returns the only option of the node at end h that is worth taking with option `theirs` of its
+    neighbour, or -1."""
     i = net.end_node[h]
     first, last = net.option_start[i], net.option_start[i + 1]
     values = scratch[: last - first]
@@ -144,15 +152,16 @@ def _only_option(net, cost, h, theirs, scratch):
     if net.near_start[i + 1] - net.near_start[i] > 1:
         return -1
     for o in range(len(values)):
-        other = values[o] < np.inf and o != best
-        if other and not _holds_no_more(net, first + best, first + o):
+        is_rival = values[o] < np.inf and o != best
+        if is_rival and not _holds_no_more(net, first + best, first + o):
             return -1
     return best
 
 
 @inlined
 def _holds_no_more(net, mine, other):
-    """Sufficient: the k-th interval of `mine` lies within the k-th of `other`, with no more."""
+    """Whether the k-th interval of option `mine` lies within the k-th of `other` and has no more
+    bytes. This suffices for option `mine` to hold no more memory at any time."""
     count = net.use_start[mine + 1] - net.use_start[mine]
     if count > net.use_start[other + 1] - net.use_start[other]:
         return False

@@ -1,14 +1,14 @@
-"""Options without a partner, and those that another one replaces in every assignment at no loss.
+"""Rules out options without a partner, and options that another option dominates.
 
-Forbidden pairs are propagated until nothing changes (arc consistency).
+Forbidden pairs are propagated until no option without a partner is left (arc consistency).
 
-Option a dominates option b of a node when
+Option a dominates option b of a node if
 
     cost[a] - cost[b] + sum over edges of max over partners (table[a, .] - table[b, .]) <= 0
 
-and a holds no more memory than b at any time: whatever the neighbours take, exchanging b for a
-costs nothing and breaks no limit. (Dead-end elimination: Desmet et al., Nature 1992, in the form of
-Goldstein 1994.)
+and a holds no more memory than b at any time. Whatever the neighbours take, a in place of b then
+costs no more and breaks no limit (dead-end elimination: Desmet et al., Nature 1992, in the form of
+Goldstein 1994).
 """
 
 import numpy as np
@@ -17,12 +17,13 @@ from kiwi.solver.compiled import inlined, inner, kernel
 from kiwi.solver.network import Network, widest
 
 _MOST_WORK = 300_000
-"""Nodes whose comparison takes more steps than this are left as they are."""
+"""The largest number of steps for comparing the options of a node. Nodes that need more are left
+unchanged."""
 
 
 @kernel
 def dominate(net: Network):
-    """Costs of all options, infinite also for those that another one dominates."""
+    """Returns the costs of all options, with infinity for options that another option dominates."""
     cost = net.cost.copy()
     alive = np.empty(widest(net), dtype=np.bool_)
     for i in range(len(net.option_start) - 1):
@@ -44,7 +45,7 @@ def _work(net, i, size):
 @inlined
 def _dominate_node(net, cost, i, size, alive):
     first = net.option_start[i]
-    margin = np.empty(size * size)  # by a, then b: the most that taking a in place of b can cost
+    margin = np.empty(size * size)  # By a, then b: the most that a costs more than b.
     for a in range(size):
         for b in range(size):
             both = cost[first + a] < np.inf and cost[first + b] < np.inf
@@ -70,10 +71,10 @@ def _add_edge_margin(net, cost, h, margin, alive):
             most = -np.inf if a != b else 0.0
             for c in range(net.line_count[h ^ 1]):
                 if a != b and alive[c]:
-                    mine = net.table[base + a * step + c * across]
-                    theirs = net.table[base + b * step + c * across]
-                    if theirs < np.inf:
-                        most = max(most, mine - theirs)
+                    cost_a = net.table[base + a * step + c * across]
+                    cost_b = net.table[base + b * step + c * across]
+                    if cost_b < np.inf:
+                        most = max(most, cost_a - cost_b)
             worst[a * lines + b] = most
     classes = net.line[net.line_start[h] : net.line_start[h + 1]]
     for a in range(len(classes)):
@@ -84,7 +85,7 @@ def _add_edge_margin(net, cost, h, margin, alive):
 
 @inlined
 def _holds_no_more_at_any_time(net, a, b):
-    """Exact: the difference of the two options' step functions is nowhere positive."""
+    """Whether option a holds no more memory than option b at any time."""
     for use in range(net.use_start[a], net.use_start[a + 1]):
         if _held(net, a, net.use_begin[use]) > _held(net, b, net.use_begin[use]):
             return False
@@ -106,7 +107,8 @@ def _held(net, option, time):
 
 @kernel
 def propagate(net: Network):
-    """Costs of all options, infinite also for those that some neighbour has no partner for."""
+    """Returns the costs of all options, with infinity for options for which some neighbour has no
+    partner."""
     cost, most = net.cost.copy(), widest(net)
     alive, kept = np.empty(2 * most, dtype=np.bool_), np.empty(2 * most, dtype=np.bool_)
     changed = True
@@ -119,7 +121,7 @@ def propagate(net: Network):
 
 @inner
 def mark_alive(net, cost, h, alive):
-    """Marks the lines at an end that an option with finite cost belongs to."""
+    """Sets `alive` to whether each line at end h has an option with finite cost."""
     alive[: net.line_count[h]] = False
     first = net.option_start[net.end_node[h]] - net.line_start[h]
     for x in range(net.line_start[h], net.line_start[h + 1]):
@@ -129,7 +131,8 @@ def mark_alive(net, cost, h, alive):
 
 @inlined
 def _revise(net, cost, e, alive, kept):
-    """Forbids the options of one edge's nodes whose line has no finite partner."""
+    """Rules out, in `cost`, the options of the nodes of edge e whose line has no partner. Returns
+    whether there were any."""
     most = len(alive) // 2
     mark_alive(net, cost, 2 * e, alive[:most])
     mark_alive(net, cost, 2 * e + 1, alive[most:])

@@ -1,11 +1,12 @@
-"""Nodes with few partners are joined to a neighbour: one node whose options are the pairs.
+"""Joins nodes with few partners to a neighbour: one node remains, whose options are the allowed
+pairs.
 
-Between a producer and its reader stands often a third node that is all but decided by the two (a
-copy that exists where their layouts differ). Such triangles weaken the relaxation, which looks
-at one edge at a time, and stop a search over trees, which cannot contain them. A node k of degree
-one or two is joined to its neighbour j where the pairs of options that the edge allows are not
-many more than the options of j; k's other edge goes on to j. The options of j that take part in
-several such pairs multiply, and stay equal lines in the tables of j's other edges.
+A producer and its reader often share a third node that the two almost decide, such as a copy that
+exists if their layouts differ. Such triangles weaken the relaxation, which sees one edge at a time.
+They also obstruct the search over trees, since a tree contains no triangle. A node k of degree one
+or two is joined to its neighbour j if the edge allows not many more pairs of options than j has
+options. The other edge of k is moved to j. An option of j that is in several pairs becomes several
+options, which share their line in the tables of the other edges of j.
 """
 
 from dataclasses import replace
@@ -19,13 +20,16 @@ from kiwi.solver.presolve.rebuild import rebuild
 from kiwi.solver.presolve.reduction import Maps, Reduction
 
 MOST_OPTIONS = 300
-"""A node is not joined where more pairs than this would come of it."""
+"""The largest number of pairs for which two nodes are joined."""
 _MOST_GROWTH = 4.0
+"""The largest factor by which a join may increase the number of options of the neighbour."""
 _MOST_DEGREE = 2
+"""The largest number of edges of a node that is joined to a neighbour."""
 
 
 def join(net: Network) -> Reduction:
-    """One pass: no node is joined to one that is itself joined to another."""
+    """Returns the reduction by one pass of joins. No node is joined to a node that is itself joined
+    to another."""
     end, pairs = _choose(net)
     kept, joined = end < 0, np.flatnonzero(end >= 0)
     if not len(joined):
@@ -42,8 +46,8 @@ def join(net: Network) -> Reduction:
 
 @kernel
 def _choose(net):
-    """The end at each node of the edge over which it is joined to a neighbour, or -1, and for each
-    option how many its node will have of it."""
+    """Chooses the nodes to join. Returns, for each node, its end of the edge to the neighbour it is
+    joined to, or -1; and for each option, the number of options that it becomes."""
     count = len(net.option_start) - 1
     end, takes = np.full(count, -1, dtype=np.int64), np.zeros(count, dtype=np.bool_)
     pairs = np.zeros(len(net.cost), dtype=np.int64)
@@ -69,8 +73,8 @@ def _choose(net):
 
 @inner
 def _pair_counts(net, h, pairs, write):
-    """How many options the neighbour opposite of end h has, and would have with the node at h;
-    multiplies them in `pairs` where asked."""
+    """Returns the number of options of the neighbour at the other end of h, now and with the node
+    at h joined. With `write`, multiplies `pairs` accordingly."""
     partner_start, start = _partner_lists(net, h)[0], net.line_start[h ^ 1]
     first = net.option_start[net.end_node[h ^ 1]]
     before, after = 0, 0
@@ -86,27 +90,33 @@ def _pair_counts(net, h, pairs, write):
 
 @kernel
 def _write_pairs(net, ends, pairs, maps):
-    """The options that each option of a joined node stands for: those of the neighbour in order,
-    and for each of them the partners of every node joined to it. `ends`: of the joined nodes, by
-    their neighbours."""
+    """Writes to `maps.option` what each option of a new node means: an option of the neighbour, in
+    order, and for each joined node a partner of that option.
+
+    - `ends`: the joined nodes' ends, sorted by the neighbours to which they are joined.
+    """
     last = -1
     block = np.ones(1, dtype=np.int64)
     for h in ends:
         j = net.end_node[h ^ 1]
-        mine = pairs[net.option_start[j] : net.option_start[j + 1]]
+        counts = pairs[net.option_start[j] : net.option_start[j + 1]]
         if j != last:
-            last, block = j, np.ones(len(mine), dtype=np.int64)
+            last, block = j, np.ones(len(counts), dtype=np.int64)
             filled = maps.start[j]
-            for o in range(len(mine)):
-                maps.option[filled : filled + mine[o]] = o
-                filled += mine[o]
-        _write_member(net, h, mine, block, maps.option[maps.start[net.end_node[h]] :])
+            for o in range(len(counts)):
+                maps.option[filled : filled + counts[o]] = o
+                filled += counts[o]
+        _write_member(net, h, counts, block, maps.option[maps.start[net.end_node[h]] :])
 
 
 @inlined
 def _write_member(net, h, pairs, block, out):
-    """A joined node's options. Each of its partners of option b is written `block[b]` times in a
-    row, and the whole repeated until all pairs of b have one; `block` then grows by its number."""
+    """Writes the options of a joined node to `out`.
+
+    For each option b of the neighbour, each partner is written `block[b]` times in a row, and the
+    sequence is repeated until it has `pairs[b]` entries. Then `block[b]` is multiplied by the
+    number of partners, so that the next joined node varies more slowly.
+    """
     start, options = _partner_lists(net, h)
     filled = 0
     for b in range(len(block)):
@@ -120,8 +130,8 @@ def _write_member(net, h, pairs, block, out):
 
 @inner
 def _partner_lists(net, h):
-    """For each line at the other end the options at end h that it allows, as starts and a flat
-    list."""
+    """Returns, for each line at the other end of h, the options at end h that it allows, as starts
+    and a flat array."""
     across, members = net.line_count[h ^ 1], net.line[net.line_start[h] : net.line_start[h + 1]]
     first = net.option_start[net.end_node[h]]
     start = np.zeros(across + 1, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""All reductions in turn."""
+"""Applies all reductions in turn."""
 
 from dataclasses import replace
 
@@ -12,13 +12,19 @@ from kiwi.solver.presolve.reduction import Reduction, chain, repeat
 from kiwi.solver.presolve.times import drop_times
 
 _MOST_MERGE_PASSES = 20
+"""The largest number of passes that merge decided nodes."""
 _MOST_TIME_PASSES = 6
+"""The largest number of passes that drop times."""
 _MOST_DOMINANCE_PASSES = 4
+"""The largest number of passes that rule out dominated options, after nodes are joined."""
 
 
 def presolve(net: Network) -> Reduction:
-    """Merges decided nodes, drops times that cannot bind and dominated options, and again while
-    that leads to more; joins what is left of nodes with few partners, and once more."""
+    """Returns the network after all reductions.
+
+    Drops times that cannot bind, merges decided nodes and rules out dominated options. Then joins
+    nodes with few partners, and repeats the other reductions as long as they find more.
+    """
     total = _reduced(_with_fewer_times(net), 1)
     if total.infeasible:
         return total

@@ -1,4 +1,5 @@
-"""A network with nodes merged into others: costs, intervals and edges, gathered at the roots."""
+"""Builds a network whose nodes are merged into others: costs, intervals and edges are gathered at
+the roots."""
 
 import numpy as np
 
@@ -10,11 +11,13 @@ from kiwi.solver.presolve.times import summed_uses
 
 
 def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Reduction:
-    """Merges every node into its root: roots have the memory and the costs of all nodes merged into
-    them. If a root has only one option left, its edges become costs of its neighbours.
+    """Merges every node into its root, which gets the memory and the costs of all nodes merged into
+    it. The edges of a root with only one option become costs of its neighbours. Options with
+    infinite cost are removed.
 
-    - `cost`: costs of the options of `net`, infinite for those that were ruled out.
-    - `sizes` (n'): the numbers of options of the roots. Options with infinite cost are removed.
+    - `cost`: the costs of the options of `net`, infinite for options that were ruled out.
+    - `maps`: the root of each node, and its option for each option of the root.
+    - `sizes` (n'): the number of options of each root.
     """
     starts = offsets(sizes)
     alone = np.full(len(sizes), -1, dtype=np.int64)
@@ -39,7 +42,8 @@ def rebuild(net: Network, cost: np.ndarray, maps: Maps, sizes: np.ndarray) -> Re
 
 @kernel
 def _alone(cost, starts):
-    """For each root the only option with a finite cost, or -1 if there are several or none."""
+    """Returns, for each root, its only option with a finite cost, or -1 if there are several or
+    none."""
     alone = np.full(len(starts) - 1, -1, dtype=np.int64)
     for i in range(len(alone)):
         count = 0
@@ -52,14 +56,14 @@ def _alone(cost, starts):
 
 @kernel
 def _merged_costs(net, cost, maps, starts, alone):
-    """Costs of the roots' options: of all nodes merged, of the edges among them, and of the edges
-    to roots that are left `alone` with an option."""
+    """Returns the costs of the roots' options: the costs of all merged nodes, of the edges between
+    them, and of the edges to roots that have only one option (`alone`)."""
     total = np.zeros(starts[-1])
     for i in range(len(maps.root)):
         first = starts[maps.root[i]] - maps.start[i]
         for x in range(maps.start[i], maps.start[i + 1]):
-            mine = maps.option[x]
-            total[first + x] += np.inf if mine < 0 else cost[net.option_start[i] + mine]
+            option = maps.option[x]
+            total[first + x] += np.inf if option < 0 else cost[net.option_start[i] + option]
     for h in range(len(net.end_node)):
         _add_inner_edge(net, h, maps, starts, alone, total)
     return total
@@ -67,23 +71,29 @@ def _merged_costs(net, cost, maps, starts, alone):
 
 @inlined
 def _add_inner_edge(net, h, maps, starts, alone, total):
-    """Adds an edge to the root of the node at end h if the other end has the same root, or one
-    left alone. Where both are, the smaller takes the edge."""
-    one, other = net.end_node[h], net.end_node[h ^ 1]
-    r, s = maps.root[one], maps.root[other]
-    if (r == s and h & 1) or (r != s and (alone[s] < 0 or (alone[r] >= 0 and r > s))):
+    """Adds the costs of an edge to the root of the node at end h if the other end has the same
+    root, or a root with only one option. If both roots have only one option, the smaller takes the
+    edge."""
+    node, other_node = net.end_node[h], net.end_node[h ^ 1]
+    root, other_root = maps.root[node], maps.root[other_node]
+    if (root == other_root and h & 1) or (
+        root != other_root and (alone[other_root] < 0 or (alone[root] >= 0 and root > other_root))
+    ):
         return
-    for o in range(starts[r + 1] - starts[r]):
-        mine = maps.option[maps.start[one] + o]
-        theirs = maps.option[maps.start[other] + (o if r == s else alone[s])]
-        if mine < 0 or theirs < 0:
-            total[starts[r] + o] = np.inf
+    for o in range(starts[root + 1] - starts[root]):
+        option = maps.option[maps.start[node] + o]
+        other_option = maps.option[
+            maps.start[other_node] + (o if root == other_root else alone[other_root])
+        ]
+        if option < 0 or other_option < 0:
+            total[starts[root] + o] = np.inf
         else:
-            total[starts[r] + o] += net.table[cell(net, h, mine, theirs)]
+            total[starts[root] + o] += net.table[cell(net, h, option, other_option)]
 
 
 def _gathered_uses(net: Network, maps: Maps, starts: np.ndarray) -> dict[str, np.ndarray]:
-    """The intervals of all nodes merged, equal spans of one option added up."""
+    """Returns the intervals of all merged nodes, by field name of `Network`. Intervals of one
+    option with the same span are added up."""
     sizes = np.diff(maps.start)
     old = np.repeat(net.option_start[:-1], sizes) + maps.option
     new = np.repeat(starts[:-1][maps.root], sizes) + within(maps.start)
@@ -96,7 +106,9 @@ def _gathered_uses(net: Network, maps: Maps, starts: np.ndarray) -> dict[str, np
 def _gathered_edges(
     net: Network, maps: Maps, sizes: np.ndarray, alone: np.ndarray
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """Edges between different roots that have a choice; several on one pair become one."""
+    """Returns the arguments `ends`, `tables` and `lines` of `compressed_edges`, for the edges
+    between different roots with several options. Several edges between the same roots become
+    one."""
     ends = maps.root[net.ends]
     outer = np.flatnonzero((ends[:, 0] != ends[:, 1]) & (alone[ends] < 0).all(axis=1))
     ends = np.sort(ends[outer], axis=1)
@@ -122,8 +134,8 @@ def _end_at(net, e, maps, root):
 
 @kernel
 def _joint_lines(net, end_node, sizes, outer, group_start, maps):
-    """For each end of a group of edges and each option of its node a line: options with the same
-    line in all edges of the group share one. Also the number of lines at each end."""
+    """Returns the line of each option at each end of each group of edges, and the number of lines
+    at each end. Options share a line if they share their line in all edges of the group."""
     total = 0
     for i in end_node:
         total += sizes[i]
@@ -131,22 +143,22 @@ def _joint_lines(net, end_node, sizes, outer, group_start, maps):
     counts = np.empty(len(end_node), dtype=np.int64)
     filled = 0
     for end in range(len(end_node)):
-        mine = lines[filled : filled + sizes[end_node[end]]]
-        filled += len(mine)
+        labels = lines[filled : filled + sizes[end_node[end]]]
+        filled += len(labels)
         first, last = group_start[end >> 1], group_start[(end >> 1) + 1]
         for x in range(first, last):
             h = _end_at(net, outer[x], maps, end_node[end])
             start = maps.start[net.end_node[h]]
-            for o in range(len(mine)):
+            for o in range(len(labels)):
                 line = net.line[net.line_start[h] + maps.option[start + o]]
-                mine[o] = mine[o] * net.line_count[h] + line
-            counts[end] = net.line_count[h] if x == first else _renumber(mine)
+                labels[o] = labels[o] * net.line_count[h] + line
+            counts[end] = net.line_count[h] if x == first else _renumber(labels)
     return lines, counts
 
 
 @inlined
 def _renumber(labels):
-    """Replaces equal labels by equal numbers from 0 on, in order; returns how many."""
+    """Replaces labels by their ranks among the distinct labels. Returns the number of these."""
     order = stable_order(labels)
     count, last = -1, -1
     for k in order:
@@ -158,30 +170,30 @@ def _renumber(labels):
 
 @kernel
 def _fill_edges(net, sizes, end_node, lines, counts, cell_start, outer, group_start, maps):
-    """The tables by line; 0 at lines that no option has."""
+    """Returns the cells of the tables of all groups, with 0 at lines that no option has."""
     cells = np.zeros(cell_start[-1])
     read = 0
-    for g in range(len(end_node) // 2):
-        rows, columns, first = counts[2 * g], counts[2 * g + 1], end_node[2 * g]
+    for group in range(len(end_node) // 2):
+        rows, columns, first = counts[2 * group], counts[2 * group + 1], end_node[2 * group]
         of_row = _first_of(lines[read : read + sizes[first]], rows)
         read += sizes[first]
-        of_column = _first_of(lines[read : read + sizes[end_node[2 * g + 1]]], columns)
-        read += sizes[end_node[2 * g + 1]]
-        for x in range(group_start[g], group_start[g + 1]):
+        of_column = _first_of(lines[read : read + sizes[end_node[2 * group + 1]]], columns)
+        read += sizes[end_node[2 * group + 1]]
+        for x in range(group_start[group], group_start[group + 1]):
             h = _end_at(net, outer[x], maps, first)
-            mine = maps.option[maps.start[net.end_node[h]] :]
-            theirs = maps.option[maps.start[net.end_node[h ^ 1]] :]
+            row_options = maps.option[maps.start[net.end_node[h]] :]
+            column_options = maps.option[maps.start[net.end_node[h ^ 1]] :]
             for a in range(rows):
                 for b in range(columns):
                     if of_row[a] >= 0 and of_column[b] >= 0:
-                        pair = cell(net, h, mine[of_row[a]], theirs[of_column[b]])
-                        cells[cell_start[g] + a * columns + b] += net.table[pair]
+                        pair = cell(net, h, row_options[of_row[a]], column_options[of_column[b]])
+                        cells[cell_start[group] + a * columns + b] += net.table[pair]
     return cells
 
 
 @inner
 def _first_of(lines, count):
-    """The first option of each line, or -1."""
+    """Returns the first option of each line, or -1."""
     first = np.full(count, -1, dtype=np.int64)
     for o in range(len(lines) - 1, -1, -1):
         first[lines[o]] = o

@@ -1,4 +1,4 @@
-"""A smaller network together with the way back to the larger one."""
+"""A smaller network, with the way back to the larger network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,10 @@ from kiwi.solver.network import Network
 class Maps(Arrays):
     """The meaning of a smaller network's options in the larger network.
 
-    - `root` (n): for each node of the larger network the node of the smaller one that decides it.
-    - `start` (n+1), `option`: for each option of that node the option of the larger one.
+    - `root` (n): for each node of the larger network, the node of the smaller network that decides
+      it.
+    - `start` (n+1), `option`: the options of node i of the larger network, for each option of
+      root[i], are option[start[i]] .. option[start[i+1]].
     """
 
     root: np.ndarray
@@ -25,10 +27,12 @@ class Maps(Arrays):
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """`net` has the same least cost as the network that it was made from.
+    """A network `net` with the same least cost as the larger network from which it was made.
 
-    Every feasible choice of `net` lifts to one of the same cost and the same memory use at every
-    time. `infeasible`: True where some node is left without an option; `net` is the larger network.
+    Every feasible choice of `net` lifts to a choice of the larger network with the same cost and
+    the same memory use at every kept time.
+
+    - `infeasible`: whether some node has no option left. `net` is the larger network then.
     """
 
     net: Network
@@ -37,28 +41,29 @@ class Reduction:
 
     @classmethod
     def nothing(cls, net: Network, *, infeasible: bool = False) -> "Reduction":
-        """The reduction that leaves `net` as it is."""
+        """Returns the reduction that leaves `net` unchanged."""
         maps = Maps(np.arange(net.node_count), net.option_start, within(net.option_start))
         return cls(net, maps, infeasible)
 
     @classmethod
     def renumbered(cls, net: Network, order: np.ndarray) -> "Reduction":
-        """The reduction to `net` whose k-th node is node `order[k]` of the larger network."""
+        """Returns the reduction to `net`, whose k-th node is node `order[k]` of the larger
+        network."""
         root = np.argsort(order)
         starts = offsets(np.diff(net.option_start)[root])
         return cls(net, Maps(root, starts, within(starts)))
 
     @property
     def merged(self) -> int:
-        """How many nodes have disappeared."""
+        """The number of nodes that have disappeared."""
         return len(self.maps.root) - self.net.node_count
 
     def lift(self, choice: np.ndarray) -> np.ndarray:
-        """The choice of the larger network that `choice` means."""
+        """Returns the choice of the larger network that `choice` represents."""
         return self.maps.option[self.maps.start[:-1] + choice[self.maps.root]]
 
     def lower(self, choice: np.ndarray) -> np.ndarray | None:
-        """A choice of `net` that lifts to `choice`, or None where there is none."""
+        """Returns a choice of `net` that lifts to `choice`, or None if there is none."""
         root, start, option = self.maps.root, self.maps.start, self.maps.option
         differs = option != np.repeat(choice, np.diff(start))
         matches = np.ones(self.net.option_count, dtype=bool)
@@ -71,7 +76,7 @@ class Reduction:
 
 
 def chain(first: Reduction, second: Reduction) -> Reduction:
-    """Both reductions as one."""
+    """Returns the reduction that applies `first` and then `second`."""
     root = second.maps.root[first.maps.root]
     sizes = np.diff(second.net.option_start)[root]
     starts = offsets(sizes)
@@ -81,13 +86,14 @@ def chain(first: Reduction, second: Reduction) -> Reduction:
 
 
 def repeat(step: Callable[[Network], Reduction], net: Network, most: int) -> Reduction:
-    """Applies `step` while it merges nodes, `most` times at most."""
+    """Applies `step` as long as it merges nodes, at most `most` times. Returns the reductions as
+    one."""
     total = step(net)
     for _ in range(most - 1):
         if total.infeasible:
             break
-        more = step(total.net)
-        if more.infeasible or not more.merged:
+        next_pass = step(total.net)
+        if next_pass.infeasible or not next_pass.merged:
             break
-        total = chain(total, more)
+        total = chain(total, next_pass)
     return total

@@ -1,9 +1,9 @@
-"""Points of time that can never bind, dropped.
+"""Drops points of time t at which memory can never bind. There are two cases:
 
-(a) At t the largest options of all nodes together stay within the limit.
-(b) Time t is covered by time s: no assignment holds more at t than at s, that is,
+(a) The largest options of all nodes together stay within the limit at t.
+(b) Another time s covers t: no assignment holds more at t than at s, that is,
     sum over nodes of max over options of (bytes[o, t] - bytes[o, s]) <= 0.
-    Each time is compared with the last one kept before it, in both directions.
+    Each time is compared with the last kept time before it, in both directions.
 """
 
 from dataclasses import replace
@@ -16,22 +16,32 @@ from kiwi.solver.network import NO_LIMIT_BYTES, Network
 
 
 def drop_times(net: Network) -> Network:
-    """`net` with fewer times; the same assignments are feasible, at the same cost."""
+    """Returns `net` with fewer times. The same assignments are feasible, at the same cost."""
     if net.limit_bytes >= NO_LIMIT_BYTES or not len(net.times):
         return net
     events = _events(net, np.concatenate((net.use_begin, net.use_end)), len(net.times))
     is_kept = _kept_times(len(net.times), net.limit_bytes, net.option_start, *events)
-    earlier = offsets(is_kept)  # how many kept times stand before each
+    earlier = offsets(is_kept)  # The number of kept times before each time.
     begin, end = earlier[net.use_begin], earlier[net.use_end]
-    seen = begin < end
-    spans = (owners(net.use_start)[seen], begin[seen], end[seen], net.use_bytes[seen])
+    spans_kept_time = begin < end
+    spans = (
+        owners(net.use_start)[spans_kept_time],
+        begin[spans_kept_time],
+        end[spans_kept_time],
+        net.use_bytes[spans_kept_time],
+    )
     return replace(net, times=net.times[is_kept], **summed_uses(*spans, net.option_count))
 
 
 def summed_uses(
     owner: np.ndarray, begin: np.ndarray, end: np.ndarray, size: np.ndarray, option_count: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a `Network` for these intervals, those of one owner and span added up."""
+    """Returns the arrays of a `Network` for these intervals, by field name. Intervals of one owner
+    with the same span are added up.
+
+    - `owner`: the option of each interval.
+    - `begin`, `end`, `size`: the half-open span and the bytes of each interval.
+    """
     names = "use_start", "use_begin", "use_end", "use_bytes"
     width = int(end.max(initial=0)) + 1
     arrays = _summed_uses(owner, begin, end, size, option_count, width)
@@ -40,19 +50,20 @@ def summed_uses(
 
 @kernel
 def _summed_uses(owner, begin, end, size, option_count, width):
-    """Starts by owner, then begin, end and bytes; the intervals of an owner in their order."""
+    """Returns the starts by owner, and begin, end and bytes of the intervals. The intervals of an
+    owner are sorted by their spans."""
     first, place = _by_piece(owner, option_count)
     begin, end, size = _taken(begin, place), _taken(end, place), _taken(size, place)
     start, count = np.zeros(option_count + 1, dtype=np.int64), 0
     for o in range(option_count):
         if not _is_sorted(begin, end, first[o], first[o + 1]):
-            mine = slice(first[o], first[o + 1])
+            span = slice(first[o], first[o + 1])
             spans = np.empty(first[o + 1] - first[o], dtype=np.int64)
             for k in range(len(spans)):
                 spans[k] = begin[first[o] + k] * width + end[first[o] + k]
             order = stable_order(spans)
-            begins, ends = _taken(begin[mine], order), _taken(end[mine], order)
-            sizes = _taken(size[mine], order)
+            begins, ends = _taken(begin[span], order), _taken(end[span], order)
+            sizes = _taken(size[span], order)
             for k in range(len(order)):
                 begin[first[o] + k], end[first[o] + k] = begins[k], ends[k]
                 size[first[o] + k] = sizes[k]
@@ -69,7 +80,7 @@ def _summed_uses(owner, begin, end, size, option_count, width):
 
 @inner
 def _taken(values, place):
-    """`values[place]`."""
+    """Returns `values[place]`."""
     taken = np.empty(len(place), dtype=np.int64)
     for k in range(len(place)):
         taken[k] = values[place[k]]
@@ -86,7 +97,8 @@ def _is_sorted(begin, end, first, last):
 
 @inner
 def _by_piece(piece, count):
-    """The beginning of each of `count` pieces, and the entries by the piece that they belong to."""
+    """Sorts entries by piece. `piece`: the piece of each entry. Returns the start of each of
+    `count` pieces, and the entries in the order of their pieces."""
     start = np.zeros(count + 1, dtype=np.int64)
     for k in piece:
         start[k + 1] += 1
@@ -101,7 +113,8 @@ def _by_piece(piece, count):
 
 @kernel
 def _events(net, time, time_count):
-    """Changes of memory use by time: starts over times, then option, node and bytes."""
+    """Returns the changes of memory use, sorted by time: the starts of the times, and option, node
+    and bytes of each change."""
     uses = len(net.use_begin)
     start, place = _by_piece(time, time_count + 1)
     owner, node = np.empty(uses, dtype=np.int64), np.empty(uses, dtype=np.int64)
@@ -110,23 +123,23 @@ def _events(net, time, time_count):
             owner[net.use_start[o] : net.use_start[o + 1]] = o
             node[net.use_start[o] : net.use_start[o + 1]] = i
     count = len(place)
-    option, at = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+    event_option, event_node = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     change = np.empty(count, dtype=np.int64)
     for k in range(len(place)):
         use = place[k] % uses
-        option[k], at[k] = owner[use], node[use]
+        event_option[k], event_node[k] = owner[use], node[use]
         change[k] = net.use_bytes[use] if place[k] < uses else -net.use_bytes[use]
-    return start, option, at, change
+    return start, event_option, event_node, change
 
 
 @kernel
 def _kept_times(time_count, limit, option_start, event_start, event_option, event_node, change):
     node_count = len(option_start) - 1
-    held = np.zeros(option_start[node_count], dtype=np.int64)  # now
-    pivot = np.zeros(option_start[node_count], dtype=np.int64)  # at the last kept time
+    held = np.zeros(option_start[node_count], dtype=np.int64)  # Bytes at the present time.
+    pivot = np.zeros(option_start[node_count], dtype=np.int64)  # Bytes at the last kept time.
     most = np.zeros(node_count, dtype=np.int64)
-    above = np.zeros(node_count, dtype=np.int64)  # max over options of held - pivot
-    below = np.zeros(node_count, dtype=np.int64)  # min
+    above = np.zeros(node_count, dtype=np.int64)  # The maximum over options of held - pivot.
+    below = np.zeros(node_count, dtype=np.int64)  # The minimum of it.
     touched = np.empty(node_count, dtype=np.int64)
     is_touched = np.zeros(node_count, dtype=np.bool_)
     seen_at = np.full(node_count, -1, dtype=np.int64)
@@ -163,7 +176,7 @@ def _kept_times(time_count, limit, option_start, event_start, event_option, even
         if last >= 0 and total_below >= 0:
             kept[last] = False
         kept[t], last = True, t
-        for k in range(count):  # the pivot moves to t
+        for k in range(count):  # The pivot moves to t.
             i = touched[k]
             is_touched[i] = False
             for o in range(option_start[i], option_start[i + 1]):
