@@ -152,8 +152,9 @@ class Overlap:
     def overlapping_moves(self, unit: Unit, value: int) -> OverlappingMoves | None:
         """The moves of an operand that overlap; None if all may.
 
-        A later reader may keep the copy of the first reader (`kiwi.problem.kept_copies`). So all
-        its moves count as overlapping. Otherwise its resharding would count against the layout.
+        A later reader may keep the copy of the first reader (`kiwi.problem.kept_copies`). So its
+        moves other than gathers count as overlapping. Otherwise they would count against the
+        layout.
         """
         if not self.pipelines:
             return None
