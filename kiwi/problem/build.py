@@ -705,8 +705,8 @@ class _Assembly:
         return trips * np.outer(seconds, is_stacked).ravel()
 
     def _row_seconds(self, node: UnitNode) -> np.ndarray:
-        """Returns float [options]: the seconds that a reduction of rows waits for masked traffic,
-        and that its own kernel takes."""
+        """Returns float [options]: the extra seconds of reducing masked rows, and of a kernel of
+        its own for a kept reduction that is summed once (`RowReduction`)."""
         rows, mesh = self._kernels[node.unit].rows, self._offered.mesh
         again = np.array([residency.recomputes for residency in node.residency.options])
         if rows is None:
