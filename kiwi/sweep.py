@@ -155,9 +155,12 @@ def sweep(
     if jobs < 1:
         raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
     started = time.monotonic()
-    budgets = sorted({parse_size(budget_) for budget_ in memory_budgets})
+    budgets = sorted({parse_size(budget) for budget in memory_budgets})
     by_effort = sorted(
-        {(sum(n > 1 for n in shape_), math.prod(shape_), *shape_) for shape_ in mesh_shapes}
+        {
+            (sum(n > 1 for n in mesh_shape), math.prod(mesh_shape), *mesh_shape)
+            for mesh_shape in mesh_shapes
+        }
     )
     # The meshes that take longest to plan come first.
     shapes = [tuple(shape) for _, _, *shape in reversed(by_effort)]
