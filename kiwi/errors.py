@@ -1,4 +1,4 @@
-"""Typed errors. Each error says what went wrong, with which value, why, and what to try next.
+"""Typed errors. Each error names the failure, the offending value, the likely cause and a remedy.
 
 Every exception that Kiwi raises on purpose derives from `KiwiError`. Any other exception is a bug
 in Kiwi. An error belongs to a topic of `kiwi.messages.topics`, and shows the topic's code.
@@ -17,7 +17,7 @@ class KiwiError(Exception):
     - `code`: the topic's code, such as `KIWI-M003`. The reference page of errors explains it.
     - `what`: one sentence that names the failure and the offending value.
     - `cause`: the likely reason. By default it is the topic's.
-    - `suggestion`: what to try next. By default it is the topic's.
+    - `suggestion`: a remedy to try next. By default it is the topic's.
     """
 
     default_topic: ClassVar[Topic] = topics.ARGUMENT

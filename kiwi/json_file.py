@@ -111,7 +111,8 @@ class FileFormat:
         )
 
     def invalid(self, name: str, cause: str) -> KiwiError:
-        """The error for a file with content that is not valid. `cause`: what is not valid."""
+        """The error for a file with invalid content. `cause`: a text that names the invalid
+        content."""
         return self.error(
             f"{name} is not a valid {self.what}.",
             topic=topics.INVALID_FILE,

@@ -106,7 +106,7 @@ class TargetOptions:
     - `mesh_shape`, `axis_names`: the shape of the mesh and the names of its axes. Axes are named
       "x", "y", "z" by default.
     - `mesh`: an existing mesh instead: a `jax.sharding.Mesh` or `AbstractMesh`, or a
-      `kiwi.mesh.DeviceMesh`, whose links and hardware then replace those of `profile`. If `mesh`,
+      `kiwi.mesh.DeviceMesh`, whose links and hardware then replace the profile's. If `mesh`,
       `mesh_shape` and `axis_names` are missing, the plan is for the mesh of the context
       (`jax.set_mesh`), or else for the mesh of the arguments' shardings. This is also the case if
       only a `mesh_shape` is given that equals the shape of that mesh.
@@ -471,7 +471,9 @@ def flags() -> Iterator[tuple[Field[Any], Flag]]:
             yield option, option.metadata["flag"]
 
 
-IN_FILES = tuple(f.name for f in fields(SearchOptions) if f.metadata.get("in_files", True))
+IN_FILES = tuple(
+    option.name for option in fields(SearchOptions) if option.metadata.get("in_files", True)
+)
 """The names of the options of the search that plan files contain."""
 
 

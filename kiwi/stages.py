@@ -112,7 +112,7 @@ class Kernels:
         """The problem: the options of all units on a mesh, with their prices.
 
         - `options`: options of `kiwi.plan` about the goal and the search, such as `mesh_shape`,
-          `mesh`, `memory_budget`, `planner`, `gap` and `effort`. The profile is that of this stage.
+          `mesh`, `memory_budget`, `planner`, `gap` and `effort`. The profile is this stage's.
 
         **Raises:** the errors that `kiwi.plan` raises before its search.
         """

@@ -134,7 +134,7 @@ class _Reporter:
     """Shows the stage, the round, the best step time and the gap beside the elapsed seconds.
 
     A search reports only its own best solution, and each further search starts without one. So the
-    best step time is that of the last search that reported.
+    best step time belongs to the last search that reported.
     """
 
     def __init__(self, show: Show, watch: Stopwatch) -> None:
@@ -190,8 +190,8 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
             forced = applied.explain(units[0], **limits).forced
     text = explanation_text(saved.document, units[0], forced)
     if len(units) > 1:
-        others = ", ".join(map(str, units[1:9])) + (", ..." if len(units) > 9 else "")
-        text += f"\n\n{len(units) - 1} more operators match: {others}"
+        further = ", ".join(map(str, units[1:9])) + (", ..." if len(units) > 9 else "")
+        text += f"\n\n{len(units) - 1} more operators match: {further}"
     data = list(saved.document["operators"].values())[units[0]]
     output.result(
         {**data, "forced": [_forced_json(alternative, saved) for alternative in forced]}, text

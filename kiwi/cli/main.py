@@ -41,8 +41,8 @@ WRITTEN = ("out", "report", "table")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. `arguments`: those of the command line by
-    default."""
+    """Runs one command and returns its exit code. `arguments`: the command's arguments, by default
+    from the command line."""
     parsed = _parser().parse_args(arguments)
     output = Output(json=parsed.json)
     try:

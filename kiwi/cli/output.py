@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Show = Callable[..., None]
-"""Updates a progress bar. Its keyword arguments are those of `rich.progress.Progress.update`:
-`description`, `advance`, `completed`, `total`."""
+"""Updates a progress bar. The keyword arguments `description`, `advance`, `completed` and `total`
+are as in `rich.progress.Progress.update`."""
 
 
 class Output:

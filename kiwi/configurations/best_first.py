@@ -99,7 +99,7 @@ class BestFirst:
         return self._found[task]
 
     def _start_ahead(self, waiting: list[tuple[float, int, int]]) -> None:
-        """Starts tasks up to the allowed number, those with the least scores first."""
+        """Starts tasks up to the allowed number, in the order of their scores."""
         several = self._most_tasks > 1
         ahead = AHEAD * self._most_tasks if several else 1
         started = set(self._running.values())

@@ -104,7 +104,8 @@ class Row:
     - `step_seconds`, `peak_bytes`: the figures of the plan's estimate; None without a plan.
     - `compiled_peak_bytes`: the peak of the plan's program, if it was compiled.
     - `gap`: the largest relative distance between the plan and the best plan; None without a plan.
-    - `score`: the figure that the search minimises; that of the bound without a plan.
+    - `score`: the figure that the search minimises, computed from the plan; without a plan, from
+      the bound.
     - `why`: why the configuration was left out or refused.
     - `plan_file`: the name of its plan file in the folder of a search that can be resumed.
     """

@@ -78,18 +78,18 @@ def search(
       text `FILE.py:FUNCTION` names such a function. It raises `ValueError` if there is no such
       step.
     - `devices`: the number of devices. Several numbers are searched one after another.
-    - `profiles`: several kinds of devices; by default that of `profile`.
+    - `profiles`: several kinds of devices; by default the option `profile`.
     - `meshes`: the mesh shapes to search; by default all shapes with one to three axes that differ
       on the profile's links.
     - `most_axes`: the largest number of axes of these shapes. Shapes with three axes take several
       times as long to plan.
     - `batch_sizes`: the numbers of samples of one step on all devices together to search.
-    - `microbatches`, `stages`: the values to search. The defaults are those of `make_step`.
+    - `microbatches`, `stages`: the values to search. By default, `make_step` uses its own defaults.
     - `objective`: "samples" per second, "step_seconds", or "cost" of a sample.
     - `prices`: for the objective "cost", the price of an hour of one device, by profile.
     - `plans_all`: whether every configuration is planned, whatever its bound.
     - `jobs`: the number of processes, or of tasks that `executor` gets at a time.
-    - `executor`: any `concurrent.futures.Executor`, such as that of a Dask cluster
+    - `executor`: any `concurrent.futures.Executor`, such as the executor of a Dask cluster
       (`client.get_executor()`).
     - `resume`: a folder for outcomes, from which an interrupted search continues.
     - `on_found`: called with each configuration and its outcome.

@@ -47,7 +47,7 @@ _BARE = {
     "topology": None,
     "num_slices": None,
 }
-"""The options of pieces that replace those of the whole function."""
+"""Options of pieces. They replace the options of the whole function."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ MOST_TESTS = 80
 """After this many compiled pieces the search ends with the smallest piece found."""
 
 _MOST_SUSPECTS = 3
-"""Only this many kinds of kernels, those that deviate most, supply suspects."""
+"""Only the kernels that deviate most supply suspects: at most this many kinds."""
 
 _MOST_SEEDS = 4
 """The search gives up if no piece that grew from this many sets of suspects deviates."""
@@ -40,8 +40,8 @@ _MOST_NODES = 160
 """A piece with more equations is given up: it is no smaller than a layer."""
 
 _FIRST_PARTS = 4
-"""A piece is first cut into this many parts, of which one is dropped. Halves can hardly ever be
-dropped."""
+"""A piece is first cut into this many parts, and each part is dropped by itself. Halves can hardly
+ever be dropped."""
 
 _NEARBY = 200
 """Suspects that are further apart, in equations, do not grow into one piece."""
@@ -245,8 +245,8 @@ def suspects_of(
 
 
 def _places(whole: Piece, kernel: KernelDeviation) -> list[int]:
-    """Returns the nodes of a kernel's units: the nodes with its source line. If some of these also
-    have its shape, phase or opcode, only those."""
+    """Returns the nodes of a kernel's units. They have the kernel's source line, and, if any such
+    node does, also its shape, its phase and its opcode."""
     places = [k for k, node in enumerate(whole.nodes) if node.source_line == kernel.source_line]
     wanted: tuple[Callable[[int], bool], ...] = (
         lambda k: _place(whole, k)[1] == kernel.shape,

@@ -40,8 +40,8 @@ STAND_INS = (
     *("safetensors", "sentencepiece", "seqio", "tensorboardX", "tensorflow"),
     *("tensorflow_datasets", "tiktoken", "tokenizers", "transformers", "xprof"),
 )
-"""Packages that MaxText imports for data, logging and checkpoints. Empty modules stand in for
-those that are not installed."""
+"""Packages that MaxText imports for data, logging and checkpoints. If a package is not installed,
+an empty module stands in for it."""
 
 _QUIET = {"dataset_type": "synthetic", "enable_checkpointing": False, "run_name": "kiwi"}
 """Settings with which MaxText needs no data and no storage. They do not change the step."""
@@ -121,14 +121,14 @@ class MaxText:
         **Raises:** `InvalidArgumentError` if MaxText has no setting for a name's residency.
         """
         configured = self.recipe
-        found: dict[str, Any] = {}
+        new_settings: dict[str, Any] = {}
         if recipe.residencies is not None and recipe.residencies != configured.residencies:
-            found |= self._residency_settings(recipe.residencies)
+            new_settings |= self._residency_settings(recipe.residencies)
         elif recipe.residencies is None and self._config({}).remat_policy == _NO_REMAT:
-            found["remat_policy"] = "full"  # A policy needs a jax.checkpoint.
+            new_settings["remat_policy"] = "full"  # A policy needs a jax.checkpoint.
         if recipe.logical_rules != configured.logical_rules:
             rules = [[axis, _listed(cut)] for axis, cut in recipe.logical_rules]
-            found |= {"override_logical_axis_rules": True, "logical_axis_rules": rules}
+            new_settings |= {"override_logical_axis_rules": True, "logical_axis_rules": rules}
         for kind, configured_sizes, recipe_sizes in (
             ("ici", configured.mesh, recipe.mesh),
             ("dcn", configured.slices, recipe.slices),
@@ -136,17 +136,17 @@ class MaxText:
             for axis in recipe.mesh:
                 count = recipe_sizes.get(axis, 1)
                 if count != configured_sizes.get(axis, 1):
-                    found[f"{kind}_{_OF_AXES.get(axis, axis)}_parallelism"] = count
+                    new_settings[f"{kind}_{_OF_AXES.get(axis, axis)}_parallelism"] = count
         if recipe.microbatches not in (None, configured.microbatches):
-            found["gradient_accumulation_steps"] = recipe.microbatches
+            new_settings["gradient_accumulation_steps"] = recipe.microbatches
         asked = recipe.batch_size, recipe.device_count, recipe.microbatches or 1
         if (
             asked != (configured.batch_size, configured.device_count, configured.microbatches)
             and recipe.batch_size
         ):
             samples = recipe.batch_size / recipe.device_count / (recipe.microbatches or 1)
-            found["per_device_batch_size"] = samples
-        return found
+            new_settings["per_device_batch_size"] = samples
+        return new_settings
 
     def write_overrides(self, recipe: Recipe, path: str | Path) -> None:
         """Writes a configuration file of MaxText for a recipe. The file names this configuration's

@@ -40,7 +40,7 @@ class SourceEntry:
 
 @dataclass(frozen=True)
 class OperatorCosts:
-    """An operator's part of the plan's time and memory, and what its other options would cost.
+    """An operator's part of the plan's time and memory, and the cost of its other options.
 
     - `seconds`: the seconds per step by kind (`PARTS`): the operator's own work, its collectives,
       the resharding of its operands, and everything that runs a second time.
@@ -109,7 +109,7 @@ class Decision:
     The costs:
 
     - `seconds`: the predicted time on one device, collectives included, without recomputation.
-    - `bytes`: the local bytes of its results; in a loop, those of one iteration.
+    - `bytes`: the local bytes of its results; in a loop, the results of one iteration.
     - `costs`: its part of the estimate. None while the step is planned, and for schedules.
     """
 

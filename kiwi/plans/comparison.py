@@ -27,12 +27,12 @@ def comparison(first: Document, second: Document, names: tuple[str, str]) -> dic
                 "title": title,
                 "budget_bytes": document["options"]["memory_budget_bytes"],
                 "memory_bytes": document["estimate"]["memory_bytes"],
-                "findings": [asdict(each) for each in findings(document)],
+                "findings": [asdict(entry) for entry in findings(document)],
             }
             for title, document in zip(titles, (first, second), strict=True)
         ],
         "totals": [*_totals(compared.totals), *_compiled_step(first, second)],
-        "differences": [asdict(each) for each in ranked(compared.differences)],
+        "differences": [asdict(entry) for entry in ranked(compared.differences)],
     }
 
 

@@ -34,8 +34,8 @@ class CrossCheck:
 
     - `program`: the figures of that compiler's program.
     - `expected_peak_bytes`: the peak that the rules of that compiler predict.
-    - `unforeseen_collectives`: the collectives of the program beyond those that the rules predict,
-      by kind and mesh axes.
+    - `unforeseen_collectives`: the collectives of the program that the rules do not predict, by
+      kind and mesh axes.
     """
 
     program: CompiledProgram

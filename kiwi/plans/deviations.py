@@ -30,7 +30,7 @@ class Planned(Protocol):
 
 
 MOST_NAMED = 3
-"""A sentence names this many kernels, those with the largest differences."""
+"""A sentence names only this many kernels: the kernels with the largest differences."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class KernelDeviation:
 
 def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable[KernelDeviation]:
     """Yields rows for the seconds of kernels and of transfers in which plan and program differ.
-    `compiled`: the seconds of the compiled program by unit, with those of no unit at -1."""
+    `compiled`: the seconds of the compiled program by unit. The key -1 stands for no unit."""
     nothing = UnitSeconds()
     computing, moving = {}, {}
     for decision in plan.decisions:

@@ -35,8 +35,8 @@ def document(plan: PlanRecord) -> Document:
     """Returns everything about a plan except wall times, as plain data."""
     print_ = fingerprint(plan.execution.units.graph.program)
     names = identities(print_.equations)
-    by = plan_converter(plan.mesh.axis_names)
-    mesh, execution = to_plain(plan.mesh, by), plan.execution
+    conversion = plan_converter(plan.mesh.axis_names)
+    mesh, execution = to_plain(plan.mesh, conversion), plan.execution
     tied = execution.tied_steps
     return {
         "jax": jax.__version__,
@@ -45,12 +45,14 @@ def document(plan: PlanRecord) -> Document:
         "hardware": mesh.pop("hardware"),
         "links": mesh.pop("links"),
         "mesh": mesh,
-        "options": _options(plan, by),
-        "arguments": _arguments(plan, by),
-        "constants": _constants(plan, by),
-        "results": _results(plan, by),
+        "options": _options(plan, conversion),
+        "arguments": _arguments(plan, conversion),
+        "constants": _constants(plan, conversion),
+        "results": _results(plan, conversion),
         "operators": {
-            names[plan.execution.units.units[decision.unit].root]: _operator(plan, decision, by)
+            names[plan.execution.units.units[decision.unit].root]: _operator(
+                plan, decision, conversion
+            )
             for decision in plan.decisions
             if decision.costs is not None
         },
@@ -61,14 +63,14 @@ def document(plan: PlanRecord) -> Document:
         "copies_ahead": execution.copies_ahead,
         "gradients_in_time": execution.gradients_in_time,
         "metrics_in_time": execution.metrics_in_time,
-        "estimate": to_plain(plan.estimate, by),
+        "estimate": to_plain(plan.estimate, conversion),
         "bounds": _bounds(plan),
-        "checks": to_plain(plan.compiled, by),
-        "deviations": to_plain(plan.deviations, by),
-        "corrections": to_plain(plan.corrections, by),
-        "cross_check": to_plain(plan.cross_check, by),
+        "checks": to_plain(plan.compiled, conversion),
+        "deviations": to_plain(plan.deviations, conversion),
+        "corrections": to_plain(plan.corrections, conversion),
+        "cross_check": to_plain(plan.cross_check, conversion),
         "notes": [note.plain for note in plan.notes],
-        "history": to_plain(plan.history, by),
+        "history": to_plain(plan.history, conversion),
     }
 
 

@@ -1,5 +1,5 @@
-"""The findings at the head of the report: a few sentences on what limits a plan's step, and what to
-try next.
+"""The findings at the head of the report: a few sentences about the limits of a plan's step, with
+advice.
 
 All findings are derived from the plan's document, so saved plans have them as well.
 """
@@ -27,7 +27,7 @@ says so."""
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact that the reader should know, and what to try."""
+    """One fact that the reader should know, and advice."""
 
     title: str
     text: str

@@ -173,11 +173,15 @@ def _operand(program: Program, atom: int | Literal) -> str:
 def canonical(value: Any) -> str:
     """Returns a text of a value that is equal in every process."""
     if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{k}:{canonical(v)}" for k, v in value.items())) + "}"
+        return (
+            "{"
+            + ",".join(sorted(f"{k}:{canonical(element)}" for k, element in value.items()))
+            + "}"
+        )
     if isinstance(value, set | frozenset):
-        return "{" + ",".join(sorted(canonical(v) for v in value)) + "}"
+        return "{" + ",".join(sorted(canonical(element) for element in value)) + "}"
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return "(" + ",".join(canonical(v) for v in value) + ")"
+        return "(" + ",".join(canonical(element) for element in value) + ")"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{_digest(value.tobytes())}"
     return _ADDRESS.sub("", str(value))

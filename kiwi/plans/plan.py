@@ -22,8 +22,8 @@ from kiwi.report.notebook import fragment, plot_memory
 class Plan(PlanRecord):
     """How one training step runs on a mesh; see `kiwi.plan`.
 
-    Its attributes are those of `kiwi.plans.record.PlanRecord`. Methods that are functions elsewhere
-    are documented there.
+    `kiwi.plans.record.PlanRecord` documents the attributes. A method that is a function of another
+    module is documented there.
     """
 
     def save(self, path: str | Path) -> None:

@@ -53,8 +53,8 @@ class Origin:
     A `PlanningProblem` is large and quick to make again. So a plan keeps only the data from which
     the problem is formulated.
 
-    - `offered`: for each unit, residencies that the problem has to offer in addition: the plan's
-      own, or those of plans that it was made from (`kiwi.planners.joint`).
+    - `offered`: for each unit, residencies that the problem has to offer in addition. They come
+      from the plan itself, or from plans that it was made from (`kiwi.planners.joint`).
     """
 
     step: StepToPlan
@@ -124,7 +124,7 @@ class PlanRecord:
       without the order that a plan imposes; otherwise None.
     - `host_limit_bytes`: the host memory that one device may use; None if nothing is offloaded.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made; "" for
-      a new plan. Wall times are those of that day.
+      a new plan. Its wall times were measured on that day.
     - `planner_parameters`: the planner's parameters that are not at their defaults.
     - `history`: the attempts of the search (`kiwi.campaign.attempts`).
     - `made_by`: the positions in `history` of the attempts that made the plan's solution and its
@@ -223,8 +223,7 @@ class PlanRecord:
     @property
     def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
         """The collectives of the compiled program beyond the plan's, by kind and mesh axes. Without
-        a compiled program, those of the cross check; empty without any check.
-        """
+        a compiled program, the cross check supplies them; without any check, there are none."""
         if self.compiled is None:
             return () if self.cross_check is None else self.cross_check.unforeseen_collectives
         return unforeseen(self.estimate.collective_uses, self.compiled.collective_uses)

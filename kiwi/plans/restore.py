@@ -1,7 +1,7 @@
 """Restores a saved plan: makes a `Plan` from a document and a traced call.
 
-The function is traced again. The document supplies only layouts, order and figures. The executed
-program is always that of the present function.
+The function is traced again. The document supplies only layouts, order and figures. A restored plan
+always executes the present function.
 """
 
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
 
 
 def check_arguments(saved: Document, call: Call) -> None:
-    """Checks that the paths, types and donation of a call's arguments are those of the saved plan.
+    """Checks that the paths, types and donation of a call's arguments equal the saved plan's.
 
     **Raises:** `PlanMismatchError` if they differ.
     """

@@ -24,8 +24,8 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 def summary(plan: PlanRecord) -> str:
-    """Returns a text of about thirty lines: the plan's cost, whether the plan fits, and what is
-    sharded, offloaded and recomputed."""
+    """Returns a text of about thirty lines: the plan's cost, whether the plan fits, its shardings,
+    and its offloaded and recomputed operators."""
     blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
     blocks += [_arguments(plan), _offloaded(plan), _recomputed(plan)]
     blocks.append("\n".join(note.line for note in plan.notes))

@@ -13,8 +13,8 @@ def without_user_shardings(plan: _Plan, *, effort: str = "quick") -> _Plan:
     """Returns the plan of the same request without the shardings that the function and its
     arguments ask for (`respect_user_shardings=False`). The plan is not compiled.
 
-    The cost of these shardings is the `estimate.step_seconds` of this plan less that of the new
-    plan. Unlike with `respect_user_shardings=False`, each `shard_map` stays.
+    The cost of these shardings is the difference between the `estimate.step_seconds` of this plan
+    and of the new plan. Unlike with `respect_user_shardings=False`, each `shard_map` stays.
 
     - `effort`: the effort of the search for the new plan.
 

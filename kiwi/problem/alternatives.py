@@ -148,7 +148,9 @@ def _without_copy(planning: PlanningProblem, copy: CopyNode) -> list[int]:
     """Returns the options of a unit that make no copy in the kept layout."""
     read, target, is_again = copy.read, copy.options[0].target, copy.reader is Reader.AGAIN
     return planning.unit_nodes[copy.unit].options_where(
-        lambda s, r: s.reads[read] != target or (is_again and not r.recomputes)
+        lambda strategy, residency: (
+            strategy.reads[read] != target or (is_again and not residency.recomputes)
+        )
     )
 
 

@@ -122,7 +122,7 @@ class UnitWork:
         table = None if is_transfer else mesh.table
         bandwidth = hardware.sustained_memory_bytes_per_second
         return cls(
-            work=tuple(w for w, apart in zip(work, is_apart, strict=True) if not apart),
+            work=tuple(part for part, apart in zip(work, is_apart, strict=True) if not apart),
             read_bytes=tuple(_read_bytes(kernels, unit, key) for key, _ in unit.rule.reads),
             read_once=bool(units.graph.opcodes[unit.root] & _PARTIAL_READERS),
             launch_seconds=hardware.kernel_launch_seconds,

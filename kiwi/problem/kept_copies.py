@@ -30,7 +30,7 @@ def kept_copies(
     """Returns the copies to keep, which save the most time within the limit, and the work of
     finding them.
 
-    - `corrected`: `planning` under the valid limit. Nodes behind those of `planning` hold the
+    - `corrected`: `planning` under the valid limit, with further nodes at the end that hold the
       memory that compiled programs used beyond the plan.
     - `solution`: a solution of `planning`.
     - `allowed`: the work that the search may spend.

@@ -78,7 +78,8 @@ class CallTensor:
         return CallTensor(shape, dims, self.size_bytes)
 
     def lies(self, groups: Sequence[Sequence[int]]) -> bool:
-        """Whether the dimensions, without those of size one, lie in the order of `groups`."""
+        """Whether the dimensions lie in the order of `groups`. Dimensions of size one are
+        ignored."""
         order = [dim for group in groups for dim in group if self.shape[dim] > 1]
         return order == sorted(order)
 
@@ -176,7 +177,7 @@ def _matrix(
     operand: CallTensor, names: str, groups: tuple[Sequence[int], ...]
 ) -> tuple[str, CallTensor]:
     """Returns the einsum subscripts of an operand, and the operand as batched matrices. `groups`
-    are the operand's batch dimensions, the dimensions of its rows, and those of its columns."""
+    are the operand's batch dimensions, its row dimensions and its column dimensions."""
     batch, rows, columns = groups
     if operand.lies((batch, columns, rows)) and not operand.lies(groups):
         return names[0] + names[:0:-1], operand.grouped((batch, columns, rows))

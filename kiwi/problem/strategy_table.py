@@ -57,7 +57,7 @@ class StrategyTable:
     def undominated(
         self, unit: Unit, strategies: Sequence[ShardingStrategy]
     ) -> tuple[ShardingStrategy, ...]:
-        """Those of `strategies` that no other strategy dominates, in order."""
+        """The members of `strategies` that no other member dominates, in order."""
         strategies = _without_cut_sums(strategies)
         if len(strategies) < 2:
             return tuple(strategies)
@@ -117,8 +117,8 @@ class StrategyTable:
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
-    """Returns `strategies` without those with `cuts_sums` whose result is not smaller than every
-    scattered result from the same operand layouts."""
+    """Returns all strategies without `cuts_sums`. A strategy with `cuts_sums` is returned only if
+    its result is smaller than every scattered result from the same operand layouts."""
     least_bytes: dict[object, int] = {}
     for strategy in strategies:
         if not strategy.cuts_sums:

@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def largest_gain(self) -> Difference | None:
-        """The single change that gains most among those that fit; None if none gains."""
+        """The single change that fits and gains most; None if no such change gains."""
         gains = (
             difference
             for difference in self.differences

@@ -114,7 +114,7 @@ def price(step: StepOf, recipe: Recipe, **options: Any) -> Priced:
 
     A recipe that does not fit is priced as well.
 
-    **Raises:** the errors of `kiwi.plan`, except those about the budget.
+    **Raises:** the errors of `kiwi.plan`, except errors about the budget.
     """
     plan_options = {"planner": "xla", "respect_user_checkpoint": True, **options}
     try:
@@ -132,8 +132,9 @@ def price(step: StepOf, recipe: Recipe, **options: Any) -> Priced:
 def best(step: StepOf, recipe: Recipe, **options: Any) -> Priced:
     """Returns the fastest recipe found with other residencies of names, within the budget.
 
-    Mesh, rules and batch stay those of `recipe`. If `recipe` fits, the result is no slower. The
-    step times of the compiled programs count if `verify` names a compiler, else the estimates.
+    Mesh, rules and batch of `recipe` do not change. If `recipe` fits, the result is no slower. The
+    step times of the compiled programs are compared if `verify` names a compiler, else the
+    estimates.
 
     - `step`, `options`: as in `price`. With `host_memory_budget`, names may be offloaded.
 

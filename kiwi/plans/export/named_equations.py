@@ -33,7 +33,7 @@ from kiwi.hlo.loops import scan_operands
 from kiwi.hlo.program import Equation, Literal, join_scopes, kept_outputs
 from kiwi.hlo.tracing import INLINED_CALLS
 
-_INLINED = {call: where for call, where in INLINED_CALLS.items() if "custom" not in call}
+_INLINED = {call: param for call, param in INLINED_CALLS.items() if "custom" not in call}
 """For each call that is inlined, the parameter with its jaxpr. Unlike in the planned program,
 custom derivatives are not inlined, because the loss is still to be differentiated by their
 rules."""
