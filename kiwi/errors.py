@@ -178,7 +178,7 @@ class InfeasibleBudgetError(InfeasibleError):
 class BudgetNotMetError(InfeasibleBudgetError):
     """A memory budget that no compiled program met; without a compile check, no estimate.
 
-    - `plan`: the nearest plan, with its compiled program if there is one. Its peak is
+    - `plan`: the nearest plan, with its compiled program if there is one. Its peak is at most
       `least_peak_bytes`.
     """
 

@@ -91,10 +91,11 @@ def start_jax(cpu_devices: int | None = None) -> None:
 
 @functools.cache
 def start_backends() -> None:
-    """Starts JAX's backends once in a process, before any planning.
+    """Starts JAX's backends once in a process, without complaints. All planning calls this function
+    first.
 
-    If the machine has devices, their start is not anticipated and no output is held back, because
-    the start may take long and write much. A backend that does not start raises when it is used.
+    If the machine has devices, nothing is done: the start of devices may take long and write much,
+    and this output should be seen. A backend that does not start raises when it is used.
     """
     if not (_has_gpu() or _has_tpu()):
         with contextlib.suppress(RuntimeError):

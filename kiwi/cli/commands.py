@@ -149,7 +149,7 @@ class _Reporter:
         self.show()
 
     def show(self) -> None:
-        """Shows the current stage of planning."""
+        """Shows the current stage of planning, with the latest figures."""
         round = f", round {self._watch.round}" if self._watch.round else ""
         self._show(description=f"{self._watch.stage}{round}{self._found}")
 

@@ -49,7 +49,7 @@ class Configuration:
 
 
 class Stage(enum.Enum):
-    """The stages of a configuration, in order."""
+    """The stages that a configuration passes in a search, in order."""
 
     BOUND = "bound"
     """It has a step time below which no plan is expected."""

@@ -116,9 +116,9 @@ class Piece:
         return replace(self, nodes=nodes)
 
     def neighbours(self, seeds: Collection[int], distance: int) -> frozenset[int]:
-        """The numbers of the nodes that at most `distance` values, read or written, separate from
-        the nodes `seeds`. Nodes that broadcast or count cost nothing, so they are included one
-        value further."""
+        """The numbers of the nodes that a chain of at most `distance` values, read or written,
+        connects to the nodes `seeds`. The producers of these nodes' operands are included as well
+        if they only broadcast or count, because they cost nothing."""
         near = frozenset(seeds)
         for _ in range(distance):
             values = self._touched(near)

@@ -25,7 +25,7 @@ from kiwi.problem.translation import Choices, UnitChoice
 from kiwi.timings import timed
 
 PARTS = ("compute", "communication", "resharding", "recompute")
-"""The kinds of time, as in `Estimate`."""
+"""The kinds of time, which are also parts of `Estimate`."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,8 @@ class CostBreakdown:
 
 @timed("breakdown")
 def build_breakdown(solved: Solved) -> CostBreakdown:
-    """Splits the seconds and the memory of a solution by operator."""
+    """Returns the breakdown of a solution: its decisions, and its seconds and memory by
+    operator."""
     planning, restricted = solved.problem, solved.restricted
     nodes = restricted.problem.nodes
     first_unit = len(restricted.sources)

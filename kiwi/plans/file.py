@@ -39,7 +39,7 @@ _SECTIONS = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_LISTS, list) | dict.from
 
 
 Timings = Mapping[str, Mapping[str, float]]
-"""Processor and wall seconds of each stage of planning."""
+"""The processor and wall seconds of each stage of planning."""
 
 
 def dump(document: Document, timings: Timings | None = None) -> bytes:

@@ -244,7 +244,7 @@ class PlanRecord:
 
     @functools.cached_property
     def function(self) -> Callable[..., list[Any]]:
-        """The planned step over flat argument leaves, to be traced by `jax.jit`."""
+        """The planned step as a function of flat argument leaves, to be traced by `jax.jit`."""
         return emit(self.execution)
 
     @functools.cached_property

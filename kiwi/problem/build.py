@@ -234,8 +234,8 @@ class OfferedOptions:
         return self.kernels.storage.copied_bytes(moved, layout, self.mesh.shape)
 
     def allocated_bytes(self, buffers: Sequence[Buffer], horizon: int) -> int:
-        """The bytes that the compiler allocates for buffers. Fragmentation makes them more than the
-        most bytes alive at once."""
+        """The bytes that the compiler's heap needs for buffers, which may be more than the most
+        bytes alive at once."""
         return allocated_bytes(buffers, horizon, self.units)
 
     def seconds_to_host(self, held: Sequence[Sequence[Interval]]) -> np.ndarray:
@@ -293,7 +293,7 @@ class OfferedOptions:
         return seconds
 
     def operand(self, unit: Unit, value: int) -> Operand:
-        """A value as a unit reads it."""
+        """The facts about a value as an operand of a unit."""
         overlap = partial(self.overlap.gathered, unit, value)
         moves = self.overlap.overlapping_moves(unit, value)
         return Operand(*self.operands.read(unit, value), overlap, moves)
@@ -345,7 +345,7 @@ class PlanningProblem(OfferedOptions):
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All buffers, of a problem in which each node has one option."""
+        """All buffers of a problem in which each node has one option."""
         usages = (node.usage[0] for node in self.problem.nodes)
         return tuple(buffer for usage in usages for buffer in usage if isinstance(buffer, Buffer))
 

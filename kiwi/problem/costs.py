@@ -206,8 +206,8 @@ class UnitWork:
         return own_price.seconds / full_price.seconds
 
     def least_seconds(self, devices: int) -> float:
-        """The seconds of computation per device if `devices` devices share all work evenly: a
-        lower bound without traffic and launches."""
+        """The seconds of computation on one device if `devices` devices share the work evenly,
+        without traffic and launches. The matmuls of a region are not divided."""
         shared_seconds = sum(seconds for seconds, _ in self.work) / devices
         region_seconds = 0.0 if self.region is None else self.region.multiplying_seconds
         return self.trips * (shared_seconds + region_seconds)

@@ -27,8 +27,8 @@ from kiwi.mesh.collective_kinds import (
 from kiwi.mesh.collectives import collective
 
 Axes = Mapping[Hashable, tuple[int, ...]]
-"""For the name of each axis of a `shard_map`'s mesh, the axes of the plan's mesh whose product the
-axis is."""
+"""For each axis of a `shard_map`'s mesh, by name, the axes of the plan's mesh whose product it
+is."""
 
 _KINDS = {
     "all_gather": ALL_GATHER,

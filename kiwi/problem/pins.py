@@ -1,4 +1,4 @@
-"""The user's pins, as restrictions of a problem's options.
+"""The user's pins, which restrict a problem's options.
 
 A pin fixes the layout or the residency of one value. It removes options and adds none.
 `kiwi.problem.user_pins` checks beforehand that some are left.
@@ -96,7 +96,8 @@ class Pins:
         return replace(residency, options=options)
 
     def least_offloaded_bytes(self, unit: Unit, least: float) -> float:
-        """`least`, or 0 if the user asks to offload the unit's result."""
+        """The least bytes with which a unit's result may be offloaded: `least`, or 0 if the user
+        asks to offload the result."""
         is_asked = any(
             pin.offloads for output in unit.outputs for pin in self.values.get(output, ())
         )

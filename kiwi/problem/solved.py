@@ -40,7 +40,7 @@ class Solved:
 
     @functools.cached_property
     def runs(self) -> tuple[int, ...]:
-        """How often each unit is computed."""
+        """The number of times that each unit is computed. Fetches from the host do not count."""
         if self.schedule is None:
             return tuple(2 if residency.recomputes else 1 for _, residency in self.choices)
         counts = self.schedule.computations()
@@ -55,7 +55,7 @@ class Solved:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The start of a search: a problem, and a solution of it if one is known."""
+    """The start of a search: a problem, and a solution of the problem if one is known."""
 
     problem: PlanningProblem
     solution: tuple[int, ...] | None = None

@@ -59,12 +59,12 @@ class ShardingStrategy:
 
     @property
     def seconds(self) -> float:
-        """Time of one computation, collectives included."""
+        """The time of one computation, collectives included."""
         return self.compute_seconds + self.communication_seconds
 
     @property
     def communication_seconds(self) -> float:
-        """Time of the strategy's own collectives."""
+        """The time of the strategy's own collectives."""
         return sum(move.seconds for move in self.collectives)
 
     @property

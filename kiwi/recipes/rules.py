@@ -1,4 +1,4 @@
-"""Functions traced under rules of logical axes."""
+"""Tracing of functions under rules of logical axes."""
 
 import contextlib
 import sys
