@@ -59,14 +59,14 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     """`kiwi plan`: plans a function and prints the summary. Returns whether the plan fits."""
     with output.progress() as show, measured() as watch:
         planned, user = _planned(arguments, show, watch)
-        planned_step = planned.plan(*user.args, **user.kwargs)
-    output.written("Plan saved to", arguments.out, planned_step.save)
-    output.written("Report written to", arguments.report, planned_step.write_report)
-    output.result(document(planned_step), str(planned_step))
-    ratio = planned_step.time_ratio
+        new_plan = planned.plan(*user.args, **user.kwargs)
+    output.written("Plan saved to", arguments.out, new_plan.save)
+    output.written("Report written to", arguments.report, new_plan.write_report)
+    output.result(document(new_plan), str(new_plan))
+    ratio = new_plan.time_ratio
     if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
-        output.note(_deviating(planned_step, ratio).line)
-    return planned_step.fits
+        output.note(_deviating(new_plan, ratio).line)
+    return new_plan.fits
 
 
 def _deviating(made: Plan, ratio: float) -> Note:
