@@ -47,20 +47,20 @@ _PLACES = {
     }.items()
     for name in names
 }
-"""The module below this one that has each name."""
+"""For each public name, the submodule of `kiwi` that defines it."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the module of a name on its first use.
+    """Imports the submodule of a name on the name's first use, and returns the object.
 
-    The compile check starts a process for every program, and such a process needs hardly any of
-    Kiwi.
+    So a process that needs only a small part of Kiwi, such as the process of a compile check, does
+    not import the rest.
     """
     if name not in _PLACES:
         raise AttributeError(f"module 'kiwi' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"kiwi.{_PLACES[name]}"), name)
-    globals()[name] = found
-    return found
+    attribute = getattr(importlib.import_module(f"kiwi.{_PLACES[name]}"), name)
+    globals()[name] = attribute
+    return attribute
 
 
 def __dir__() -> list[str]:

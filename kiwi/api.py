@@ -99,11 +99,11 @@ def plan(
     constraints: Constraints | None = None,
     **kwargs: Any,
 ) -> Plan:
-    """Plans `fun(*args, **kwargs)` for a mesh, without devices.
+    """Plans `fun(*args, **kwargs)` for a mesh. No devices are needed.
 
-    - `fun`: a function of pytrees of arrays, e.g. a training step. It is traced once.
+    - `fun`: a function of pytrees of arrays, such as a training step. It is traced once.
     - `args`: arrays or `jax.ShapeDtypeStruct`s.
-    - `kwargs`: keyword arguments of `fun`. One with the name of an option needs
+    - `kwargs`: keyword arguments of `fun`. A keyword argument with the name of an option needs
       `kiwi.jit(fun, ...).plan(...)`.
 
     **Raises:** subclasses of `kiwi.errors.KiwiError`: `InfeasibleBudgetError` (with the
@@ -162,18 +162,18 @@ def jit(
 ) -> Any:
     """`jax.jit` that plans: sharding and recomputation are chosen on the first call.
 
-    Usable bare (`@kiwi.jit`), as a factory (`@kiwi.jit(mesh_shape=(2, 4))`) and as a function
-    (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh` the plan is for the mesh
-    of the context (`jax.set_mesh`), or else for one axis over all attached devices. Results lie on
-    the mesh of the context or on the given `mesh` if it has the plan's axes, so that the rest of
-    the program takes them.
+    `jit` is a decorator (`@kiwi.jit`), a factory of decorators (`@kiwi.jit(mesh_shape=(2, 4))`) and
+    a function (`kiwi.jit(fun, mesh_shape=(2, 4))`). Without `mesh_shape` and `mesh`, the plan is
+    for the mesh of the context (`jax.set_mesh`), or else for one axis over all attached devices.
+    Results lie on the mesh of the context or on the given `mesh` if it has the plan's axes, so that
+    the rest of the program can use them.
 
-    Plans are cached by shapes, dtypes, pytree structure and static values; and on disk, see
-    `plan_cache`. Arguments that live elsewhere are moved to where the plan wants them.
+    Plans are cached in memory by shapes, dtypes, pytree structure and static values, and on disk
+    (`plan_cache`). Arguments that lie elsewhere are moved to the plan's shardings.
 
-    **Raises:** errors about options at once; on the first call those of `kiwi.plan`,
-    `NotEnoughDevicesError` if the mesh is larger than what is attached, and `PlanMismatchError` if
-    the processes of one program have different plans.
+    **Raises:** errors about options at once; on the first call the errors of `kiwi.plan`,
+    `NotEnoughDevicesError` if the mesh is larger than the attached devices, and `PlanMismatchError`
+    if the processes of one program have different plans.
     """
     options = options_among(locals())
     if fun is None:
@@ -191,8 +191,11 @@ def _unwrapped(fun: Any) -> Callable[..., Any]:
 
 
 def _check_keywords(fun: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises `InvalidArgumentError` for a keyword that is neither an option nor an argument of the
-    function. As a rule it is a misspelt option."""
+    """Checks that keywords are arguments of the function. A keyword that is not is as a rule a
+    misspelt option.
+
+    **Raises:** `InvalidArgumentError` for an unknown keyword.
+    """
     known = parameter_names(fun)
     unknown = [name for name in kwargs if known is not None and name not in known]
     if unknown:
@@ -206,14 +209,14 @@ def _check_keywords(fun: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
 
 
 class PlannedFunction:
-    """A function under a plan, made by `kiwi.jit`. It is called as the function that it wraps."""
+    """A function under a plan, made by `kiwi.jit`. It is called like the function that it wraps."""
 
     def __init__(self, fun: Callable[..., Any], options: Options) -> None:
         functools.update_wrapper(self, fun)
         self.options = options
         self.function = fun
         self._table = options.table()
-        options.budget_bytes(self._table)  # A budget that is no size is refused at once.
+        options.budget_bytes(self._table)  # Raises at once for a budget that is no size.
         self._jit_options = JitOptions.of(fun, vars(options))
         self._traced: dict[Any, StepToPlan] = {}
         self._plans: dict[Any, Plan] = {}
@@ -224,46 +227,46 @@ class PlannedFunction:
             check_settings(self.settings)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """The function as a method, whose first argument is the instance."""
+        """Returns the function as a method, whose first argument is the instance."""
         return self if instance is None else types.MethodType(self, instance)
 
     def with_options(self, **changes: Unpack[OptionTypes]) -> "PlannedFunction":
-        """The same function under other options; it is not traced again for the same arguments.
-
-        For comparing budgets, meshes and profiles.
-        """
-        other = PlannedFunction(self.function, replace(self.options, **changes))
-        if other._jit_options == self._jit_options:
-            other._traced = self._traced
-        return other
+        """The same function under other options, for example to compare budgets, meshes and
+        profiles. The function is not traced again for the same arguments."""
+        derived = PlannedFunction(self.function, replace(self.options, **changes))
+        if derived._jit_options == self._jit_options:
+            derived._traced = self._traced
+        return derived
 
     @property
     def settings(self) -> Settings:
-        """What plans are made for: the options, the mesh, the budget in bytes, and the compiler.
+        """The settings of plans: the options, the mesh, the budget in bytes, and the compiler.
 
-        The mesh is that of the context (`jax.set_mesh`) if the options name none.
+        If the options name no mesh, the mesh of the context (`jax.set_mesh`) is used.
         """
         return self._settings_under(jax_internals.context_mesh())
 
     def _settings_under(self, context: Any) -> Settings:
-        """The settings for a caller who works under the mesh `context`, or under none."""
+        """Returns the settings for a caller with the mesh `context` in the context; None for
+        none."""
         key = context if self.options.takes_context_mesh else None
         if key not in self._settings:
-            found = self.options.settings(self._table, key)
-            verify, notes = resolved(found.verify, found.mesh.hardware)
-            planner = planner_named(found.planner)
-            found = replace(found, verify=verify, notes=notes)
-            self._settings[key] = planner.settings_for(found)
+            settings = self.options.settings(self._table, key)
+            verify, notes = resolved(settings.verify, settings.mesh.hardware)
+            planner = planner_named(settings.planner)
+            settings = replace(settings, verify=verify, notes=notes)
+            self._settings[key] = planner.settings_for(settings)
         return self._settings[key]
 
     def traced(self, *args: Any, **kwargs: Any) -> StepToPlan:
-        """The function traced and lowered for these arguments; cached."""
+        """The function, traced and lowered for these arguments. The result is cached."""
         start_backends()
         call = bind(self.function, self._jit_options, args, kwargs)
         return self._trace_of(call, self._on_host(call))
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan for these arguments; `jax.ShapeDtypeStruct`s will do. Cached."""
+        """The plan for these arguments, which may be `jax.ShapeDtypeStruct`s. The result is
+        cached."""
         start_backends()
         return self._plan_of(bind(self.function, self._jit_options, args, kwargs))
 
@@ -296,7 +299,7 @@ class PlannedFunction:
         )
 
     _trace_options: Mapping[str, Any] = MappingProxyType({})
-    """The options of `kiwi.hlo.tracing.trace` with which a saved plan was made."""
+    """The options of `kiwi.hlo.tracing.trace` that a saved plan was made with; empty otherwise."""
 
     @jax_internals.without_mesh()
     def _trace_of(
@@ -316,26 +319,30 @@ class PlannedFunction:
         for known in (key, (key, known_axes)):
             if known in self._traced:
                 return self._traced[known]
-        kept = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
-        kept |= {"fetches_elements": facts.may_offload(in_scan=True)}
-        kept |= {"follows_shardings": follows}
-        kept |= {"platforms": target.compiler.platforms, "residencies": residencies}
-        found = trace_call(
-            call, on_host, facts.fusion, mesh=settings.mesh, **kept | dict(self._trace_options)
+        trace_options = {"keep_checkpoints": keep, "open_loops": opened, "while_trips": trips}
+        trace_options |= {"fetches_elements": facts.may_offload(in_scan=True)}
+        trace_options |= {"follows_shardings": follows}
+        trace_options |= {"platforms": target.compiler.platforms, "residencies": residencies}
+        step = trace_call(
+            call,
+            on_host,
+            facts.fusion,
+            mesh=settings.mesh,
+            **trace_options | dict(self._trace_options),
         )
-        # A trace under the plan's mesh is for this mesh alone.
-        own = key if found.call.context == call.context else (key, known_axes)
-        self._traced[own] = found
-        return found
+        # A trace under the plan's mesh is valid only for this mesh.
+        step_key = key if step.call.context == call.context else (key, known_axes)
+        self._traced[step_key] = step
+        return step
 
     def _on_host(self, call: Call) -> OnHost:
         return OnHost(host_arguments(call, self.options.constraints or Constraints()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the planned function; plans it first for arguments of a new signature.
+        """Runs the planned function. Arguments of a new signature are planned for first.
 
-        The plan that ran last is asked first: `jax.jit` knows by itself whether the arguments are
-        its own. Where jax traces, the planned program becomes part of the traced one.
+        The plan that ran last is tried first, because `jax.jit` itself detects whether the
+        arguments fit. During a trace, the planned program becomes part of the traced program.
         """
         mesh = jax_internals.context_mesh()
         if jax_internals.is_tracing():
@@ -355,19 +362,19 @@ class PlannedFunction:
     def _dispatched_for(
         self, arguments: Arguments, mesh: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Dispatched:
-        """The plan for arguments: a known one, or a new one."""
+        """Returns the dispatched plan for arguments: a known plan, or a new one."""
         known = self._dispatched.setdefault((arguments.key, mesh), [])
-        found = next((d for d in known if d.is_for(arguments)), None)
-        if found is None:
+        dispatched = next((candidate for candidate in known if candidate.is_for(arguments)), None)
+        if dispatched is None:
             call = bind(self.function, self._jit_options, args, kwargs)
-            found = self._newly_dispatched(call, mesh)
-            known.append(found)
-        return found
+            dispatched = self._newly_dispatched(call, mesh)
+            known.append(dispatched)
+        return dispatched
 
     @jax_internals.without_mesh()
     def _newly_dispatched(self, call: Call, context: Any) -> Dispatched:
         start_backends()
-        # Before planning, so that a lack of devices is cheap.
+        # Before planning, so that the error for too few devices comes at once.
         mesh = users_mesh(self._settings_under(call.mesh).mesh, self.options.mesh, call.mesh)
         plan = self._plan_of(call)
         check_same_plan(plan, mesh)

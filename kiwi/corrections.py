@@ -1,11 +1,11 @@
-"""Prices corrected by compiled programs, by kind of unit and sharding.
+"""Prices that compiled programs correct, by kind of unit and sharding.
 
-XLA's program of a plan may take longer than its price: the partitioner gathers an operand that the
-plan shards, or a kernel computes more than it should. The program's own seconds then replace the
-price. Units of one kind (the same operators on the same shapes) are alike in all layers, so one
-program corrects them all.
+XLA's program of a plan may take longer than the plan's price, for example because the partitioner
+gathers an operand that the plan shards, or because a kernel computes more than it should. The
+program's own seconds then replace the price. Units of one kind (the same operators on the same
+shapes) are alike in all layers, so one program corrects them all.
 
-A program may also hide less communication than its plan counts on. That is corrected for all
+A program may also hide less communication than its plan assumes. One factor corrects this for all
 operators together.
 """
 
@@ -22,11 +22,13 @@ Layouts = tuple[TensorSharding, ...]
 class Correction:
     """A corrected price of one kind of unit.
 
-    - `kind`: see `kiwi.problem.corrected.kind_of`. `name`: its operator, for readers.
+    - `kind`: the digest of the kind (`kiwi.problem.corrected.kind_of`).
+    - `name`: the kind's operator, for readers.
     - `reads`, `results`: the layouts of the corrected strategy. Both are empty if all strategies
       are corrected.
-    - `seconds`: the time of that strategy without the planned collectives, over all iterations of
-      its loops. None if `factor` multiplies the price instead.
+    - `factor`: multiplies the price if `seconds` is None.
+    - `seconds`: the time of the strategy without the planned collectives, over all iterations of
+      its loops; None if `factor` multiplies the price instead.
     """
 
     kind: str
@@ -42,7 +44,7 @@ class Correction:
         return not self.reads and not self.results
 
     def applies(self, reads: Layouts, results: Layouts) -> bool:
-        """Whether a strategy between these layouts is corrected."""
+        """Whether a strategy with these layouts is corrected."""
         return self.is_of_all or (self.reads, self.results) == (reads, results)
 
 
@@ -50,8 +52,9 @@ class Correction:
 class Corrections:
     """The corrections on one mesh.
 
-    - `entries`: if two are of one kind and sharding, the first one counts.
-    - `overlap`: the part of the overlap of communication and computation that a plan may count on.
+    - `entries`: the corrected prices. Of two for the same kind and sharding, the first counts.
+    - `overlap`: the fraction of the overlap of communication and computation that a plan may
+      assume.
     """
 
     entries: tuple[Correction, ...] = ()
@@ -61,12 +64,14 @@ class Corrections:
         return self != NO_CORRECTIONS
 
     def and_also(self, others: Iterable[Correction]) -> "Corrections":
-        """These corrections with others added. A new one replaces an old one of the same kind and
-        sharding."""
+        """These corrections with `others` added. A new correction replaces an old one for the same
+        kind and sharding."""
         entries = (*others, *self.entries)
-        first = {(e.kind, e.reads, e.results): e for e in reversed(entries)}
-        kept = tuple(e for e in entries if first[e.kind, e.reads, e.results] is e)
-        return Corrections(kept, self.overlap)
+        newest = {(entry.kind, entry.reads, entry.results): entry for entry in reversed(entries)}
+        unique = tuple(
+            entry for entry in entries if newest[entry.kind, entry.reads, entry.results] is entry
+        )
+        return Corrections(unique, self.overlap)
 
     def of(self, kind: str) -> tuple[Correction, ...]:
         """The corrections of one kind."""
@@ -74,10 +79,10 @@ class Corrections:
 
     @functools.cached_property
     def _by_kind(self) -> Mapping[str, tuple[Correction, ...]]:
-        found: dict[str, tuple[Correction, ...]] = {}
+        entries_of_kind: dict[str, tuple[Correction, ...]] = {}
         for entry in self.entries:
-            found[entry.kind] = (*found.get(entry.kind, ()), entry)
-        return found
+            entries_of_kind[entry.kind] = (*entries_of_kind.get(entry.kind, ()), entry)
+        return entries_of_kind
 
 
 NO_CORRECTIONS = Corrections()

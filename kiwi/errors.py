@@ -1,7 +1,7 @@
-"""Typed errors. Each says what went wrong, with which value, why, and what to try next.
+"""Typed errors. Each error names the failure, the offending value, the likely cause and a remedy.
 
-Every exception that Kiwi raises on purpose derives from `KiwiError`. Anything else that escapes is
-a bug in Kiwi. An error belongs to a topic of `kiwi.messages.topics`, and shows its code.
+Every exception that Kiwi raises on purpose derives from `KiwiError`. Any other exception is a bug
+in Kiwi. An error belongs to a topic of `kiwi.messages.topics`, and shows the topic's code.
 """
 
 import difflib
@@ -12,12 +12,12 @@ from kiwi.messages import Topic, topics
 
 
 class KiwiError(Exception):
-    """Base of all errors raised on purpose.
+    """The base class of all errors that Kiwi raises on purpose.
 
     - `code`: the topic's code, such as `KIWI-M003`. The reference page of errors explains it.
     - `what`: one sentence that names the failure and the offending value.
-    - `cause`: the likely reason; the topic's, unless the error has its own.
-    - `suggestion`: what to try next; the topic's, unless the error has its own.
+    - `cause`: the likely reason. By default it is the topic's.
+    - `suggestion`: a remedy to try next. By default it is the topic's.
     """
 
     default_topic: ClassVar[Topic] = topics.ARGUMENT
@@ -48,7 +48,7 @@ class KiwiError(Exception):
         return self.topic.code
 
     def changed(self, **changes: Any) -> Self:
-        """The same error with some arguments changed."""
+        """A copy of the error with some arguments changed."""
         return type(self)(**{**self._arguments, **changes})
 
     @property
@@ -56,7 +56,8 @@ class KiwiError(Exception):
         return {name: value for name, value in vars(self).items() if not name.startswith("__")}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default Python rebuilds an exception from its text, which is no argument of this class.
+        # By default Python rebuilds an exception from its text, which no argument of this class
+        # accepts.
         return _rebuilt, (type(self), self._arguments)
 
 
@@ -71,7 +72,7 @@ class InvalidSizeError(KiwiError, ValueError):
 
 
 class InvalidMeshError(KiwiError, ValueError):
-    """A mesh whose shape, axis names or device count make no sense."""
+    """A mesh whose shape, axis names or device count are invalid."""
 
     default_topic = topics.MESH
 
@@ -109,7 +110,11 @@ class InvalidArgumentError(KiwiError, ValueError):
 def check_known(
     name: str, known: Iterable[str], what: str, error: type[KiwiError] = InvalidArgumentError
 ) -> None:
-    """Raises `error` unless a name is among those that are known."""
+    """Checks that `name` is among the `known` names.
+
+    - `what`: the kind of thing that has the name, for the message.
+    - `error`: the type of the error that is raised if the name is unknown.
+    """
     names = list(known)
     if name not in names:
         topic = topics.UNKNOWN_NAME if error is InvalidArgumentError else error.default_topic
@@ -144,7 +149,7 @@ class InvalidProblemError(KiwiError, ValueError):
 
 
 class InfeasibleError(KiwiError):
-    """No assignment exists within the limits.
+    """No assignment exists, or none was found, within the limits.
 
     - `least_peak_bytes`: the smallest peak that was found, in bytes, or None.
     - `least_peak_bound_bytes`: a proven lower bound on the peak of every assignment or schedule, or
@@ -171,9 +176,9 @@ class InfeasibleBudgetError(InfeasibleError):
 
 
 class BudgetNotMetError(InfeasibleBudgetError):
-    """A memory budget that no plan met as compiled; without a compile check, as estimated.
+    """A memory budget that no compiled program met; without a compile check, no estimate.
 
-    - `plan`: the nearest plan, with its compiled program if there is one. It meets
+    - `plan`: the nearest plan, with its compiled program if there is one. Its peak is at most
       `least_peak_bytes`.
     """
 
@@ -191,7 +196,7 @@ class NoPlanFoundError(KiwiError, TimeoutError):
 
 
 class SolverUnavailableError(KiwiError, RuntimeError):
-    """A solver that is not installed, or whose licence does not fit the model."""
+    """A solver that is not installed, or whose licence does not allow the model."""
 
     default_topic = topics.SOLVER_FAILED
 
@@ -203,7 +208,7 @@ class CompileCheckError(KiwiError, RuntimeError):
 
 
 class CompilerUnavailableError(CompileCheckError):
-    """The compiler of a target of `verify` is missing, too old, or of another version than jax."""
+    """The compiler of a target of `verify` is missing, too old, or does not match JAX's version."""
 
     default_topic = topics.COMPILER
 
@@ -216,6 +221,7 @@ class PlanFileError(KiwiError, ValueError):
 
 class PlanMismatchError(KiwiError, ValueError):
     """A saved plan is for another function or other arguments, or processes have different plans.
+    It is also raised if the plan's choices are no longer offered.
 
     - `differences`: the first few differences, one sentence each.
     """
@@ -228,12 +234,13 @@ class PlanMismatchError(KiwiError, ValueError):
 
 
 class ClusterError(KiwiError):
-    """A cluster's connections are unknown, or not as a file or a measurement says."""
+    """The connections of a cluster are unknown, or contradict a file or a measurement."""
 
     default_topic = topics.CLUSTER
 
 
 class ProfileFileError(KiwiError, ValueError):
-    """A file of measurements that cannot be read, or with figures that no measurement gives."""
+    """A file of measurements that cannot be read, or that contains figures that cannot be
+    measured."""
 
     default_topic = topics.PROFILE_FILE

@@ -1,5 +1,6 @@
-"""Intervals of time that hold memory. The module is separate because a compiler's process needs no
-solver.
+"""Intervals of time in which memory is held.
+
+The module is separate from the solver's, because the process of a compiler needs no solver.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from kiwi.errors import InvalidProblemError
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`bytes` held at every point of time in the half-open interval [start, end)."""
+    """`bytes` are held at every point of time in the half-open interval [start, end)."""
 
     start: int
     end: int
@@ -34,14 +35,14 @@ class Interval:
 
 
 def curve_bytes(intervals: Iterable[Interval], horizon: int) -> np.ndarray:
-    """The bytes that are alive at each point of time, int64, shape (horizon,)."""
+    """Returns the bytes that are alive at each point of time: int64 [horizon]."""
     change = np.zeros(horizon + 1, dtype=np.int64)
-    for each in intervals:
-        change[each.start] += each.bytes
-        change[each.end] -= each.bytes
+    for interval in intervals:
+        change[interval.start] += interval.bytes
+        change[interval.end] -= interval.bytes
     return np.cumsum(change[:horizon])
 
 
 def bytes_at(intervals: Iterable[Interval], time: int) -> int:
-    """The bytes that are alive at one point of time."""
-    return sum(each.bytes for each in intervals if each.start <= time < each.end)
+    """Returns the bytes that are alive at one point of time."""
+    return sum(interval.bytes for interval in intervals if interval.start <= time < interval.end)

@@ -14,12 +14,14 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A file format: an object with `"format": name` and `"version"` as its first two keys.
+    """A file format: a JSON object with `"format": name` and `"version"` as its first two keys.
 
-    - `what`: the format in words; `error`: raised for a file that is not of it.
+    - `version`: the version that is written, and the newest version that is read.
+    - `what`: the name of the format in messages.
+    - `error`: the type of the error for a file that is not of the format.
     - `ending`: the last characters of every complete file.
-    - `again`: how a damaged file is replaced.
-    - `oldest`: the first version that is read. Older ones were never released.
+    - `again`: the suggestion how to replace a damaged file.
+    - `oldest`: the oldest version that is read.
     """
 
     name: str
@@ -31,10 +33,12 @@ class FileFormat:
     oldest: int = 1
 
     def write(self, content: bytes, path: str | Path) -> None:
-        """Writes a file, or raises `error`.
+        """Writes a file.
 
         The new file replaces an old one once it is complete. A pipe or `/dev/stdout` is written to
         directly.
+
+        **Raises:** `error` if the file cannot be written.
         """
         try:
             _write(content, Path(path))
@@ -45,8 +49,10 @@ class FileFormat:
             ) from error
 
     def read(self, path: str | Path) -> dict[str, Any]:
-        """The content of the file at `path`, see `parse`; raises `error`, also if the file cannot
-        be read."""
+        """The object in the file at `path`.
+
+        **Raises:** as `parse`; `error` if the file cannot be read.
+        """
         try:
             content = Path(path).read_bytes()
         except OSError as error:
@@ -58,14 +64,14 @@ class FileFormat:
         return self.parse(content, str(path))
 
     def parse(self, content: bytes, name: str) -> dict[str, Any]:
-        """The object in a file called `name`.
+        """The object in the content of a file called `name`.
 
-        **Raises:** `error` if the file is of another format, truncated, no JSON, newer than this
+        **Raises:** `error` if the file is of another format, truncated, not JSON, newer than this
         Kiwi, or older than `oldest`.
         """
         text = content.decode("utf-8", errors="replace")
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except (json.JSONDecodeError, RecursionError) as error:
             if f'"format": "{self.name}"' not in text[:64]:
                 raise self._foreign(name, "It is not JSON.") from error
@@ -76,9 +82,9 @@ class FileFormat:
                 cause=f"It ends in the middle, after {len(content)} bytes." if cut else str(error),
                 suggestion=self.again,
             ) from error
-        if not isinstance(found, dict) or found.get("format") != self.name:
+        if not isinstance(parsed, dict) or parsed.get("format") != self.name:
             raise self._foreign(name, f'It is JSON, but its "format" is not "{self.name}".')
-        version = found.get("version")
+        version = parsed.get("version")
         if type(version) is not int or version < 1:
             raise self.invalid(name, f"its version is {version!r}")
         if version > self.version:
@@ -94,7 +100,7 @@ class FileFormat:
                 topic=topics.OLDER_FILE,
                 suggestion=self.again,
             )
-        return found
+        return parsed
 
     def _foreign(self, name: str, cause: str) -> KiwiError:
         return self.error(
@@ -105,7 +111,8 @@ class FileFormat:
         )
 
     def invalid(self, name: str, cause: str) -> KiwiError:
-        """The error for a file in which something cannot be understood."""
+        """The error for a file with invalid content. `cause`: a text that names the invalid
+        content."""
         return self.error(
             f"{name} is not a valid {self.what}.",
             topic=topics.INVALID_FILE,
@@ -115,7 +122,10 @@ class FileFormat:
 
 
 def write_text(text: str, path: str | Path) -> None:
-    """Writes a file; raises `InvalidArgumentError` where that is not possible."""
+    """Writes a text file.
+
+    **Raises:** `InvalidArgumentError` if the file cannot be written.
+    """
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -125,8 +135,10 @@ def write_text(text: str, path: str | Path) -> None:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raises `InvalidArgumentError` if a file cannot be written, before work is spent on its
-    content."""
+    """Checks that a file can be written, before work is spent on its content.
+
+    **Raises:** `InvalidArgumentError` if it cannot.
+    """
     target = Path(path)
     reason = None
     if target.is_dir():
@@ -142,7 +154,7 @@ def check_writable(path: str | Path) -> None:
 def _write(content: bytes, target: Path) -> None:
     stream = _stream_at(target)
     if stream is not None:
-        # If the shell redirects to the file, opening it by its path would write from its start.
+        # If the shell redirects to a file, opening the path would write from the file's start.
         with os.fdopen(os.dup(stream), "wb") as file:
             file.write(content)
     elif target.exists() and not target.is_file():
@@ -152,7 +164,8 @@ def _write(content: bytes, target: Path) -> None:
 
 
 def _stream_at(target: Path) -> int | None:
-    """The file descriptor of standard output or standard error, if a path leads to one of them."""
+    """Returns the file descriptor of standard output or standard error, if a path leads to one of
+    them."""
     for stream in (sys.stdout, sys.stderr):
         try:
             descriptor = stream.fileno()
@@ -162,15 +175,15 @@ def _stream_at(target: Path) -> int | None:
         except (
             OSError,
             ValueError,
-        ):  # There is no such file, or the stream has no descriptor or is closed.
+        ):  # The file does not exist, or the stream has no descriptor or is closed.
             continue
     return None
 
 
 def _replace(content: bytes, target: Path) -> None:
-    """Replaces a file once the new one is complete."""
-    # Two threads or processes that write one file each have a draft of their own.
-    own = f"{os.getpid()}-{threading.get_ident()}"
-    draft = target.with_name(f"{target.name}.{own}.part")
+    """Writes a new file, and replaces the old file once the new one is complete."""
+    # Threads or processes that write the same file each have a draft of their own.
+    writer = f"{os.getpid()}-{threading.get_ident()}"
+    draft = target.with_name(f"{target.name}.{writer}.part")
     draft.write_bytes(content)
     draft.replace(target)

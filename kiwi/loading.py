@@ -1,4 +1,4 @@
-"""The user's file: the function to plan and its arguments."""
+"""Loading the user's file, which contains the function to plan and its arguments."""
 
 import contextlib
 import importlib.util
@@ -22,7 +22,7 @@ from kiwi.quiet import start_jax
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
-    """The target `FILE.py:FUNCTION`: the function, its arguments, and the options that it came
+    """The function of `FILE.py:FUNCTION`, its arguments, and the options that it was decorated
     with."""
 
     function: Callable[..., Any]
@@ -32,30 +32,37 @@ class UserFunction:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Starts virtual CPU devices. Planning needs no accelerator, and they save the compile check a
-    process."""
+    """Starts `count` virtual CPU devices. Planning needs no accelerator. With virtual devices, the
+    compile check needs no process of its own."""
     start_jax(count)
 
 
 def use_attached_devices() -> None:
-    """Starts jax's backends; raises `NotEnoughDevicesError` if they do not start."""
+    """Starts JAX's backends.
+
+    **Raises:** `NotEnoughDevicesError` if they do not start.
+    """
     try:
         start_jax()
-    except (RuntimeError, AssertionError) as error:  # jax asserts that the platform is known.
-        said = str(error).rstrip(".") or f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
+    except (RuntimeError, AssertionError) as error:  # JAX asserts that the platform is known.
+        reason = str(error).rstrip(".") or f"JAX_PLATFORMS is {os.environ.get('JAX_PLATFORMS')!r}"
         raise NotEnoughDevicesError(
-            f"jax finds no devices: {said}.", topic=topics.NO_BACKEND
+            f"jax finds no devices: {reason}.", topic=topics.NO_BACKEND
         ) from error
 
 
 def load(spec: str, args_name: str) -> UserFunction:
-    """Imports the file and calls its `make_args`.
+    """Imports a file, calls its function that makes the arguments, and returns the function with
+    its arguments.
 
-    **Raises:** `InvalidArgumentError` if file, function or arguments are missing;
-    `InvalidFunctionError` if the function does not take the arguments.
+    - `spec`: the text `FILE.py:FUNCTION`.
+    - `args_name`: the name of the function that makes the arguments.
+
+    **Raises:** `InvalidArgumentError` if the file, the function or the arguments are missing, or if
+    the file raises; `InvalidFunctionError` if the function does not take the arguments.
     """
-    module, path, found = _found(spec)
-    user = with_arguments(found, _arguments(module, path, args_name))
+    module, path, function = _found(spec)
+    user = with_arguments(function, _arguments(module, path, args_name))
     _check_taken(user, args_name)
     return user
 
@@ -69,22 +76,25 @@ def _check_taken(user: UserFunction, args_name: str) -> None:
         signature.bind(*user.args, **user.kwargs)
     except TypeError as error:
         count, names = len(user.args), ", ".join(user.kwargs)
-        given = f"the keywords {names}" if names else f"{count} argument{'s' * (count != 1)}"
+        returned = f"the keywords {names}" if names else f"{count} argument{'s' * (count != 1)}"
         name = getattr(user.function, "__name__", "the function")
         raise InvalidFunctionError(
-            f"{args_name} returns {given}, and {name}{signature} does not take that: {error}.",
+            f"{args_name} returns {returned}, and {name}{signature} does not take that: {error}.",
             topic=topics.ARGUMENTS_MISFIT,
         ) from error
 
 
 def load_function(spec: str) -> Callable[..., Any]:
-    """Imports the file and returns its function; raises `InvalidArgumentError` if there is none."""
+    """Imports the file of `FILE.py:FUNCTION` and returns the function.
+
+    **Raises:** `InvalidArgumentError` if there is no such function, or if the file raises.
+    """
     return _found(spec)[2]
 
 
 def with_arguments(function: Callable[..., Any], arguments: Any) -> UserFunction:
-    """The function with its arguments: a tuple or list is positional arguments, a dictionary
-    keyword arguments, anything else one argument."""
+    """Returns a function with its arguments. A tuple or list contains positional arguments, a
+    dictionary contains keyword arguments, and anything else is one argument."""
     # A NamedTuple is one argument: a training state often is one.
     is_several = type(arguments) in (tuple, list)
     args = () if isinstance(arguments, dict) else (arguments,)
@@ -96,17 +106,18 @@ def with_arguments(function: Callable[..., Any], arguments: Any) -> UserFunction
 
 
 def _found(spec: str) -> tuple[Any, str, Callable[..., Any]]:
-    """The module of `FILE.py:FUNCTION`, its path and the function."""
+    """Returns the module of `FILE.py:FUNCTION`, its path and the function."""
     path, separator, name = spec.rpartition(":")
     if not separator or not path or not name:
         raise InvalidArgumentError(f"{spec!r} names no function.", topic=topics.SPEC)
     module = _module(Path(path))
-    found = _attribute(module, path, name)
-    if not callable(found):
+    function = _attribute(module, path, name)
+    if not callable(function):
         raise InvalidArgumentError(
-            f"{name} in {path} is {type(found).__name__}, no function.", topic=topics.NOT_CALLABLE
+            f"{name} in {path} is {type(function).__name__}, no function.",
+            topic=topics.NOT_CALLABLE,
         )
-    return module, path, found
+    return module, path, function
 
 
 def _module(path: Path) -> Any:
@@ -117,12 +128,12 @@ def _module(path: Path) -> Any:
         raise InvalidArgumentError(f"{path} is no Python file.", topic=topics.NOT_PYTHON)
     module = importlib.util.module_from_spec(spec)
     if path.stem not in sys.modules or path.stem in _OWN_NAMES:
-        # The module gets another name: a file called types.py must not replace a module that others
-        # import.
+        # A module that is loaded already is not replaced: a file called types.py must not take the
+        # place of a module that others import.
         sys.modules[path.stem] = module
         _OWN_NAMES.add(path.stem)
     _FILES.add(str(path.resolve()))
-    # Modules beside the file can be imported, as with `python FILE.py`.
+    # As with `python FILE.py`, the file can import modules beside it.
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
@@ -151,17 +162,17 @@ def _module(path: Path) -> Any:
 
 
 def _attribute(module: Any, path: str, name: str) -> Any:
-    found = module
+    attribute = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = [n for n, v in vars(module).items() if n[0] != "_" and callable(v)]
+        if not hasattr(attribute, part):
+            public = [n for n, member in vars(module).items() if n[0] != "_" and callable(member)]
             raise InvalidArgumentError(
                 f"There is no {name} in {path}.",
                 topic=topics.NO_SUCH_FUNCTION,
                 suggestion="One of its functions" + (f": {', '.join(public)}." if public else "."),
             )
-        found = getattr(found, part)
-    return found
+        attribute = getattr(attribute, part)
+    return attribute
 
 
 def _arguments(module: Any, path: str, name: str) -> Any:
@@ -184,19 +195,19 @@ def _arguments(module: Any, path: str, name: str) -> Any:
         ) from error
 
 
-# Below, faults of the user's own code are told apart from those of Kiwi.
+# The code below distinguishes faults of the user's code from faults of Kiwi.
 
 _FILES: set[str] = set()
-"""Paths of the files that were loaded."""
+"""The paths of the files that were loaded."""
 
 _OWN_NAMES: set[str] = set()
-"""Names under which loaded files stand among the modules."""
+"""The names in `sys.modules` of the files that were loaded."""
 
 
 @contextlib.contextmanager
 def faults_explained() -> Iterator[None]:
-    """Turns an error of the user's function, raised while jax traces it, into an
-    `InvalidFunctionError` that names the line. Other errors pass."""
+    """A context manager that turns an error in the user's function into an `InvalidFunctionError`
+    that names the line. Other errors pass."""
     try:
         yield
     except (KiwiError, KeyboardInterrupt):
@@ -213,14 +224,18 @@ def faults_explained() -> Iterator[None]:
 
 
 def _line_in(error: BaseException) -> str:
-    """The innermost line of a loaded file that an error passed through; empty if there is none."""
+    """Returns the innermost line of a loaded file that an error passed through, as text; "" if
+    there is none."""
     frames = traceback.walk_tb(error.__traceback__)
-    lines = [(f.f_code.co_filename, number) for f, number in frames]
-    own = [(path, n) for path, n in lines if str(Path(path).resolve()) in _FILES]
-    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
+    lines = [(frame.f_code.co_filename, number) for frame, number in frames]
+    lines_of_files = [(path, n) for path, n in lines if str(Path(path).resolve()) in _FILES]
+    return (
+        f" ({Path(lines_of_files[-1][0]).name}:{lines_of_files[-1][1]})" if lines_of_files else ""
+    )
 
 
 def _said(error: BaseException) -> str:
-    """An error on one line: its type, and the first line of its text without the full stop."""
+    """Returns an error as one line: its type, and the first line of its text without the full
+    stop."""
     text = str(error).strip().split("\n")[0].rstrip(".")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

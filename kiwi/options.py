@@ -1,8 +1,9 @@
 """The options of `kiwi.plan` and `kiwi.jit`, and the `Settings` that follow from them.
 
-An option is one field here, with its type, default and documentation, and with its flag where the
-command line has one. `kiwi.plan`, `kiwi.jit`, `Settings`, the command line and plan files read the
-fields. Python's type checkers cannot: they take the names and types from `OptionTypes`.
+An option is one field in this module, with its type, default and documentation, and with its flag
+if the command line has one. `kiwi.plan`, `kiwi.jit`, `Settings`, the command line and plan files
+read the fields. Type checkers cannot read the fields; they take the names and types from
+`OptionTypes`.
 """
 
 import argparse
@@ -30,12 +31,12 @@ Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh
 
 
 GRANULARITIES = ("operators", "names")
-"""What may have one residency."""
+"""The values of the option `granularity`: the things that have one residency each."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """The command line's flag of an option. `parse` turns its text into the option's value."""
+    """The command-line flag of an option. `parse` converts its text to the option's value."""
 
     name: str
     help: str | None = None
@@ -44,7 +45,10 @@ class Flag:
 
 
 def mesh_of_text(text: str) -> tuple[int, ...]:
-    """The shape of a mesh, `2,4` or `2x4`."""
+    """Returns the shape of a mesh from text such as `2,4` or `2x4`.
+
+    **Raises:** `argparse.ArgumentTypeError` if the text is no shape.
+    """
     return integers_of_text(text.replace("x", ","), f"{text!r} is no mesh; for example 2,4")
 
 
@@ -53,7 +57,10 @@ def _positions_of_text(text: str) -> tuple[int, ...]:
 
 
 def integers_of_text(text: str, complaint: str) -> tuple[int, ...]:
-    """Numbers between commas; raises `argparse.ArgumentTypeError` with the complaint."""
+    """Returns the integers in a text, separated by commas.
+
+    **Raises:** `argparse.ArgumentTypeError` with `complaint` if there are others.
+    """
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
@@ -61,7 +68,8 @@ def integers_of_text(text: str, complaint: str) -> tuple[int, ...]:
 
 
 def _trips_of_text(text: str) -> WhileTrips:
-    """A number of iterations, or several by a part of a name scope or source line."""
+    """Returns a number of iterations, or several numbers, each for loops whose name scope or source
+    line contains a text."""
     complaint = f"{text!r} is no trip count; for example 25, or solve=40,train.py:12=7"
     named = [part.rpartition("=") for part in text.split(",")]
     if len(named) == 1 and not named[0][1]:
@@ -78,16 +86,16 @@ def _is_yes(text: str) -> bool:
 
 
 def _option(default: Any, name: str, help: str | None = None, **more: Any) -> Any:
-    """A field of an option with a flag on the command line. The arguments are those of `Flag`."""
+    """Returns the field of an option with a flag on the command line. Parameters: as in `Flag`."""
     return field(default=default, metadata={"flag": Flag(name, help, **more)})
 
 
 class PlannerObject(Protocol):
-    """A planner as an object; every `kiwi.planners.planner.Planner` is one."""
+    """A planner that is given as an object. Every `kiwi.planners.planner.Planner` is one."""
 
     @property
     def name(self) -> str:
-        """The name in plans, their files and errors."""
+        """The planner's name in plans, plan files and errors."""
         ...
 
 
@@ -95,23 +103,26 @@ class PlannerObject(Protocol):
 class TargetOptions:
     """The goal of a plan.
 
-    - `mesh_shape`, `axis_names`: the mesh. Axes are named "x", "y", "z" by default.
+    - `mesh_shape`, `axis_names`: the shape of the mesh and the names of its axes. Axes are named
+      "x", "y", "z" by default.
     - `mesh`: an existing mesh instead: a `jax.sharding.Mesh` or `AbstractMesh`, or a
-      `kiwi.mesh.DeviceMesh`, whose links and hardware then replace those of `profile`. Without
-      `mesh`, `mesh_shape` and `axis_names`, or with a `mesh_shape` equal to its shape, the plan is
-      for the mesh of the context (`jax.set_mesh`), or else of the arguments' shardings.
-    - `memory_budget`: the memory of one device, in bytes or as "16GiB" or "40GB"; by default the
-      profile's device memory.
-    - `host_memory_budget`: the memory of one host, shared by its devices, in bytes or as text.
+      `kiwi.mesh.DeviceMesh`, whose links and hardware then replace the profile's. If `mesh`,
+      `mesh_shape` and `axis_names` are missing, the plan is for the mesh of the context
+      (`jax.set_mesh`), or else for the mesh of the arguments' shardings. This is also the case if
+      only a `mesh_shape` is given that equals the shape of that mesh.
+    - `memory_budget`: the memory of one device, in bytes or as text such as "16GiB" or "40GB"; by
+      default the profile's device memory.
+    - `host_memory_budget`: the memory of one host, which its devices share, in bytes or as text.
       Values of the forward pass may then be copied to the host and fetched back
       (docs/guides/host_memory.md). By default nothing is copied, except arguments that
       `constraints` put on the host.
-    - `profile`: the hardware to price for: a name of the catalogue (`kiwi.mesh.CATALOGUE`), a
-      `kiwi.mesh.Hardware`, or measurements: a `kiwi.mesh.ProfileTable`, the path of a saved one
-      (any text that ends with ".json"), or the name of one that comes with Kiwi.
-    - `topology`: for TPUs, the chips of a slice along each of its dimensions, "2x4" or "4x4x4"; by
-      default the most compact slice with as many devices as the mesh.
-    - `num_slices`: for TPUs, the number of slices, connected by a network; by default as few as
+    - `profile`: the hardware to price for: a name in the catalogue (`kiwi.mesh.CATALOGUE`), a
+      `kiwi.mesh.Hardware`, or measurements. Measurements are a `kiwi.mesh.ProfileTable`, the path
+      of a saved table (any text that ends with ".json"), or the name of a table that comes with
+      Kiwi.
+    - `topology`: for TPUs, the number of chips along each dimension of a slice, such as "2x4" or
+      "4x4x4"; by default the most compact slice with as many devices as the mesh.
+    - `num_slices`: for TPUs, the number of slices, which a network connects; by default as few as
       possible.
     """
 
@@ -142,9 +153,10 @@ class TargetOptions:
     )
 
     def table(self) -> ProfileTable:
-        """The profile as a table, which is empty for a profile without measurements.
+        """The profile as a table. A profile without measurements gives an empty table.
 
-        **Raises:** `UnknownProfileError`, `ProfileFileError`.
+        **Raises:** `UnknownProfileError` if there is no such profile; `ProfileFileError` if a file
+        of measurements cannot be read.
         """
         if isinstance(self.mesh, DeviceMesh):
             return self.mesh.table or ProfileTable(self.mesh.hardware)
@@ -156,7 +168,7 @@ class TargetOptions:
 
     @property
     def takes_context_mesh(self) -> bool:
-        """Whether the mesh of the context may be the one to plan for."""
+        """Whether the plan may be for the mesh of the context."""
         return self.mesh is None and self.axis_names is None
 
     def device_mesh(
@@ -164,19 +176,20 @@ class TargetOptions:
         table: ProfileTable,
         context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
     ) -> DeviceMesh:
-        """The mesh, with the links and the measurements of `table`.
+        """The mesh to plan for, with the links and the measurements of `table`.
 
-        - `context`: the mesh that the caller works under. It is used if no mesh is given, or only
-          its shape.
+        - `context`: the mesh in the caller's context. It is used if the options give no mesh, or
+          only its shape.
 
-        **Raises:** `InvalidMeshError`; `InvalidArgumentError` if two meshes are given.
+        **Raises:** `InvalidMeshError` for an invalid mesh; `InvalidArgumentError` if two meshes are
+        given.
         """
         chips = self.topology, self.num_slices
         if self.takes_context_mesh and context is not None and self._is_shape_of(context):
-            found = DeviceMesh.from_jax(context, table.hardware, *chips)
+            new_mesh = DeviceMesh.from_jax(context, table.hardware, *chips)
         elif self.mesh is None:
             shape = (jax.device_count(),) if self.mesh_shape is None else self.mesh_shape
-            found = DeviceMesh.create(shape, table.hardware, self.axis_names, *chips)
+            new_mesh = DeviceMesh.create(shape, table.hardware, self.axis_names, *chips)
         elif self.mesh_shape is not None or self.axis_names is not None:
             raise InvalidArgumentError(
                 "Both mesh and mesh_shape or axis_names are given.",
@@ -186,20 +199,20 @@ class TargetOptions:
         elif isinstance(self.mesh, DeviceMesh):
             return self.mesh
         else:
-            found = DeviceMesh.from_jax(self.mesh, table.hardware, *chips)
-        return found if table.environment is None else replace(found, table=table)
+            new_mesh = DeviceMesh.from_jax(self.mesh, table.hardware, *chips)
+        return new_mesh if table.environment is None else replace(new_mesh, table=table)
 
     def _is_shape_of(self, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
         return self.mesh_shape is None or tuple(self.mesh_shape) == tuple(mesh.axis_sizes)
 
     def budget_bytes(self, table: ProfileTable) -> int:
-        """The budget of one device; raises `InvalidSizeError`."""
+        """The memory budget of one device; raises `InvalidSizeError` for an invalid size."""
         if self.memory_budget is None:
             return table.hardware.memory_bytes
         return parse_size(self.memory_budget)
 
     def host_budget_bytes(self) -> int | None:
-        """The budget of one host; raises `InvalidSizeError`."""
+        """The memory budget of one host, or None; raises `InvalidSizeError` for an invalid size."""
         return None if self.host_memory_budget is None else parse_size(self.host_memory_budget)
 
 
@@ -207,50 +220,52 @@ class TargetOptions:
 class SearchOptions:
     """The search for a plan.
 
-    - `planner`: "joint" decides sharding and recomputation together. "alpa" decides sharding alone.
-      "alpa+dots", "alpa+megatron" and "two-pass" recompute by a rule first and decide sharding
-      then. "two-stage" decides sharding first, then recomputation of the sharded values.
+    - `planner`: "joint" decides sharding and recomputation together. "alpa" decides only sharding.
+      "alpa+dots", "alpa+megatron" and "two-pass" first recompute by a rule and then decide
+      sharding. "two-stage" first decides sharding, then recomputation of the sharded values.
       "kiwi-full" and "kiwi-reduced" are the paper's models, for small steps. "xla" decides nothing:
-      XLA propagates the shardings that are given. On a mesh of one device there are also planners
-      that recompute, such as "rotor", or copy values to the host, such as "pofo". An object gives a
+      XLA propagates the given shardings. On a mesh of one device there are also planners that
+      recompute, such as "rotor", or that copy values to the host, such as "pofo". An object gives a
       planner its own parameters: `kiwi.literature.planners.Rotor(slots=200)`.
     - `solver`: a backend of `kiwi.solver.solve`.
-    - `effort`: the work of the search, "quick", "normal" or "thorough". Work is counted, so that
-      the plan is the same on every machine. On a machine as fast as the documentation's, a search
-      ends after at most 10, 60 and 240 s. A plan that has to be tightened may take up to three
-      times as long.
-    - `time_limit_seconds`: ends the search by the clock. The best plan so far is returned with its
-      gap and a note: another run may find another plan.
-    - `gap`: the search may end once the plan's step time is proven to be this close to the best,
-      relative to it.
+    - `effort`: the work of the search: "quick", "normal" or "thorough". Work is counted and not
+      timed, so that the plan is the same on every machine. On a machine as fast as the
+      documentation's, a search ends after at most 10, 60 and 240 s. A plan that has to be tightened
+      may take up to three times as long.
+    - `time_limit_seconds`: the wall time after which the search ends. The best plan so far is
+      returned with its gap and a note that another run may find another plan.
+    - `gap`: the search may end once the plan's step time is proven to be within this fraction of
+      the best step time.
     - `seed`: equal arguments and an equal seed give equal plans, unless the time limit ended the
       search.
-    - `verify`: the compiler of the planned step. "auto" is the compiler of the profile's hardware,
-      which works without the hardware. It fills `Plan.compiled`, and Kiwi plans again while the
-      compiled peak is over the budget. Another compiler, such as "cpu" for virtual CPU devices,
-      compiles the plan once, fills `Plan.cross_check` and changes no decision. "auto" falls back to
-      that if the hardware's own compiler is not installed. "device" compiles for the attached
-      devices. None compiles nothing.
+    - `verify`: the compiler that checks the planned step. "auto" is the compiler of the profile's
+      hardware, which works without the hardware. It fills `Plan.compiled`, and Kiwi plans again
+      while the compiled peak is over the budget. Another compiler, such as "cpu" for virtual CPU
+      devices, compiles the plan once, fills `Plan.cross_check` and changes no decision. "auto"
+      falls back to such a compiler if the hardware's own compiler is not installed. "device"
+      compiles for the attached devices. None compiles nothing.
     - `granularity`: "operators" decides for each operator whether it is recomputed. "names" gives
       each name of `jax.ad_checkpoint.checkpoint_name` one residency for all layers, as policies of
       `jax.checkpoint` and recipes of frameworks do (docs/guides/recipes.md). The planner is then
-      "joint", which decides shardings, or "xla", which takes those of the function.
+      "joint", which decides shardings, or "xla", which takes the function's own shardings.
     - `respect_user_checkpoint`: True keeps the recomputation that `jax.checkpoint` in `fun` asks
-      for. By default it is planned anew.
-    - `respect_user_shardings`: True makes shardings of the function and its arguments bind the plan
-      (`with_sharding_constraint`, `reshard`, `out_sharding`, sharded `jax.ShapeDtypeStruct`s).
-      False ignores them, and each `shard_map` around nothing but kernels with a sharding rule.
-      `in_shardings`, `out_shardings`, `constraints` and hints always bind.
-    - `while_trips`: the assumed number of iterations of a `while` whose condition does not tell:
-      one number, or numbers by a part of the loop's name scope or source line.
+      for. By default, Kiwi plans all recomputation itself.
+    - `respect_user_shardings`: True makes shardings in the function and of its arguments bind the
+      plan (`with_sharding_constraint`, `reshard`, `out_sharding`, sharded
+      `jax.ShapeDtypeStruct`s). False ignores them, and ignores each `shard_map` that contains only
+      kernels with a sharding rule. `in_shardings`, `out_shardings`, `constraints` and hints always
+      bind.
+    - `while_trips`: the assumed number of iterations of a `while` whose condition does not show it:
+      one number, or several numbers, each for loops whose name scope or source line contains a
+      text.
     - `equal_layers`: True plans repeated layers of an unrolled program alike, if that costs less
       than 0.5 % of the step time. False lets each layer differ.
-    - `corrections`: prices learnt from the compiled programs of another plan of the same model
-      (`Plan.corrections`), on a mesh of the same shape.
+    - `corrections`: the prices that the compiled programs of another plan of the same model
+      corrected (`Plan.corrections`), on a mesh of the same shape.
     - `on_progress`: called with a `kiwi.solver.Progress` when the solver improves its solution or
       its bound.
-    - `any_time`: True lets the first Ctrl-C end the search and return the best plan so far. Without
-      a plan it raises `KeyboardInterrupt`. The command `kiwi plan` sets it.
+    - `any_time`: True lets the first Ctrl-C end the search and return the best plan so far. If
+      there is no plan yet, `KeyboardInterrupt` is raised. The command `kiwi plan` sets this option.
     """
 
     planner: str | PlannerObject = _option(  # noqa: RUF009
@@ -303,7 +318,7 @@ class SearchOptions:
 
     @property
     def planner_name(self) -> str:
-        """The name of the planner, also of one that is given as an object."""
+        """The name of the planner, whether it is given by name or as an object."""
         return self.planner if isinstance(self.planner, str) else self.planner.name
 
 
@@ -312,19 +327,21 @@ class Options(SearchOptions, TargetOptions):
     """All options.
 
     - `open_loops`: True plans the body of a `scan` or a `while` operator by operator, once for all
-      its iterations, and so the branches of a `cond` or `switch`. False plans each loop or branch
-      as one replicated operator. Planners of schedules ("two-pass", "two-stage", the paper's
-      models, those of one device) need False for a step with loops or branches.
+      its iterations. The branches of a `cond` or `switch` are planned in the same way. False plans
+      each loop or conditional as one replicated operator. Planners of schedules ("two-pass",
+      "two-stage", the paper's models, and the planners for one device) need False for a step with
+      loops or branches.
     - `offload_arguments`: True lets arguments that results replace in the next step (moments,
       master weights, parameters) lie in host memory, within `host_memory_budget`, if that makes the
       step faster or lets it fit. The step is then planned several times.
-    - `plan_cache`: True answers a request that was planned before (same function, arguments,
+    - `plan_cache`: True takes the plan of an earlier equal request (same function, arguments,
       options, hardware and versions) from the user's cache folder. False neither reads nor writes
-      there. The environment variable `KIWI_PLAN_CACHE` names another folder, or is "off".
-    - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and arguments that are
-      not replicated. `kiwi.hint` pins values inside `fun`.
+      this folder. The environment variable `KIWI_PLAN_CACHE` names another folder, or is "off".
+    - `constraints`: a `kiwi.Constraints`: shardings of arguments by path, and arguments that must
+      not be replicated. `kiwi.hint` pins values inside `fun`.
     - `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`, `in_shardings`,
-      `out_shardings`: as in `jax.jit`. A given sharding is respected; None leaves it open.
+      `out_shardings`: as in `jax.jit`. A given sharding is respected; None leaves it to the
+      planner.
     """
 
     open_loops: bool = True
@@ -358,10 +375,14 @@ class Options(SearchOptions, TargetOptions):
         table: ProfileTable,
         context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None = None,
     ) -> "Settings":
-        """The settings of a plan, with the profile's table and the mesh of the context.
+        """The settings of a plan.
 
-        **Raises:** `InvalidMeshError`, `InvalidSizeError`; `InvalidArgumentError` if two meshes are
-        given, or if arguments may be offloaded without a host budget.
+        - `table`: the profile's table.
+        - `context`: the mesh in the caller's context.
+
+        **Raises:** `InvalidMeshError` or `InvalidSizeError` for an invalid mesh or size;
+        `InvalidArgumentError` if two meshes are given, or if arguments may be offloaded without a
+        host budget.
         """
         if self.offload_arguments and self.host_memory_budget is None:
             raise InvalidArgumentError(
@@ -373,18 +394,19 @@ class Options(SearchOptions, TargetOptions):
             memory_budget_bytes=self.budget_bytes(table),
             host_budget_bytes=self.host_budget_bytes(),
             constraints=self.constraints or Constraints(),
-            **{f.name: getattr(self, f.name) for f in fields(SearchOptions)},
+            **{option.name: getattr(self, option.name) for option in fields(SearchOptions)},
         )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Settings(SearchOptions):
-    """The settings of a plan: the options of the search, the mesh, and the budget of one device.
+    """The settings of a plan: the options of the search, the mesh, and the budgets.
 
-    - `constraints`: the caller's pins of arguments. `dropped_pins`: labels of pins, of arguments or
-      hints, that are ignored.
+    - `memory_budget_bytes`: the budget of one device.
+    - `host_budget_bytes`: the budget of one host; None offloads nothing.
+    - `constraints`: the caller's pins of arguments.
+    - `dropped_pins`: the labels of pins, of arguments or from hints, that are ignored.
     - `notes`: notes about the settings for the reader of a plan.
-    - `host_budget_bytes`: the budget of one host. None offloads nothing.
     """
 
     mesh: DeviceMesh
@@ -396,7 +418,8 @@ class Settings(SearchOptions):
 
     @property
     def host_limit_bytes(self) -> int | None:
-        """The share of the host's memory that one device may use."""
+        """The part of the host's budget that one device may use, in bytes; None offloads
+        nothing."""
         if self.host_budget_bytes is None:
             return None
         devices = self.mesh.hardware.devices_per_host or self.mesh.hardware.devices_per_node
@@ -442,34 +465,42 @@ class OptionTypes(TypedDict, total=False):
 
 
 def flags() -> Iterator[tuple[Field[Any], Flag]]:
-    """The options that the command line has, with their flags."""
+    """Yields the options that the command line has, with their flags."""
     for option in fields(Options):
         if "flag" in option.metadata:
             yield option, option.metadata["flag"]
 
 
-IN_FILES = tuple(f.name for f in fields(SearchOptions) if f.metadata.get("in_files", True))
-"""The options of the search that plan files keep."""
+IN_FILES = tuple(
+    option.name for option in fields(SearchOptions) if option.metadata.get("in_files", True)
+)
+"""The names of the options of the search that plan files contain."""
 
 
 def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options among some names and values."""
+    """Returns the entries of a mapping whose names are options."""
     names = {option.name for option in fields(Options)}
     return {name: value for name, value in given.items() if name in names}
 
 
 def documents_options(function: _Function) -> _Function:
-    """Adds what the options mean to the docstring of a function that takes them."""
+    """Appends the documentation of all options to the docstring of a function that takes them."""
     documented = (function, TargetOptions, SearchOptions, Options)
-    function.__doc__ = "\n\n".join(inspect.cleandoc(d.__doc__ or "") for d in documented)
+    function.__doc__ = "\n\n".join(
+        inspect.cleandoc(documented_object.__doc__ or "") for documented_object in documented
+    )
     return function
 
 
 def shows_options(function: _Function) -> _Function:
-    """Gives a function with `**options` the names and the documentation of all options, for `help`
-    and `inspect.signature`."""
+    """Gives a function with `**options` the signature and the documentation of all options, for
+    `help` and `inspect.signature`."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    parameters = [*own, *inspect.signature(Options).parameters.values()]
+    explicit = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    parameters = [*explicit, *inspect.signature(Options).parameters.values()]
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return documents_options(function)

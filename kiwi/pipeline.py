@@ -1,19 +1,20 @@
 """`kiwi.layers`: the layers of a model as a scan, or as a pipeline of stages.
 
-The pipeline is a program of whole arrays. All stages compute at once, under `jax.vmap`, each on
-another microbatch. Every tick, each stage hands its result to the next one. If a plan cuts the
-dimension of the stages along a mesh axis, each device has one stage or several, and the handing
-over becomes a collective-permute. A plan that does not cut it computes the same.
+The pipeline is a program over whole arrays. All stages compute at the same time, under `jax.vmap`,
+each on another microbatch. In every tick, each stage hands its result to the next stage. If a plan
+cuts the dimension of the stages along a mesh axis, each device has one or several stages, and
+handing over becomes a collective-permute. A plan that does not cut this dimension computes the same
+result.
 
-Two schedules:
+There are two schedules:
 
 - GPipe (Huang et al., *GPipe*, 2019): every microbatch passes through the stages once. There are
-  `microbatches + stages - 1` ticks. In the first and last ones some stages compute results that
-  nobody reads: the bubble.
+  `microbatches + stages - 1` ticks. In the first and last ticks, some stages compute results that
+  nothing reads: the bubble.
 - Circular (Narayanan et al., *Efficient large-scale language model training on GPU clusters*, 2021;
-  their interleaved schedule): every microbatch passes `rounds` times, each time through the next
-  layers of each stage. Ticks and the bubble are `rounds` times shorter, and `rounds` times as many
-  bytes move.
+  their interleaved schedule): every microbatch passes through the stages `rounds` times, each time
+  through the next layers of each stage. Ticks and the bubble are `rounds` times shorter, and
+  `rounds` times as many bytes move.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from kiwi.hlo.kernels import Kernel
 from kiwi.messages import topics
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
+"""Returns the next carry and a result, given the carry and the parameters of a layer."""
 
 
 def layers(
@@ -34,19 +36,22 @@ def layers(
 ) -> tuple[Any, Any]:
     """Replaces `jax.lax.scan(body, x, params)` and computes the same numbers.
 
-    - `body`: takes the carry and one layer's parameters, returns the next carry and a result of the
-      layer, as in `jax.lax.scan`. It treats each sample by itself.
-    - `x`: arrays of [samples, ...]; `params`: arrays of [layers, ...].
-    - `stages`: the number of pipeline stages; 1 is the scan. The number of layers is a multiple of
-      stages times rounds.
-    - `microbatches`: the number of equal parts of the samples, if there are stages.
-    - `rounds`: how often a microbatch passes through the stages. More than once is the circular
-      schedule, which needs at least as many microbatches as stages.
+    - `body`: takes the carry and one layer's parameters, and returns the next carry and a result of
+      the layer, as in `jax.lax.scan`. It treats each sample by itself.
+    - `x`: a pytree of arrays [samples, ...].
+    - `params`: a pytree of arrays [layers, ...].
+    - `stages`: the number of pipeline stages. With 1, the scan is used. The number of layers must
+      be a multiple of `stages` times `rounds`.
+    - `microbatches`: the number of equal parts that the samples are cut into, if there are several
+      stages.
+    - `rounds`: how often a microbatch passes through the stages. With more than 1, the schedule is
+      circular, and needs at least as many microbatches as stages.
 
     Returns the last carry and the stacked results of the layers. A pipeline of several stages has
-    no such results: its `body` returns None for them.
+    no such results: its `body` has to return None for them.
 
-    **Raises:** `InvalidArgumentError` if the numbers do not fit.
+    **Raises:** `InvalidArgumentError` if the numbers do not fit together, or if the body of a
+    pipeline returns a result of a layer.
     """
     if stages == 1:
         return jax.lax.scan(body, x, params)
@@ -55,18 +60,19 @@ def layers(
     run = _stage_of(body, per_stage)
     cut = jax.tree.map(lambda a: _cut(a, microbatches), x)
     if rounds == 1:
-        own = jax.tree.map(lambda p: p.reshape(stages, per_stage, *p.shape[1:]), params)
-        found = _gpipe(run, cut, own, stages)
+        stage_params = jax.tree.map(lambda p: p.reshape(stages, per_stage, *p.shape[1:]), params)
+        last_carry = _gpipe(run, cut, stage_params, stages)
     else:
-        own = jax.tree.map(
+        stage_params = jax.tree.map(
             lambda p: p.reshape(rounds, stages, per_stage, *p.shape[1:]).swapaxes(0, 1), params
         )
-        found = _circular(run, cut, own, stages, rounds)
-    return jax.tree.map(_joined, found), None
+        last_carry = _circular(run, cut, stage_params, stages, rounds)
+    return jax.tree.map(_joined, last_carry), None
 
 
 def _stage_of(body: Body, per_stage: int) -> Callable[[Any, Any], Any]:
-    """One stage on one microbatch."""
+    """Returns a function that runs one stage on one microbatch, given the parameters of the stage's
+    layers."""
 
     def run(params: Any, x: Any) -> Any:
         if per_stage == 1:
@@ -84,10 +90,14 @@ def _stage_of(body: Body, per_stage: int) -> Callable[[Any, Any], Any]:
 
 
 def _gpipe(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int) -> Any:
-    """Runs every microbatch through the stages once. `x`: [microbatches, samples, ...]."""
+    """Runs every microbatch through the stages once, and returns the results of the last stage.
+
+    - `x`: arrays [microbatches, samples, ...].
+    - `params`: arrays [stages, layers, ...].
+    """
 
     # The pipeline is filled and emptied with real samples. A body may be undefined on zeros, and a
-    # derivative that is no number would reach the parameters.
+    # derivative that is not a number would reach the parameters.
     def padded(a: Any) -> Any:
         behind = jnp.broadcast_to(a[-1:], (stages - 1, *a.shape[1:]))
         return jnp.concatenate([a, behind])
@@ -96,16 +106,20 @@ def _gpipe(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int) -> 
         state = jax.vmap(run)(params, _moved_on(state, fed))
         return state, jax.tree.map(_last, state)
 
-    _, found = jax.lax.scan(tick, _filled(x, stages), jax.tree.map(padded, x))
-    return jax.tree.map(lambda a: a[stages - 1 :], found)
+    _, results = jax.lax.scan(tick, _filled(x, stages), jax.tree.map(padded, x))
+    return jax.tree.map(lambda a: a[stages - 1 :], results)
 
 
 def _circular(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int, rounds: int) -> Any:
-    """Runs every microbatch through the stages `rounds` times. `params`: [stages, rounds, layers,
-    ...].
+    """Runs every microbatch through the stages `rounds` times, and returns the results of the last
+    round.
 
-    At tick t, stage s computes for microbatch (t - s) % M in round (t - s) // M. A result of the
-    last stage waits in the place of its microbatch for the next round.
+    - `x`: arrays [microbatches, samples, ...].
+    - `params`: arrays [stages, rounds, layers, ...].
+
+    At tick t, stage s computes for microbatch (t - s) % M in round (t - s) // M, where M is the
+    number of microbatches. A result of the last stage waits in the place of its microbatch for the
+    next round.
     """
     microbatches = jax.tree.leaves(x)[0].shape[0]
     stage = jnp.arange(stages)
@@ -113,9 +127,9 @@ def _circular(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int, 
     def tick(carry: Any, t: Any) -> tuple[Any, None]:
         waiting, state = carry
         turn = jnp.clip((t - stage) // microbatches, 0, rounds - 1)
-        own = jax.tree.map(lambda p: jax.vmap(_at)(p, turn), params)
+        stage_params = jax.tree.map(lambda p: jax.vmap(_at)(p, turn), params)
         fed = jax.tree.map(lambda a: _at(a, t % microbatches), waiting)
-        state = jax.vmap(run)(own, _moved_on(state, fed))
+        state = jax.vmap(run)(stage_params, _moved_on(state, fed))
         place = (t - (stages - 1)) % microbatches
         is_through = t >= stages - 1
 
@@ -126,15 +140,16 @@ def _circular(run: Callable[[Any, Any], Any], x: Any, params: Any, stages: int, 
         return (jax.tree.map(kept, waiting, state), state), None
 
     ticks = microbatches * rounds + stages - 1
-    (found, _), _ = jax.lax.scan(tick, (x, _filled(x, stages)), jnp.arange(ticks))
-    return found
+    (results, _), _ = jax.lax.scan(tick, (x, _filled(x, stages)), jnp.arange(ticks))
+    return results
 
 
 def _moved_on(state: Any, fed: Any) -> Any:
-    """The next input of each stage: the result of the stage before it; `fed` for the first one."""
+    """Returns the next input of each stage: the result of the stage before it, and `fed` for the
+    first stage."""
 
     def moved(a: Any, new: Any) -> Any:
-        is_real = jnp.issubdtype(a.dtype, jnp.inexact)  # what is not has no gradient
+        is_real = jnp.issubdtype(a.dtype, jnp.inexact)  # Other dtypes have no gradient.
         before = _shifted(a) if is_real else _shift(a, 1)
         return jnp.where(_is_stage(0, a), new[None], before)
 
@@ -142,8 +157,8 @@ def _moved_on(state: Any, fed: Any) -> Any:
 
 
 def _last(a: Any) -> Any:
-    """The result of the last stage. It is taken by a sum over stages, whose partial sums can be
-    scattered; a slice of one stage would be gathered."""
+    """Returns the result of the last stage, computed by a masked sum over the stages. The partial
+    sums of this sum can be scattered, while a slice of one stage would be gathered."""
     return jnp.sum(jnp.where(_is_stage(a.shape[0] - 1, a), a, jnp.zeros_like(a)), axis=0)
 
 
@@ -161,19 +176,19 @@ def _filled(x: Any, stages: int) -> Any:
 
 
 def _cut(a: Any, microbatches: int) -> Any:
-    """Reshapes [samples, ...] to [microbatches, samples, ...]. Neighbours go to different
-    microbatches, so that each device's samples are cut and none move."""
+    """Reshapes [samples, ...] to [microbatches, samples, ...]. Neighbouring samples go to different
+    microbatches, so that each device cuts its own samples and no sample moves."""
     return a.reshape(-1, microbatches, *a.shape[1:]).swapaxes(0, 1)
 
 
 def _joined(a: Any) -> Any:
-    """The inverse of `_cut`."""
+    """Reshapes [microbatches, samples, ...] to [samples, ...], the inverse of `_cut`."""
     return a.swapaxes(0, 1).reshape(-1, *a.shape[2:])
 
 
 @jax.custom_vjp
 def _shifted(a: Any) -> Any:
-    """Each stage's part goes to the next stage, the last one's to the first."""
+    """Moves each stage's part to the next stage, and the last stage's part to the first."""
     return _shift(a, 1)
 
 
@@ -185,15 +200,16 @@ def _shift(a: Any, by: int) -> Any:
     def function(a: Any, axes: tuple[str, ...] = ()) -> tuple[Any, ...]:
         return (_shift_on_device(a, by, axes),)
 
-    (found,) = Kernel("shift", function, tensor, tensor, sharded, shifted="dim0")(a)
-    return found
+    (shifted,) = Kernel("shift", function, tensor, tensor, sharded, shifted="dim0")(a)
+    return shifted
 
 
 _shifted.defvjp(lambda a: (_shift(a, 1), None), lambda _, g: (_shift(g, -1),))
 
 
 def _shift_on_device(a: Any, by: int, axes: tuple[str, ...]) -> Any:
-    """`_shifted` for the stages of one device. `axes` are the mesh axes that cut the stages."""
+    """Moves the parts of one device's stages by one stage, forwards if `by` is 1 and backwards if
+    `by` is -1. `axes` are the mesh axes that cut the stages."""
     if not axes:
         return jnp.roll(a, by, axis=0)
     devices = jax.lax.axis_size(axes)
@@ -204,7 +220,10 @@ def _shift_on_device(a: Any, by: int, axes: tuple[str, ...]) -> Any:
 
 
 def _checked(x: Any, params: Any, stages: int, microbatches: int, rounds: int) -> int:
-    """The number of layers; raises if the numbers do not fit together."""
+    """Returns the number of layers.
+
+    **Raises:** `InvalidArgumentError` if the numbers do not fit together.
+    """
     counts = {p.shape[0] if p.ndim else 0 for p in jax.tree.leaves(params)}
     samples = {a.shape[0] if a.ndim else 0 for a in jax.tree.leaves(x)}
     if min(stages, microbatches, rounds) < 1 or len(counts) != 1 or len(samples) != 1:

@@ -1,8 +1,8 @@
-"""Keeps jax's complaints about absent GPUs and TPUs off standard error while jax starts.
+"""Keeps JAX's complaints about absent GPUs and TPUs off standard error while JAX starts.
 
-The compile check needs plugins for GPUs or TPUs on machines without them. Their C++ code then
-writes to standard error, whatever the log levels are. This module imports jax only inside of its
-functions, so that a caller can hold back what the import says, too.
+The compile check needs plugins for GPUs or TPUs on machines without such devices. The C++ code of
+these plugins then writes to standard error, whatever the log levels are. This module imports JAX
+only inside of its functions, so that a caller can also hold back the output of the import.
 """
 
 import contextlib
@@ -32,20 +32,21 @@ _OF_TPU = (
 
 
 def essential(text: str, *, has_gpu: bool, has_tpu: bool) -> str:
-    """jax's output at its start, without complaints about absent devices."""
+    """Returns JAX's output at its start, without complaints about absent devices."""
     rules = (*(() if has_gpu else _OF_CUDA), *(() if has_tpu else _OF_TPU))
-    found = text
+    shortened = text
     for rule in rules:
-        found = re.sub(rule, "", found, flags=re.DOTALL if ".*?" in rule else 0)
-    return text if found == text else re.sub(_HEADERS, "", found)
+        shortened = re.sub(rule, "", shortened, flags=re.DOTALL if ".*?" in rule else 0)
+    return text if shortened == text else re.sub(_HEADERS, "", shortened)
 
 
 @contextlib.contextmanager
 def without_complaints() -> Iterator[None]:
-    """Holds back standard error, and passes the essential part on at the end."""
+    """A context manager that holds back standard error, and writes its essential part at the
+    end."""
     sys.stderr.flush()
     try:
-        kept = os.dup(2)
+        stderr_copy = os.dup(2)
     except OSError:  # Standard error is closed: nobody reads it.
         yield
         return
@@ -55,12 +56,12 @@ def without_complaints() -> Iterator[None]:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
             held.seek(0)
             text = held.read().decode(errors="replace")
-            said = essential(text, has_gpu=_has_gpu(), has_tpu=_has_tpu())
-            sys.stderr.write(said)
+            shown = essential(text, has_gpu=_has_gpu(), has_tpu=_has_tpu())
+            sys.stderr.write(shown)
             sys.stderr.flush()
 
 
@@ -73,10 +74,10 @@ def _has_tpu() -> bool:
 
 
 def start_jax(cpu_devices: int | None = None) -> None:
-    """Imports jax and starts its backends.
+    """Imports JAX and starts its backends.
 
-    - `cpu_devices`: starts only this many virtual CPU devices. Backends that run already stay as
-      they are.
+    - `cpu_devices`: the number of virtual CPU devices to start, instead of all backends. Backends
+      that run already stay as they are.
     """
     with without_complaints():
         import jax
@@ -90,10 +91,11 @@ def start_jax(cpu_devices: int | None = None) -> None:
 
 @functools.cache
 def start_backends() -> None:
-    """Starts jax's backends, once in a process. Any planning does.
+    """Starts JAX's backends once in a process, without complaints. All planning calls this function
+    first.
 
-    If the machine has devices, nothing is held back: their start may take long and say much. A
-    backend that does not start raises where it is used.
+    If the machine has devices, nothing is done: the start of devices may take long and write much,
+    and this output should be seen. A backend that does not start raises when it is used.
     """
     if not (_has_gpu() or _has_tpu()):
         with contextlib.suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""Plans in files: `kiwi.load_plan(path)` and what it returns."""
+"""Plans in files: `kiwi.load_plan(path)` and its result."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,11 +40,14 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 
 
 class SavedPlan:
-    """A plan read from a file: its decisions, without the function that it is for.
+    """A plan read from a file: its decisions, without the function that the plan is for.
 
-    - `document`: the whole file, see `kiwi.plans.document`.
+    - `document`: the whole content of the file (`kiwi.plans.document`).
+    - `name`: the name of the file in errors.
     - `mesh`, `estimate`, `compiled`, `cross_check`, `decisions`, `history`, `memory_budget_bytes`:
       as in `kiwi.Plan`.
+
+    **Raises:** `PlanFileError` if a part of the document is not valid.
     """
 
     def __init__(self, content: Document, name: str = "plan") -> None:
@@ -62,10 +65,11 @@ class SavedPlan:
             raise malformed(error, name) from error
 
     def apply(self, fun: Callable[..., Any], *, strict: bool = True) -> "AppliedPlan":
-        """`fun` under this plan. The result is called like `fun`, as a function from `kiwi.jit` is.
+        """Returns `fun` under this plan. The result is called like `fun`, as the result of
+        `kiwi.jit` is.
 
-        Nothing is solved. On the first call, or `.plan(*args)`, the function is traced and compared
-        with the one that the plan was made for.
+        Nothing is solved. On the first call, or on `.plan(*args)`, the function is traced and
+        compared with the function that the plan was made for.
 
         - `strict`: False accepts other values of literals and captured constants.
 
@@ -116,22 +120,23 @@ class AppliedPlan(PlannedFunction):
             check_arguments(self.saved.document, call)
             traced = self._trace_of(call, self._on_host(call))
             planner = planner_named(self.options.planner)
-            found = restore(self.saved.document, traced, planner, strict=self._strict)
-            note_peak(traced, self.settings, found.peak_bytes)
-            self._plans[call.traced_key] = found
+            plan = restore(self.saved.document, traced, planner, strict=self._strict)
+            note_peak(traced, self.settings, plan.peak_bytes)
+            self._plans[call.traced_key] = plan
         return self._plans[call.traced_key]
 
 
 def _planner_of(options: Document) -> Planner:
-    """The planner that made a saved plan, with its parameters."""
+    """Returns the planner that made a saved plan, with its parameters."""
     planner = planner_named(options["planner"])
     return replace(planner, **options["planner_parameters"])
 
 
 def diff(first: Plan | SavedPlan, second: Plan | SavedPlan) -> PlanDifference:
-    """The differences between two plans, with the cost of each. Print it to read it.
+    """Returns the differences between two plans, with the cost of each. Print the result for a
+    table.
 
-    **Raises:** `InvalidArgumentError` for anything else than a plan or a loaded plan.
+    **Raises:** `InvalidArgumentError` for anything other than a plan or a loaded plan.
     """
     return compare(_document_of(first), _document_of(second))
 

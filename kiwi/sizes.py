@@ -1,4 +1,4 @@
-"""Memory sizes as users write them."""
+"""Memory sizes and durations as text."""
 
 import re
 
@@ -21,24 +21,27 @@ _SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
 
 
 def parse_size(size: int | float | str) -> int:
-    """Bytes of `size`: a number of bytes, or text such as "16GiB", "40GB", "1.5 GiB"; raises
-    `InvalidSizeError` if it cannot be read or is not positive."""
+    """Returns the bytes of `size`, which is a number of bytes, or text such as "16GiB", "40GB" or
+    "1.5 GiB".
+
+    **Raises:** `InvalidSizeError` if the size cannot be read or is not positive.
+    """
     suggestion = 'A number of bytes, or text such as "16GiB" or "40GB".'
     if isinstance(size, str):
-        found = _parse_text(size)
+        size_bytes = _parse_text(size)
     elif isinstance(size, bool) or not isinstance(size, int | float) or size != size:
         raise InvalidSizeError(
             f"{size!r} is not a memory size.", topic=topics.SIZE_UNREADABLE, suggestion=suggestion
         )
     else:
-        found = int(min(size, 2.0**62))
-    if found <= 0:
+        size_bytes = int(min(size, 2.0**62))
+    if size_bytes <= 0:
         raise InvalidSizeError(
             f"A memory size of {size!r} is not positive.",
             topic=topics.SIZE_NOT_POSITIVE,
             suggestion=suggestion,
         )
-    return found
+    return size_bytes
 
 
 def _parse_text(text: str) -> int:
@@ -53,7 +56,7 @@ def _parse_text(text: str) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """A size for people, in binary units: "9.30 GiB"."""
+    """Returns a size as text for people, in binary units, such as "9.30 GiB"."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(size) >= factor:
             return f"{size / factor:.2f} {unit}"
@@ -61,9 +64,10 @@ def format_bytes(size: float) -> str:
 
 
 def size_above(size_bytes: int) -> str:
-    """A rounder size than this one and at most 1.6 % above it, as an option takes it: '"102MiB"'.
+    """Returns a rounded size, at most 1.6 % above `size_bytes`, as text for an option: '"102MiB"'.
 
-    A peak that one search has found is rarely met exactly by the next one.
+    A budget that is suggested after a search should leave room, because the next search rarely
+    reaches exactly the same peak.
     """
     step_bytes = 1 << max(0, size_bytes.bit_length() - 7)
     rounded_bytes = -(-size_bytes // step_bytes) * step_bytes
@@ -74,7 +78,8 @@ def size_above(size_bytes: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration for people: "83.3 ms". Durations below a nanosecond are shown as 0."""
+    """Returns a duration as text for people, such as "83.3 ms". A duration below a nanosecond
+    becomes "0 s"."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
         if abs(seconds) >= factor:
             return f"{seconds / factor:.3g} {unit}"

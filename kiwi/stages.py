@@ -1,4 +1,4 @@
-"""The stages of planning, one after the other, to stop at, print and change.
+"""The stages of planning. A caller can stop at each stage, print it and change it.
 
     traced = kiwi.trace(train_step, state, batch, donate_argnums=0)   # a program
     kernels = traced.kernels("h100-sxm")                              # what the compiler will run
@@ -7,8 +7,8 @@
     plan = solution.plan()
 
 Each stage is a frozen dataclass: `dataclasses.replace` changes it before the next stage. `print`
-shows it. `kiwi.plan` runs all stages, and repeats the last ones until the compiled program meets
-the budget; `Solution.plan` compiles nothing.
+shows it. `kiwi.plan` runs all stages, and repeats the last stages until the compiled program meets
+the budget. `Solution.plan` compiles nothing.
 """
 
 import time
@@ -41,7 +41,7 @@ from kiwi.solver import SolveResult, SolveStatus
 from kiwi.targets.registry import target_of
 
 _SHOWN = 12
-"""How many entries of a table a printed stage has."""
+"""A printed stage shows this many rows of a table, and the number of the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Traced:
 
     @property
     def call(self) -> Call:
-        """The function with its arguments' shapes."""
+        """The call: the function with the shapes of its arguments."""
         return self.lowered.call
 
     @property
@@ -70,7 +70,7 @@ class Traced:
         return self.lowered.graph
 
     def kernels(self, profile: str | Path | Hardware | ProfileTable = "h100-sxm") -> "Kernels":
-        """The kernels that the compiler of such devices will run.
+        """The kernels that the compiler for the devices of `profile` will run.
 
         **Raises:** `UnknownProfileError`; `CompilerUnavailableError` for devices without rules.
         """
@@ -86,7 +86,10 @@ class Traced:
             f"{len(program.results)} results, {len(program.loops)} loops and branches"
         ]
         lines += _some(
-            (f"{e.index:5d} {e.name} {e.scope}".rstrip() for e in program.equations),
+            (
+                f"{equation.index:5d} {equation.name} {equation.scope}".rstrip()
+                for equation in program.equations
+            ),
             len(program.equations),
         )
         return "\n".join(lines)
@@ -106,16 +109,16 @@ class Kernels:
     table: ProfileTable
 
     def problem(self, **options: Any) -> "Problem":
-        """The options of all units on a mesh, with prices.
+        """The problem: the options of all units on a mesh, with their prices.
 
         - `options`: options of `kiwi.plan` about the goal and the search, such as `mesh_shape`,
-          `mesh`, `memory_budget`, `planner`, `gap`, `effort`. The profile is this stage's.
+          `mesh`, `memory_budget`, `planner`, `gap` and `effort`. The profile is this stage's.
 
-        **Raises:** the errors that `kiwi.plan` raises before it searches.
+        **Raises:** the errors that `kiwi.plan` raises before its search.
         """
         table = self.table
-        given = Options(**{"verify": None, **options, "profile": table})
-        settings = given.settings(table)
+        plan_options = Options(**{"verify": None, **options, "profile": table})
+        settings = plan_options.settings(table)
         planner = planner_named(settings.planner)
         planner.check(settings.mesh)
         planning = planner.formulate(
@@ -132,8 +135,11 @@ class Kernels:
 class Problem:
     """The decisions to make, with their prices.
 
-    - `settings`: mesh, budget and search.
-    - `planning`: nodes (arguments, units, copies) with their options, and edges between them.
+    - `step`: the traced step with its units.
+    - `settings`: the mesh, the budget and the options of the search.
+    - `planner`: the planner that formulated the problem.
+    - `planning`: the nodes (arguments, units, copies) with their options, and the edges between
+      them.
     """
 
     step: StepToPlan
@@ -142,10 +148,11 @@ class Problem:
     planning: PlanningProblem
 
     def solve(self) -> "Solution":
-        """The fastest options that are predicted to fit, found by the solver of the settings.
+        """Solves the problem with the solver of the settings, and returns the fastest solution
+        found that is predicted to fit.
 
         **Raises:** `InfeasibleBudgetError` if no options fit; `NoPlanFoundError` if the search
-        ended without any.
+        ended without a solution.
         """
         operators = len(self.planning.units.units)
         tools = Tools.of(replace(self.settings, verify=None), operators)
@@ -186,7 +193,9 @@ class Problem:
 class Solution:
     """The options chosen for a problem.
 
-    - `result`: with `solution`, an option for each node; its cost, its bound and its gap.
+    - `problem`: the problem.
+    - `result`: the solver's result: its `solution` has an option for each node, with its cost,
+      bound and gap.
     """
 
     problem: Problem
@@ -235,11 +244,12 @@ def trace(
     """Traces and lowers `fun(*args, **kwargs)`: the first stage of planning.
 
     - `args`: arrays or `jax.ShapeDtypeStruct`s.
-    - All other parameters are those of `kiwi.plan`.
+    - All other parameters: as in `kiwi.plan`.
 
-    **Raises:** `InvalidFunctionError`, `InvalidArgumentError`.
+    **Raises:** `InvalidFunctionError` if the function has no array argument;
+    `InvalidArgumentError` for arguments or options that cannot be used.
     """
-    given = {
+    jit_options = {
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
@@ -247,7 +257,7 @@ def trace(
         "in_shardings": in_shardings,
         "out_shardings": out_shardings,
     }
-    call = bind(fun, JitOptions.of(fun, given), args, kwargs)
+    call = bind(fun, JitOptions.of(fun, jit_options), args, kwargs)
     started = time.monotonic()
     lowered = lowered_call(
         call,
@@ -259,7 +269,7 @@ def trace(
 
 
 def _some(rows: Any, count: int) -> Iterator[str]:
-    """The first rows of a table, and how many more there are."""
+    """Yields the first rows of a table, and a line with the number of the others."""
     yield from islice(rows, _SHOWN)
     if count > _SHOWN:
         yield f"  … and {count - _SHOWN} more"

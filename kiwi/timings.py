@@ -1,8 +1,8 @@
-"""Where the time of planning goes: stages, by processor time and by wall time.
+"""The time of the stages of planning, as processor time and as wall time.
 
-While a `Stopwatch` runs (`measured`), `stage` names the current work. An inner stage stops the
-outer one. Each moment belongs to one stage, so the stages add up to the whole. Time without a named
-stage is `OTHER`. Nothing reads a stopwatch to decide anything.
+While a `Stopwatch` runs (`measured`), `stage` names the current work. An inner stage interrupts the
+outer stage. Each moment belongs to one stage, so the stages add up to the whole time. Time without
+a named stage belongs to `OTHER`. No decision depends on a stopwatch.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from typing import Any, TypeVar
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 OTHER = "other"
-"""The time outside of all named stages."""
+"""The stage of the time outside of all named stages."""
 
 
 @dataclass(frozen=True)
 class StageTime:
     """The time of one stage of planning, over all its visits.
 
-    - `cpu_seconds`: processor time of all threads of this process, and of processes that this stage
-      waited for.
-    - `seconds`: wall time.
+    - `cpu_seconds`: the processor time of all threads of this process, and of processes that the
+      stage waited for.
+    - `seconds`: the wall time.
     """
 
     stage: str
@@ -37,8 +37,9 @@ class StageTime:
 class Stopwatch:
     """Adds up the time of stages.
 
-    - `stage`: the current one; `round`: how many programs the closed loop has begun.
-    - `on_change`: called when either changes.
+    - `stage`: the current stage.
+    - `round`: the number of programs that the closed loop has begun.
+    - `on_change`: called when one of them changes.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def working_on(self, stage: str) -> Iterator[None]:
-        """Inside this context, time belongs to the stage."""
+        """A context manager in which time belongs to the stage."""
         self._take()
         self._open.append(stage)
         self._tell()
@@ -71,13 +72,15 @@ class Stopwatch:
         self._tell()
 
     def timings(self) -> tuple[StageTime, ...]:
-        """The stages so far, by processor time, the largest first."""
+        """The times of the stages so far, the largest processor time first."""
         self._take()
-        found = (StageTime(stage, *spent) for stage, spent in self._spent.items())
-        return tuple(sorted(found, key=lambda each: (-each.cpu_seconds, each.stage)))
+        stage_times = (StageTime(stage, *spent) for stage, spent in self._spent.items())
+        return tuple(
+            sorted(stage_times, key=lambda stage_time: (-stage_time.cpu_seconds, stage_time.stage))
+        )
 
     def _take(self) -> None:
-        """Gives the innermost stage the time since the last change."""
+        """Adds the time since the last change to the innermost stage."""
         now, before = _clocks(), self._since
         cpu_seconds, seconds = self._spent.get(self.stage, (0.0, 0.0))
         self._spent[self.stage] = cpu_seconds + now[0] - before[0], seconds + now[1] - before[1]
@@ -93,28 +96,29 @@ _CURRENT: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
 
 @contextlib.contextmanager
 def measured() -> Iterator[Stopwatch]:
-    """Inside this context a stopwatch runs: the one that runs already, or else a new one."""
+    """A context manager in which a stopwatch runs: the one that runs already, or else a new one."""
     running = _CURRENT.get()
     if running is not None:
         yield running
         return
     token = _CURRENT.set(Stopwatch())
     try:
-        found = _CURRENT.get()
-        assert found is not None
-        yield found
+        stopwatch = _CURRENT.get()
+        assert stopwatch is not None
+        yield stopwatch
     finally:
         _CURRENT.reset(token)
 
 
 def stage(name: str) -> contextlib.AbstractContextManager[None]:
-    """Inside this context, time belongs to this stage of the stopwatch, if one runs."""
+    """Returns a context manager in which time belongs to this stage of the stopwatch, if one
+    runs."""
     running = _CURRENT.get()
     return contextlib.nullcontext() if running is None else running.working_on(name)
 
 
 def timed(name: str) -> Callable[[_Function], _Function]:
-    """Wraps a function so that its time belongs to a stage."""
+    """Returns a decorator that assigns the time of a function to a stage."""
 
     def decorated(function: _Function) -> _Function:
         @functools.wraps(function)
@@ -128,7 +132,7 @@ def timed(name: str) -> Callable[[_Function], _Function]:
 
 
 def begin_round() -> None:
-    """Tells the stopwatch, if one runs, that the closed loop compiles another program."""
+    """Counts another program of the closed loop in the stopwatch, if one runs."""
     running = _CURRENT.get()
     if running is not None:
         running.begin_round()

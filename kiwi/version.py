@@ -1,3 +1,3 @@
-"""The version of Kiwi, in one place that every layer may read."""
+"""The version of Kiwi. Every layer may import this module."""
 
 VERSION = "0.1.0"

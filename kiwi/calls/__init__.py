@@ -1,1 +1,1 @@
-"""One call of the user's function: arguments, given shardings, constraints, traced program."""
+"""A call of the user's function: its arguments, given shardings and constraints."""

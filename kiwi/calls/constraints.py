@@ -1,8 +1,8 @@
 """`kiwi.Constraints`: layouts of arguments that the caller pins or forbids, by pytree path.
 
-A path is the argument's name and the keys below it, with slashes: `state/params/Dense_0/kernel`.
-A pattern is a path in which `*` stands for any one part (or a piece of one) and `**` for any number
-of parts, none included; it has to match the whole path.
+A path consists of the argument's name and the keys below it, separated by slashes:
+`state/params/Dense_0/kernel`. A pattern is a path in which `*` stands for any one part or a piece
+of a part, and `**` for any number of parts, including none. A pattern has to match the whole path.
 """
 
 import fnmatch
@@ -24,12 +24,13 @@ _PARTS = re.compile(r"\[['\"]?(.*?)['\"]?\]|([^.\[\]]+)")
 class Constraints:
     """Restrictions on the layouts of arguments.
 
-    - `shardings`: pattern → sharding of the arguments that it matches. The first matching pattern
-      counts. None leaves an argument open, `PartitionSpec.UNCONSTRAINED` one dimension.
+    - `shardings`: pattern → the sharding of the arguments that the pattern matches. The first
+      matching pattern counts. None leaves an argument open, `PartitionSpec.UNCONSTRAINED` leaves
+      one dimension open.
     - `forbid_replicated`: patterns of arguments that must not be replicated. Arguments that no mesh
-      axis divides are exempt, unless a pattern matches nothing else.
-    - `memory_kinds`: pattern → "pinned_host" or "device", the memory of the arguments that it
-      matches. The first matching pattern counts. A result that replaces an argument lies in the
+      axis divides are exempt, unless a pattern matches only such arguments.
+    - `memory_kinds`: pattern → the memory of the arguments that the pattern matches, "pinned_host"
+      or "device". The first matching pattern counts. A result that replaces an argument lies in the
       same memory. The plan copies arguments on the host to the device before they are read
       (`kiwi.calls.host_memory`).
 
@@ -60,12 +61,13 @@ class Constraints:
 
 
 def slash_path(path: str) -> str:
-    """A path of `Call.paths`, `state.params['w']`, with slashes: `state/params/w`."""
+    """Returns a path of `Call.paths`, such as `state.params['w']`, with slashes:
+    `state/params/w`."""
     return "/".join(quoted or plain for quoted, plain in _PARTS.findall(path))
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern matches a path with slashes."""
+    """Returns whether a pattern matches a path with slashes."""
     return _match(pattern.strip("/").split("/"), path.split("/"))
 
 
@@ -80,8 +82,10 @@ def _match(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
-    """The positions of the paths that a pattern matches; raises `InvalidArgumentError` if it
-    matches none."""
+    """Returns the positions of the paths that a pattern matches. `what` names the option in errors.
+
+    **Raises:** `InvalidArgumentError` if the pattern matches no path.
+    """
     leaves = [k for k, path in enumerate(paths) if matches(pattern, path)]
     if not leaves:
         shown = ", ".join(paths[:6]) + (", ..." if len(paths) > 6 else "")
@@ -94,7 +98,8 @@ def matched(pattern: str, paths: Sequence[str], what: str) -> list[int]:
 
 
 def _entry(part: str) -> Any:
-    """One dimension of a sharding as on the command line: `x`, `-`, `y+z`; `?` leaves it open."""
+    """Returns the entry of a `PartitionSpec` for a dimension as on the command line: `x`, `y+z`,
+    `-` for a dimension that is not cut, `?` for an open dimension."""
     if part == "?":
         return PartitionSpec.UNCONSTRAINED
     if part in ("-", "None"):
@@ -108,15 +113,19 @@ def _spec(text: str) -> PartitionSpec:
 
 
 def specs_of_text(text: str) -> tuple[PartitionSpec | None, ...]:
-    """Shardings of positional arguments as on the command line, `x,-;;y`; an empty one is open."""
+    """Returns the shardings of positional arguments from text as on the command line, such as
+    `x,-;;y`. An empty part leaves its argument open."""
     return tuple(_spec(part) if part.strip() else None for part in text.split(";"))
 
 
 def constraints_of_text(
     pins: Iterable[str], forbidden: Iterable[str], on_host: Iterable[str] = ()
 ) -> Constraints:
-    """Constraints from the command line: pins as `PATTERN=SHARDING`, patterns of arguments that are
-    not replicated, and patterns of arguments in host memory.
+    """Returns the constraints from the command line.
+
+    - `pins`: texts such as `PATTERN=SHARDING`.
+    - `forbidden`: patterns of arguments that must not be replicated.
+    - `on_host`: patterns of arguments in host memory.
 
     **Raises:** `InvalidArgumentError` for a pin without "=".
     """

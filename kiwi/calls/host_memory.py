@@ -1,9 +1,9 @@
-"""The arguments and results of a call that live in host memory.
+"""The arguments and results of a call that lie in host memory.
 
-An argument lives there if its sharding says so (`memory_kind="pinned_host"` in `in_shardings` or in
-a constraint), or the first pattern of `Constraints.memory_kinds` that matches it. A result lives
-there if `out_shardings` says so, or if it replaces such an argument in the next step
-(`kiwi.calls.replaced_arguments`).
+An argument lies in host memory if its sharding says so (`memory_kind="pinned_host"` in
+`in_shardings` or in a constraint), or if the first matching pattern of `Constraints.memory_kinds`
+does. A result lies in host memory if `out_shardings` says so, or if it replaces such an argument in
+the next step (`kiwi.calls.replaced_arguments`).
 """
 
 import functools
@@ -26,9 +26,9 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class OnHost:
-    """Positions of flat arguments and results in host memory.
+    """The positions of flat arguments and results in host memory.
 
-    `results` is None if `host_results` has to find them.
+    `results` is None if `host_results` is to find the results.
     """
 
     arguments: frozenset[int] = frozenset()
@@ -36,20 +36,21 @@ class OnHost:
 
 
 def host_arguments(call: Call, constraints: Constraints) -> frozenset[int]:
-    """Positions of the leaves of a call in host memory; raises as `given_memories`."""
+    """Returns the positions of the leaves of a call in host memory; raises as `given_memories`
+    does."""
     return on_host(given_memories(call, constraints))
 
 
 def on_host(kinds: Mapping[int, str]) -> frozenset[int]:
-    """The positions whose memory kind is the host's."""
+    """Returns the positions whose memory kind is host memory."""
     return frozenset(k for k, kind in kinds.items() if kind == HOST_MEMORY)
 
 
 def given_memories(call: Call, constraints: Constraints) -> dict[int, str]:
-    """The memory kind of each leaf for which the caller gives one.
+    """Returns the memory kind of each leaf for which the caller gives one, by position.
 
     **Raises:** `InvalidArgumentError` if a pattern matches nothing, or if a leaf on the host has no
-    bytes that can be copied (a key).
+    bytes that can be copied, such as a random key.
     """
     paths = [slash_path(path) for path in call.paths]
     kinds: dict[int, str] = {}
@@ -72,33 +73,50 @@ def given_memories(call: Call, constraints: Constraints) -> dict[int, str]:
 
 
 def can_be_copied(dtype: Any) -> bool:
-    """Whether arrays of a type have bytes of their own that could lie in host memory."""
+    """Returns whether arrays of a dtype have bytes of their own, which could lie in host memory."""
     return not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def host_results(
     call: Call, arguments: frozenset[int], out_tree: Any, units: UnitGraph
 ) -> frozenset[int]:
-    """Positions of a program's results in host memory."""
+    """Returns the positions of a program's results in host memory. `arguments`: the positions of
+    arguments in host memory."""
     program = units.graph.program
     values = {program.arguments[k] for k in arguments}
-    positions = {p for p, a in replaced_arguments(call, out_tree, units).items() if a in values}
-    given = dict(enumerate(result_shardings(call.options, out_tree)))
-    positions |= {p for p, sharding in given.items() if _lies_in(HOST_MEMORY, sharding)}
+    positions = {
+        position
+        for position, argument in replaced_arguments(call, out_tree, units).items()
+        if argument in values
+    }
+    given_shardings = dict(enumerate(result_shardings(call.options, out_tree)))
+    positions |= {
+        position
+        for position, sharding in given_shardings.items()
+        if _lies_in(HOST_MEMORY, sharding)
+    }
     return frozenset(
-        positions - {p for p, sharding in given.items() if _lies_in("device", sharding)}
+        positions
+        - {
+            position
+            for position, sharding in given_shardings.items()
+            if _lies_in("device", sharding)
+        }
     )
 
 
 def moving(
     function: Callable[..., Any], arguments: frozenset[int], results: frozenset[int]
 ) -> Callable[..., list[Any]]:
-    """A function of flat leaves that fetches these arguments and stores these results."""
+    """Returns a function of flat leaves that fetches `arguments` from host memory, calls
+    `function`, and stores `results` in host memory."""
 
     @functools.wraps(function)
     def moved(*leaves: Any) -> list[Any]:
         inside = [fetch(leaf) if k in arguments else leaf for k, leaf in enumerate(leaves)]
-        return [store(r) if k in results else r for k, r in enumerate(function(*inside))]
+        return [
+            store(result) if k in results else result for k, result in enumerate(function(*inside))
+        ]
 
     return moved
 

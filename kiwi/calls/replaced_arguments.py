@@ -1,9 +1,10 @@
 """Results that replace arguments in the next step.
 
 1. A result that takes over a donated argument's buffer replaces that argument.
-2. An argument, not donated, whose pytree has the same structure and types as a part of the
-   result (the whole result, or one element of a tuple) is replaced by that part: `state` in
-   `state, metrics = step(state, batch)`. The first such part counts, each part once.
+2. An argument that is not donated is replaced by a part of the result (the whole result, or one
+   element of a tuple) with the same pytree structure and types: `state` in
+   `state, metrics = step(state, batch)`. The first such part counts. Each part replaces at most one
+   argument.
 
 A result that replaces an argument gets the argument's sharding, so that a training loop does
 not reshard between steps.
@@ -17,12 +18,13 @@ from kiwi.calls.signature import Call
 from kiwi.hlo.units import UnitGraph
 
 LEAST_LEAVES = 2
-"""A pytree with fewer leaves replaces no argument: one array of equal shape may be a coincidence.
-"""
+"""A pytree with fewer leaves replaces no argument: a single array of equal shape may be a
+coincidence."""
 
 
 def replaced_arguments(call: Call, out_tree: Any, units: UnitGraph) -> dict[int, int]:
-    """Position of a result → value index of the argument that it replaces."""
+    """Returns, for the position of each result that replaces an argument, the argument's value
+    index."""
     program = units.graph.program
     replaced = {}
     for position, result in enumerate(program.results):
@@ -36,7 +38,7 @@ def replaced_arguments(call: Call, out_tree: Any, units: UnitGraph) -> dict[int,
 
 
 def _matching_parts(call: Call, tree: Any, units: UnitGraph) -> list[tuple[list[int], list[int]]]:
-    """Pairs (result positions, argument leaves) of parts of equal structure and types."""
+    """Returns pairs (result positions, argument leaves) of parts with equal structure and types."""
     positional, _ = jax.tree.unflatten(call.tree, list(range(len(call.shapes))))
     result = jax.tree.unflatten(tree, list(range(len(units.graph.program.results))))
     parts = [result, *(result if type(result) in (tuple, list) else ())]
@@ -58,10 +60,10 @@ def _matching_parts(call: Call, tree: Any, units: UnitGraph) -> list[tuple[list[
 def _match(
     call: Call, units: UnitGraph, argument: Any, part: Any, leaves: list[int], results: list[int]
 ) -> bool:
-    """Whether structure and types are equal; a result that is a literal has any type."""
+    """Returns whether structure and types are equal. A result that is a literal fits any type."""
     program = units.graph.program
     pairs = zip(results, leaves, strict=True)
-    types = ((program.results[p], call.shapes[leaf]) for p, leaf in pairs)
+    types = ((program.results[position], call.shapes[leaf]) for position, leaf in pairs)
     return jax.tree.structure(argument) == jax.tree.structure(part) and all(
         (program.values[result].shape, program.values[result].dtype) == (shape.shape, shape.dtype)
         for result, shape in types

@@ -1,4 +1,5 @@
-"""Arguments as `jax.jit` treats them: static ones, donated ones, pytrees, given shardings."""
+"""The arguments of a call as `jax.jit` treats them: static arguments, donated arguments, pytrees,
+given shardings."""
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -18,7 +19,7 @@ from kiwi.messages import topics
 
 @dataclass(frozen=True)
 class JitOptions:
-    """The options that `kiwi.jit` shares with `jax.jit`; numbers and names as tuples."""
+    """The options that `kiwi.jit` shares with `jax.jit`. Positions and names are tuples."""
 
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
@@ -29,11 +30,13 @@ class JitOptions:
 
     @classmethod
     def of(cls, fun: Callable[..., Any], given: Mapping[str, Any]) -> "JitOptions":
-        """Completes positions by names and names by positions, from the signature of `fun`.
+        """Returns the options of a function. Its signature supplies the names of positions, and the
+        positions of names.
 
         - `given`: the options as `jax.jit` takes them.
 
-        **Raises:** `InvalidArgumentError`.
+        **Raises:** `InvalidArgumentError` if a name or position does not exist, or if an argument
+        is both static and donated.
         """
         parameters, known = _positional_parameters(fun), parameter_names(fun)
         for kind in ("static_argnames", "donate_argnames"):
@@ -65,23 +68,24 @@ def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.kind in kinds]
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]
 
 
 def parameter_names(fun: Callable[..., Any]) -> list[str] | None:
-    """The names by which arguments can be given; None where any name can."""
+    """Returns the names by which a function's arguments can be given; None if any name is possible
+    or the signature is unknown."""
     try:
         parameters = inspect.signature(fun).parameters.values()
     except (TypeError, ValueError):
         return None
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [p.name for p in parameters if p.kind in kinds]
+    return [parameter.name for parameter in parameters if parameter.kind in kinds]
 
 
 def _tuple(given: Any) -> tuple[Any, ...]:
-    """One number or name, several, or None."""
+    """Returns one number or name, several, or None as a tuple."""
     if given is None:
         return ()
     return (given,) if isinstance(given, int | str) else tuple(given)
@@ -104,14 +108,14 @@ def _complete(
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """A call's arguments, taken apart as `jax.jit` does.
+    """A call's arguments, flattened as `jax.jit` does.
 
-    - `leaves`, `tree`: the dynamic arguments, as a pair (positional, by name). Static positional
-      arguments are None in it.
+    - `leaves`, `tree`: the dynamic arguments, flattened from a pair (positional, by name). Static
+      positional arguments are None in the pair.
     - `shapes`: the types of the leaves, without shardings.
-    - `typed`: for each leaf the sharding over Explicit axes in its type, or None.
-    - `asked`: for each leaf the sharding that the caller asks for: that of a
-      `jax.ShapeDtypeStruct`, or one over Explicit axes that cuts the array.
+    - `typed`: for each leaf, the sharding over Explicit axes in its type, or None.
+    - `asked`: for each leaf, the sharding that the caller asks for, or None: the sharding of a
+      `jax.ShapeDtypeStruct`, or a sharding over Explicit axes that cuts the array.
     - `static`, `static_kwargs`: the static arguments, by position and by name.
     - `key`: the key under which plans are cached.
     """
@@ -133,15 +137,18 @@ class Arguments:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> "Arguments":
-        """**Raises:** `InvalidArgumentError` for a leaf that is no array or a static argument that
-        cannot be hashed."""
+        """Returns the flattened arguments of a call `fun(*args, **kwargs)`.
+
+        **Raises:** `InvalidArgumentError` for a leaf that is no array, or a static argument that
+        cannot be hashed.
+        """
         static = {i: args[i] for i in options.static_argnums if i < len(args)}
         static_kwargs = {k: kwargs[k] for k in options.static_argnames if k in kwargs}
-        dynamic = tuple(None if i in static else a for i, a in enumerate(args))
-        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in static_kwargs}
+        dynamic = tuple(None if i in static else argument for i, argument in enumerate(args))
+        dynamic_kwargs = {k: value for k, value in kwargs.items() if k not in static_kwargs}
         leaves, tree = jax.tree.flatten((dynamic, dynamic_kwargs))
         shapes = tuple(_shape_of(fun, tree, k, leaf) for k, leaf in enumerate(leaves))
-        types = tuple((s.shape, s.dtype, s.weak_type) for s in shapes)
+        types = tuple((aval.shape, aval.dtype, aval.weak_type) for aval in shapes)
         named = tuple(sorted(static_kwargs.items()))
         key = _key(tree, types, tuple(sorted(static.items())), named)
         typed = tuple(map(_explicit_sharding, leaves))
@@ -149,14 +156,17 @@ class Arguments:
         return cls(leaves, tree, shapes, typed, asked, static, static_kwargs, key)
 
     def put_together(self, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments with these leaves, static ones included."""
+        """The positional and the keyword arguments with these leaves, static arguments included."""
         positional, keywords = jax.tree.unflatten(self.tree, leaves)
-        full = [self.static.get(i, a) for i, a in enumerate(positional)]
+        full = [self.static.get(i, argument) for i, argument in enumerate(positional)]
         return full, {**keywords, **self.static_kwargs}
 
 
 def _key(*parts: Any) -> Hashable:
-    """A hashable key; raises `InvalidArgumentError` if a static argument cannot be hashed."""
+    """Returns a hashable key.
+
+    **Raises:** `InvalidArgumentError` if a static argument cannot be hashed.
+    """
     try:
         hash(parts)
     except TypeError as error:
@@ -170,14 +180,15 @@ def _key(*parts: Any) -> Hashable:
 
 @dataclass(frozen=True, eq=False)
 class Call(Arguments):
-    """One call, with its arguments.
+    """A call of a function `fun`, with its arguments.
 
     - `paths`: the names of the leaves, such as `state.params['w']`.
-    - `donated`: positions of the leaves whose buffers the caller gives away.
+    - `donated`: the positions of the leaves whose buffers the caller donates.
     - `given_shardings`: the shardings that the caller fixes, by position.
     - `function`: `fun` as a function of the flat leaves.
-    - `context`: the meshes that the caller has set, under which `fun` is traced.
-    - `name`: the function's name. `options`: how it was bound.
+    - `context`: the meshes in the caller's context, under which `fun` is traced.
+    - `name`: the function's name.
+    - `options`: the options that the call was bound with.
     """
 
     paths: tuple[str, ...]
@@ -192,29 +203,32 @@ class Call(Arguments):
     def traced_types(self) -> list[jax.ShapeDtypeStruct]:
         """The types of the leaves that the function is traced with, Explicit axes included."""
         return [
-            s if t is None else s.update(sharding=t)
-            for s, t in zip(self.shapes, self.typed, strict=True)
+            aval if sharding is None else aval.update(sharding=sharding)
+            for aval, sharding in zip(self.shapes, self.typed, strict=True)
         ]
 
     @property
     def traced_key(self) -> Hashable:
-        """The key of a trace: `key`, the context of meshes, and the given shardings."""
+        """The key of a trace: `key`, the meshes of the context, and the arguments' own
+        shardings."""
         return self.key, self.context, self.typed, self.asked
 
     @property
     def mesh(self) -> Mesh | AbstractMesh | None:
-        """The mesh that the caller has in mind: that of the context, or else of the arguments."""
-        given = (s.mesh for s in (*self.asked, *self.typed) if s is not None)
-        return self.context.mesh or next(given, None)
+        """The mesh of the caller's context; without one, the mesh of the arguments' own shardings;
+        None if there is neither."""
+        meshes = (sharding.mesh for sharding in (*self.asked, *self.typed) if sharding is not None)
+        return self.context.mesh or next(meshes, None)
 
 
 def bind(
     fun: Callable[..., Any], options: JitOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Call:
-    """Flattens a call's arguments.
+    """Binds a function to arguments and returns the call.
 
-    **Raises:** `InvalidFunctionError` if none is an array; `InvalidArgumentError` for a leaf that
-    is no array, or a static argument that cannot be hashed.
+    **Raises:** `InvalidFunctionError` if there is no array argument; `InvalidArgumentError` for a
+    leaf that is no array, or a static argument that cannot be hashed; `ShardingConflictError` if
+    `in_shardings` does not fit the arguments.
     """
     arguments = Arguments.of(fun, options, args, kwargs)
     if not arguments.leaves:
@@ -227,17 +241,19 @@ def bind(
         positional, keywords = arguments.put_together(flat)
         return fun(*positional, **keywords)
 
-    # jax's errors while it traces then name the user's function and file.
+    # So JAX's errors during tracing name the user's function and file.
     flat_function.__signature__ = inspect.signature(flat_function)  # type: ignore[attr-defined]
     flat_function.__wrapped__ = fun  # type: ignore[attr-defined]
     paths, parameters = _leaf_paths(arguments.tree), _positional_parameters(fun)
     dynamic, _ = jax.tree.unflatten(arguments.tree, arguments.leaves)
-    given = flatten_prefix(options.in_shardings, dynamic, "in_shardings")
+    flat_shardings = flatten_prefix(options.in_shardings, dynamic, "in_shardings")
     return Call(
         **{field.name: getattr(arguments, field.name) for field in fields(arguments)},
         paths=tuple(_path_name(path, parameters) for path in paths),
         donated=tuple(k for k, path in enumerate(paths) if _is_donated(path, options)),
-        given_shardings={k: s for k, s in enumerate(given) if s is not None},
+        given_shardings={
+            k: sharding for k, sharding in enumerate(flat_shardings) if sharding is not None
+        },
         function=flat_function,
         context=MeshContext.current(),
         name=function_name(fun),
@@ -246,18 +262,18 @@ def bind(
 
 
 def _leaf_paths(tree: Any) -> list[Any]:
-    """The path of each leaf below the pair of `Arguments.tree`."""
+    """Returns the path of each leaf in the pair (positional, by name) of `Arguments.tree`."""
     numbered = jax.tree.unflatten(tree, range(tree.num_leaves))
     return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
 
 
 def function_name(fun: Callable[..., Any]) -> str:
-    """The name of a function in messages."""
+    """Returns the name of a function for messages."""
     return getattr(fun, "__name__", repr(fun))
 
 
 def _path_name(path: Sequence[Any], parameters: Sequence[str]) -> str:
-    """A path below (args, kwargs) as the user would write it."""
+    """Returns a path below (args, kwargs) as the user would write it."""
     head: Any = path[1]
     if isinstance(head, jax.tree_util.SequenceKey):
         name = parameters[head.idx] if head.idx < len(parameters) else f"args[{head.idx}]"
@@ -280,7 +296,7 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
 
 
 def _explicit_sharding(leaf: Any) -> NamedSharding | None:
-    """The sharding in the type of an argument, if its mesh has Explicit axes."""
+    """Returns the sharding in the type of an argument, if its mesh has Explicit axes."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         sharding = leaf.sharding
     else:
@@ -291,7 +307,7 @@ def _explicit_sharding(leaf: Any) -> NamedSharding | None:
 
 
 def _asked_sharding(leaf: Any, typed: NamedSharding | None) -> NamedSharding | None:
-    """The sharding that an argument asks for."""
+    """Returns the sharding that an argument asks for, if any."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
     if typed is None or all(entry is None for entry in typed.spec):
@@ -308,14 +324,17 @@ def _is_donated(path: Sequence[Any], options: JitOptions) -> bool:
 
 
 def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
-    """One sharding, or None, for each leaf of `full`, from a pytree prefix of shardings; raises
-    `ShardingConflictError` if it is no prefix."""
+    """Returns a sharding, or None, for each leaf of `full`, from a pytree prefix of shardings.
+    `what` names the option in errors.
+
+    **Raises:** `ShardingConflictError` if `prefix` is no prefix of `full`.
+    """
     try:
         spread = jax.tree_util.tree_broadcast(prefix, full, is_leaf=_is_sharding_leaf)
     except ValueError as error:
-        said = str(error).replace("broadcast_prefix prefix_tree", what)
+        reason = str(error).replace("broadcast_prefix prefix_tree", what)
         raise ShardingConflictError(
-            f"{what} does not fit the pytree that it is for: {said}",
+            f"{what} does not fit the pytree that it is for: {reason}",
             topic=topics.NOT_A_PREFIX,
             suggestion=f"{what} must be a pytree prefix, as in jax.jit.",
         ) from error
@@ -323,7 +342,8 @@ def flatten_prefix(prefix: Any, full: Any, what: str) -> list[Any]:
 
 
 def result_shardings(options: JitOptions, out_tree: Any) -> list[Any]:
-    """The sharding in `out_shardings` for each flat result, or None; raises as `flatten_prefix`."""
+    """Returns, for each flat result, its sharding in `out_shardings`, or None; raises as
+    `flatten_prefix` does."""
     shell = jax.tree.unflatten(out_tree, range(out_tree.num_leaves))
     return flatten_prefix(options.out_shardings, shell, "out_shardings")
 
@@ -335,8 +355,11 @@ def _is_sharding_leaf(node: Any) -> bool:
 def to_tensor_sharding(
     given: Any, shape: tuple[int, ...], mesh: DeviceMesh, what: str
 ) -> TensorSharding:
-    """A caller's `PartitionSpec` or `NamedSharding` on the plan's mesh; raises
-    `ShardingConflictError` if it contradicts the mesh or the shape."""
+    """Returns the layout on the plan's mesh of a caller's `PartitionSpec` or `NamedSharding`.
+    `what` names the array in errors.
+
+    **Raises:** `ShardingConflictError` if the sharding contradicts the mesh or the shape.
+    """
     spec = given.spec if isinstance(given, jax.sharding.NamedSharding) else given
     if not isinstance(spec, jax.sharding.PartitionSpec):
         raise ShardingConflictError(
@@ -363,8 +386,8 @@ def to_tensor_sharding(
 
 
 def on_plan_mesh(given: Any, mesh: DeviceMesh) -> Any:
-    """A `PartitionSpec` over the plan's axes for a sharding on another mesh with as many devices,
-    see `kiwi.mesh.axes_of_mesh`. A sharding that names no such mesh is returned unchanged."""
+    """Returns a `PartitionSpec` over the plan's axes for a sharding on another mesh with as many
+    devices (`kiwi.mesh.axes_of_mesh`). A sharding on no such mesh is returned unchanged."""
     if not isinstance(given, NamedSharding):
         return given
     axes = axes_of_mesh(mesh, given.mesh)
@@ -374,14 +397,17 @@ def on_plan_mesh(given: Any, mesh: DeviceMesh) -> Any:
     def entry(names: Any) -> Any:
         if names is None or names is PartitionSpec.UNCONSTRAINED:
             return names
-        own = names if isinstance(names, tuple) else (names,)
-        return tuple(mesh.axis_names[axis] for name in own for axis in axes[name]) or None
+        axis_names = names if isinstance(names, tuple) else (names,)
+        return tuple(mesh.axis_names[axis] for name in axis_names for axis in axes[name]) or None
 
     return PartitionSpec(*map(entry, given.spec))
 
 
 def _check_memory_kind(given: jax.sharding.NamedSharding, what: str) -> None:
-    """Raises unless an argument or result lies in device memory or in the host's pinned memory."""
+    """Checks that an argument or result lies in device memory or in the host's pinned memory.
+
+    **Raises:** `ShardingConflictError` if it does not.
+    """
     kinds = {None, "device", HOST_MEMORY}
     if isinstance(given.mesh, jax.sharding.Mesh):
         kinds.add(given.mesh.devices.flat[0].default_memory().kind)

@@ -1,10 +1,11 @@
-"""The `kiwi` command: plan, explain, diff, sweep, verify, hardware."""
+"""The `kiwi` command, with subcommands such as plan, explain, diff, sweep, verify and hardware."""
 
 from kiwi.quiet import without_complaints
 
 
 def main() -> int:
-    """The command `kiwi`. Complaints of jax's plugins at import are left out."""
+    """Runs the command `kiwi` and returns its exit code. Complaints of JAX's plugins at import are
+    left out."""
     with without_complaints():
         from kiwi.cli.main import main as run
     return run()

@@ -1,4 +1,4 @@
-"""The commands. Each returns whether the answer is yes (exit code 0)."""
+"""The subcommands of `kiwi`. Each returns whether the answer is yes (exit code 0)."""
 
 import argparse
 import dataclasses
@@ -51,21 +51,22 @@ from kiwi.xla.compilers import compile_for, named, resolved
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 MOST_DEVIATION = 0.2
-"""A compiled step that differs from the plan by more than this gets a warning."""
+"""If the compiled step time differs from the planned one by more than this fraction, a warning says
+so."""
 
 
 def plan(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi plan`."""
+    """`kiwi plan`: plans a function and prints the summary. Returns whether the plan fits."""
     with output.progress() as show, measured() as watch:
         planned, user = _planned(arguments, show, watch)
-        made = planned.plan(*user.args, **user.kwargs)
-    output.written("Plan saved to", arguments.out, made.save)
-    output.written("Report written to", arguments.report, made.write_report)
-    output.result(document(made), str(made))
-    ratio = made.time_ratio
+        new_plan = planned.plan(*user.args, **user.kwargs)
+    output.written("Plan saved to", arguments.out, new_plan.save)
+    output.written("Report written to", arguments.report, new_plan.write_report)
+    output.result(document(new_plan), str(new_plan))
+    ratio = new_plan.time_ratio
     if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
-        output.note(_deviating(made, ratio).line)
-    return made.fits
+        output.note(_deviating(new_plan, ratio).line)
+    return new_plan.fits
 
 
 def _deviating(made: Plan, ratio: float) -> Note:
@@ -80,7 +81,7 @@ def _deviating(made: Plan, ratio: float) -> Note:
 def _planned(
     arguments: argparse.Namespace, show: Show, watch: Stopwatch
 ) -> tuple[PlannedFunction, UserFunction]:
-    """The file's function with the options of the command line, and its arguments."""
+    """Returns the file's function with the options of the command line, and its arguments."""
     if "mesh_shape" in arguments:
         use_cpu_devices(math.prod(arguments.mesh_shape))
     else:
@@ -92,29 +93,30 @@ def _planned(
     changes = {**options_among(vars(arguments)), "on_progress": reporter, "any_time": True}
     if "mesh_shape" in changes:
         changes["mesh"] = None
-    given = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
-    if any(given):
-        changes["constraints"] = constraints_of_text(*given)
+    constraint_texts = (arguments.pin, arguments.forbid_replicated, arguments.on_host)
+    if any(constraint_texts):
+        changes["constraints"] = constraints_of_text(*constraint_texts)
     return PlannedFunction(user.function, dataclasses.replace(user.options, **changes)), user
 
 
 def deviation(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi deviation`."""
+    """`kiwi deviation`: prints the deviation of a function's plan, or with `--reduce` the smallest
+    part that deviates. Returns False if no such part was found."""
     with output.progress() as show, measured() as watch:
         planned, user = _planned(arguments, show, watch)
         try:
-            made = planned.plan(*user.args, **user.kwargs)
+            deviating_plan = planned.plan(*user.args, **user.kwargs)
         except BudgetNotMetError as error:
-            made = error.plan  # Its memory and its collectives can still be compared.
+            deviating_plan = error.plan  # Its memory and its collectives can still be compared.
         show(description="compiling for its schedule")
-        told = deviation_of(made)
+        found_deviation = deviation_of(deviating_plan)
     if not arguments.reduce:
-        output.result(dataclasses.asdict(told), str(told))
+        output.result(dataclasses.asdict(found_deviation), str(found_deviation))
         return True
-    output.note(str(told))
+    output.note(str(found_deviation))
     witness = reduce_deviation(
-        made,
-        told,
+        deviating_plan,
+        found_deviation,
         planned.options,
         quantity=arguments.of,
         most_tests=arguments.most_tests,
@@ -129,10 +131,10 @@ def deviation(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 class _Reporter:
-    """Shows the stage, the round, the best step time and the gap. The seconds stand beside them.
+    """Shows the stage, the round, the best step time and the gap beside the elapsed seconds.
 
-    A search reports its own best solution only, and each further search begins anew. So the best
-    step time is that of the last search that reported.
+    A search reports only its own best solution, and each further search starts without one. So the
+    best step time belongs to the last search that reported.
     """
 
     def __init__(self, show: Show, watch: Stopwatch) -> None:
@@ -140,20 +142,20 @@ class _Reporter:
         self._found = ""
 
     def __call__(self, progress: Progress) -> None:
-        """Takes a state of the solver."""
+        """Takes a state of the solver and shows it."""
         best = "none yet" if progress.objective is None else format_seconds(progress.objective)
         gap = "" if progress.gap is None else f", gap {progress.gap:.1%}"
         self._found = f": best step {best}{gap}"
         self.show()
 
     def show(self) -> None:
-        """Shows the current stage of planning."""
+        """Shows the current stage of planning, with the latest figures."""
         round = f", round {self._watch.round}" if self._watch.round else ""
         self._show(description=f"{self._watch.stage}{round}{self._found}")
 
 
 def explain(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi explain`."""
+    """`kiwi explain`: prints a message's page, a saved plan, its search, or one operator."""
     topic = topic_of(arguments.plan.upper())
     if topic is not None:
         output.result(vars(topic) | {"level": topic.level.value}, paragraph(topic))
@@ -188,27 +190,31 @@ def explain(arguments: argparse.Namespace, output: Output) -> bool:
             forced = applied.explain(units[0], **limits).forced
     text = explanation_text(saved.document, units[0], forced)
     if len(units) > 1:
-        rest = ", ".join(map(str, units[1:9])) + (", ..." if len(units) > 9 else "")
-        text += f"\n\n{len(units) - 1} more operators match: {rest}"
+        further = ", ".join(map(str, units[1:9])) + (", ..." if len(units) > 9 else "")
+        text += f"\n\n{len(units) - 1} more operators match: {further}"
     data = list(saved.document["operators"].values())[units[0]]
-    output.result({**data, "forced": [_forced_json(f, saved) for f in forced]}, text)
+    output.result(
+        {**data, "forced": [_forced_json(alternative, saved) for alternative in forced]}, text
+    )
     return True
 
 
 def _forced_json(forced: Any, saved: kiwi.saved.SavedPlan) -> dict[str, Any]:
-    sides = {s: list(map(saved.mesh.describe, getattr(forced, s))) for s in ("reads", "results")}
+    sides = {
+        side: list(map(saved.mesh.describe, getattr(forced, side))) for side in ("reads", "results")
+    }
     return {**vars(forced), **sides}
 
 
 def _applied(saved: kiwi.saved.SavedPlan, arguments: argparse.Namespace) -> Plan:
-    """The saved plan on the user's function."""
+    """Returns the saved plan, restored on the user's function."""
     use_cpu_devices(saved.mesh.size)
     user = load(arguments.function, arguments.args)
     return saved.apply(user.function).plan(*user.args, **user.kwargs)
 
 
 def diff(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi diff`."""
+    """`kiwi diff`: prints the differences of two plans. Returns whether there are none."""
     plans = [kiwi.saved.load_plan(path) for path in (arguments.first, arguments.second)]
     differences = kiwi.saved.diff(*plans)
     if arguments.report:
@@ -220,7 +226,8 @@ def diff(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def verify(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi verify`."""
+    """`kiwi verify`: compiles a saved plan and prints its figures. Returns whether the plan
+    fits."""
     saved = kiwi.saved.load_plan(arguments.plan)
     target, _ = resolved(arguments.target, saved.mesh.hardware)
     with output.progress() as show:
@@ -249,24 +256,32 @@ def verify(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def _recorded(saved: kiwi.saved.SavedPlan, target: str) -> int | None:
-    """The peak that the plan's file records for a compiler's program."""
+    """Returns the peak that the plan's file records for the program of a compiler; None if it
+    records none."""
     programs = (saved.compiled, saved.cross_check and saved.cross_check.program)
-    return next((p.peak_bytes for p in programs if p is not None and p.target == target), None)
+    return next(
+        (
+            program.peak_bytes
+            for program in programs
+            if program is not None and program.target == target
+        ),
+        None,
+    )
 
 
 def _verified_text(
     plan: Plan, compiled: CompiledProgram, check: CrossCheck | None, recorded: int | None
 ) -> str:
-    """Peak and step time as compiled, beside what was predicted."""
+    """Returns a text with the compiled peak and step time, and the predicted ones."""
     before = "" if recorded is None else f" (recorded: {format_bytes(recorded)})"
     peak = f"Compiled peak {format_bytes(compiled.peak_bytes)} on {compiled.target}{before}, "
-    own = f"estimated {format_bytes(plan.estimate.peak_bytes)}"
+    estimated = f"estimated {format_bytes(plan.estimate.peak_bytes)}"
     budget = f"budget {format_bytes(plan.memory_budget_bytes)}"
     fits = "fits" if plan.fits else "over budget"
     if check is not None:
         return (
             f"{peak}{format_bytes(check.expected_peak_bytes)} expected there. For {plan.profile}, "
-            f"which that compiler does not compile for: {own}, {budget}: {fits}"
+            f"which that compiler does not compile for: {estimated}, {budget}: {fits}"
         )
     seconds = compiled.step_seconds
     time = (
@@ -277,11 +292,12 @@ def _verified_text(
             f"{format_seconds(plan.estimate.step_seconds)}"
         )
     )
-    return f"{peak}{own}, {budget}: {fits}{time}"
+    return f"{peak}{estimated}, {budget}: {fits}{time}"
 
 
 def sweep(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi sweep`."""
+    """`kiwi sweep`: plans for several meshes and budgets and prints a table. Returns whether any
+    plan was found."""
     options = options_among(vars(arguments))
     meshes, budgets = options.pop("mesh_shape"), options.pop("memory_budget")
     total = len(meshes) * len(budgets)
@@ -337,7 +353,7 @@ def _sweep_rows(swept: Sweep) -> list[tuple[str, ...]]:
 
 
 def hardware(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi hardware`."""
+    """`kiwi hardware`: prints the catalogue of hardware profiles, or one entry."""
     names = [arguments.name] if arguments.name else table_names()
     entries = [table_named(name).hardware for name in names]
     data = [dataclasses.asdict(entry) for entry in entries]
@@ -346,14 +362,14 @@ def hardware(arguments: argparse.Namespace, output: Output) -> bool:
         return True
     rows = [
         (
-            e.name,
-            format_bytes(e.memory_bytes),
-            f"{e.memory_bandwidth_bytes_per_second / 1e9:.0f} GB/s",
-            f"{e.peak_flops_per_second('float32') / 1e12:.4g}",
-            f"{e.peak_flops_per_second('bfloat16') / 1e12:.4g}",
-            f"{e.intra_link.bandwidth_bytes_per_second / 1e9:.0f} GB/s",
+            profile_hardware.name,
+            format_bytes(profile_hardware.memory_bytes),
+            f"{profile_hardware.memory_bandwidth_bytes_per_second / 1e9:.0f} GB/s",
+            f"{profile_hardware.peak_flops_per_second('float32') / 1e12:.4g}",
+            f"{profile_hardware.peak_flops_per_second('bfloat16') / 1e12:.4g}",
+            f"{profile_hardware.intra_link.bandwidth_bytes_per_second / 1e9:.0f} GB/s",
         )
-        for e in entries
+        for profile_hardware in entries
     ]
     header = ("name", "memory", "bandwidth", "TFLOP/s f32", "bf16", "link")
     output.result(data, table(header, rows))
@@ -362,7 +378,7 @@ def hardware(arguments: argparse.Namespace, output: Output) -> bool:
 
 def _hardware_text(entry: Hardware) -> str:
     kind = "public figures, not measured" if entry.analytic else "measured"
-    rates = ", ".join(f"{k} {v / 1e12:.4g}" for k, v in entry.flops_per_second.items())
+    rates = ", ".join(f"{k} {flops / 1e12:.4g}" for k, flops in entry.flops_per_second.items())
     links = [
         f"{name} {link.bandwidth_bytes_per_second / 1e9:.4g} GB/s, "
         f"{format_seconds(link.latency_seconds)}, efficiency {link.efficiency}"
@@ -393,10 +409,10 @@ def _nodes_text(entry: Hardware) -> list[str]:
     wiring = entry.interconnect
     if wiring is None:
         return [f"devices per node: {entry.devices_per_node or 'last mesh axis'}"]
-    which = "one is a multiple" if wiring.dimensions == 2 else "all are multiples"
+    condition = "one is a multiple" if wiring.dimensions == 2 else "all are multiples"
     lines = [
         f"slices of {wiring.dimensions} dimensions, at most {entry.devices_per_node} devices",
-        f"dimensions are rings where {which} of {wiring.ring_multiple}, else lines",
+        f"dimensions are rings where {condition} of {wiring.ring_multiple}, else lines",
     ]
     inside = wiring.chip_bandwidth_bytes_per_second
     if inside is not None:
@@ -407,7 +423,7 @@ def _nodes_text(entry: Hardware) -> list[str]:
 
 
 def search(arguments: argparse.Namespace, output: Output) -> bool:
-    """Searches and prints the table; saves the best plan."""
+    """`kiwi search`: searches configurations, prints the table and saves the best plan."""
     options = options_among(vars(arguments))
     meshes = options.pop("mesh_shape", None)
     profiles = options.pop("profile", "h100-sxm").split(",")
@@ -428,7 +444,9 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
             plans_all=arguments.plans_all,
             jobs=arguments.jobs,
             resume=arguments.resume,
-            on_found=lambda c, outcome: show(description=f"{outcome.stage.value} of {c}"),
+            on_found=lambda configuration, outcome: show(
+                description=f"{outcome.stage.value} of {configuration}"
+            ),
             **options,
         )
     output.result(result.json(), str(result))
@@ -441,7 +459,8 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
 
 
 def cluster(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi cluster`."""
+    """`kiwi cluster`: measures or loads a cluster, and prints the best assignment of its devices to
+    a mesh."""
     measured_cluster = (
         _measured_cluster(output) if arguments.file is None else Cluster.load(arguments.file)
     )
@@ -452,7 +471,9 @@ def cluster(arguments: argparse.Namespace, output: Output) -> bool:
         "device_order": list(assignment.order),
         "uniform": assignment.is_uniform,
         # JSON has no infinity, which is the bandwidth along an axis of one device.
-        "axes": [dataclasses.asdict(a) if a.size > 1 else {"size": 1} for a in assignment.axes],
+        "axes": [
+            dataclasses.asdict(axis) if axis.size > 1 else {"size": 1} for axis in assignment.axes
+        ],
     }
     output.result(data, _cluster_text(measured_cluster, assignment))
     return True
@@ -484,7 +505,8 @@ def _cluster_text(cluster: Cluster, assignment: Assignment) -> str:
 
 
 def profile(arguments: argparse.Namespace, output: Output) -> bool:
-    """`kiwi profile`."""
+    """`kiwi profile`: measures the operators and collectives of a function's plans, and saves them
+    as a profile table."""
     if not arguments.out.endswith(".json"):  # Other commands take a name as `--profile`.
         raise InvalidArgumentError(
             f"--out {arguments.out} does not end with .json, as --profile wants it.",
@@ -544,7 +566,7 @@ def _report_table(path: str, known: ProfileTable, before: int, output: Output) -
         f"{len(known.operators)} operators and {len(known.collectives)} collectives {how} {device}"
         + (f" ({before} of them before)" if before else "")
         + f": {path}",
-        *(f"times of {of} scaled by {scale:.3f}" for of, scale in known.scales.items()),
+        *(f"times of {operator} scaled by {scale:.3f}" for operator, scale in known.scales.items()),
         *(f"skipped: {note}" for note in known.skipped),
         f"Plan with it: kiwi plan FILE.py:FUNCTION --mesh ... --profile {path}",
     ]
@@ -553,10 +575,12 @@ def _report_table(path: str, known: ProfileTable, before: int, output: Output) -
 
 def _measuring_reporter(show: Show) -> Callable[[recording.Progress], None]:
     def report(progress: recording.Progress) -> None:
-        seconds, left = progress.seconds_left, ""
+        seconds, remaining = progress.seconds_left, ""
         if math.isfinite(seconds):
-            left = f", {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"
-        text = f"{progress.done} of {progress.total}{left}: {progress.what[:60]}"
+            remaining = (
+                f", {seconds / 60:.0f} min left" if seconds > 90 else f", {seconds:.0f} s left"
+            )
+        text = f"{progress.done} of {progress.total}{remaining}: {progress.what[:60]}"
         show(description=text, completed=progress.done, total=progress.total)
 
     return report

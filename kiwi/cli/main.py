@@ -1,8 +1,15 @@
-"""Arguments of the `kiwi` command, and how it reports errors.
+"""The arguments of the `kiwi` command, and its report of errors.
 
-Exit codes: 0 done; 1 done, and the answer is no (`diff` found differences, `verify` or `plan` a
-peak over the budget); 2 wrong usage; 3 no plan fits the budget; 4 any other error that Kiwi
-explains; 70 a bug; 130 interrupted.
+Exit codes:
+
+- 0: done.
+- 1: done, and the answer is no: `diff` found differences, or the peak in `verify` or `plan` is over
+  the budget.
+- 2: wrong usage.
+- 3: no plan fits the budget.
+- 4: any other error that Kiwi explains.
+- 70: a bug.
+- 130: interrupted.
 """
 
 import argparse
@@ -30,11 +37,12 @@ DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
 
 
 WRITTEN = ("out", "report", "table")
-"""Options that name files to write. If a file cannot be written, planning does not begin."""
+"""The options that name files to write. If a file cannot be written, planning does not begin."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit code."""
+    """Runs one command and returns its exit code. `arguments`: the command's arguments, by default
+    from the command line."""
     parsed = _parser().parse_args(arguments)
     output = Output(json=parsed.json)
     try:
@@ -138,9 +146,12 @@ def _add_options(
     several_of: Sequence[str] = (),
     **several: Any,
 ) -> None:
-    """Adds the options of `kiwi.plan`. An option that is not given is left to the function's own.
+    """Adds the options of `kiwi.plan`. For an option that is not given, the function's own option
+    counts.
 
-    Options in `several_of` can be given several times, with the settings `several` of argparse.
+    - `verify`: the default of `--verify`.
+    - `several_of`: the options that can be given several times, with the argparse settings
+      `several`.
     """
     for option, flag in flags():
         default = verify if option.name == "verify" else option.default

@@ -1,4 +1,5 @@
-"""`kiwi maxtext`: from a MaxText configuration to a file of overrides."""
+"""`kiwi maxtext`: finds a better recipe for a MaxText configuration and writes it as a file of
+overrides."""
 
 import argparse
 import logging
@@ -15,7 +16,7 @@ _PRICED = ("memory_budget", "host_memory_budget", "effort", "verify")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's arguments."""
+    """Adds the command's arguments."""
     parser.add_argument(
         "config", metavar="CONFIG.yml", help="a configuration, or one that comes with MaxText"
     )
@@ -42,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def maxtext(arguments: argparse.Namespace, output: Output) -> bool:
-    """Prices the configuration, finds residencies that are faster, and compares the two."""
+    """Prices the configuration, searches for faster residencies, and compares both recipes. Always
+    returns True."""
     from absl import logging as absl_logging
 
     from kiwi.frameworks.maxtext import MaxText
@@ -52,34 +54,34 @@ def maxtext(arguments: argparse.Namespace, output: Output) -> bool:
     if arguments.topology is None:
         use_attached_devices()
     else:
-        # As many as the mesh has: XLA then propagates shardings in this process.
+        # With as many devices as the mesh has, XLA propagates shardings in this process.
         use_cpu_devices(_device_count(arguments))
     absl_logging.set_verbosity(absl_logging.ERROR)
     logging.getLogger("maxtext").setLevel(logging.ERROR)
-    made = MaxText(
+    configuration = MaxText(
         arguments.config, settings, arguments.profile, arguments.topology, arguments.num_slices
     )
-    given = {name: getattr(arguments, name) for name in _PRICED}
-    given["verify"] = None if given["verify"] == "none" else given["verify"]
-    asked = given.pop("memory_budget")
+    options = {name: getattr(arguments, name) for name in _PRICED}
+    options["verify"] = None if options["verify"] == "none" else options["verify"]
+    asked = options.pop("memory_budget")
     with output.progress() as show:
         show(description="pricing the configuration")
         budget = {} if asked in (None, "recipe") else {"memory_budget": asked}
-        theirs = price(made, made.recipe, **budget)
+        given_recipe = price(configuration, configuration.recipe, **budget)
         if asked == "recipe":
-            budget = {"memory_budget": theirs.peak_bytes}
+            budget = {"memory_budget": given_recipe.peak_bytes}
         show(description="pricing other residencies")
-        own = best(made, made.recipe, **given, **budget)
+        best_recipe = best(configuration, configuration.recipe, **options, **budget)
         show(description="comparing")
-        comparison = compare(own, theirs)
-    write: Any = lambda path: made.write_overrides(own.named, path)  # noqa: E731
+        comparison = compare(best_recipe, given_recipe)
+    write: Any = lambda path: configuration.write_overrides(best_recipe.named, path)  # noqa: E731
     output.written("Configuration saved to", arguments.out, write)
     output.result(_data(comparison), str(comparison))
     return True
 
 
 def _device_count(arguments: argparse.Namespace) -> int:
-    """The devices of the slices that the arguments name."""
+    """Returns the number of devices of the slices that the arguments name."""
     wiring = find_table(arguments.profile).hardware.interconnect
     topology = Topology.parse(arguments.topology, arguments.num_slices)
     return 1 if wiring is None else topology.device_count(wiring)
@@ -100,14 +102,14 @@ def _data(comparison: Any) -> dict[str, Any]:
         "own": _priced(comparison.own),
         "differences": [
             {
-                "name": d.change.name,
-                "was": d.change.was,
-                "now": d.change.now,
-                "ratio": d.ratio,
-                "peak_bytes": d.peak_bytes,
-                "fits": d.priced.fits,
+                "name": difference.change.name,
+                "was": difference.change.was,
+                "now": difference.change.now,
+                "ratio": difference.ratio,
+                "peak_bytes": difference.peak_bytes,
+                "fits": difference.priced.fits,
             }
-            for d in comparison.differences
+            for difference in comparison.differences
         ],
     }
 

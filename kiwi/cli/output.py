@@ -10,42 +10,44 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Show = Callable[..., None]
-"""Updates a progress bar by keyword, as `rich.progress.Progress.update`: `description`, `advance`,
-`completed`, `total`."""
+"""Updates a progress bar. The keyword arguments `description`, `advance`, `completed` and `total`
+are as in `rich.progress.Progress.update`."""
 
 
 class Output:
-    """Results go to standard output, progress and errors to standard error."""
+    """Prints results to standard output, and progress and errors to standard error. `json`: whether
+    results are printed as JSON."""
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
         self._messages = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def result(self, data: Any, text: str) -> None:
-        """Prints `data` as JSON, or `text`."""
+        """Prints `data` as JSON if JSON is asked for, else `text`."""
         if self.json:
             print(json.dumps(data, indent=1, default=str))
         else:
             print(text)
 
     def note(self, text: str) -> None:
-        """One line beside the result."""
+        """Prints a line beside the result, unless JSON is asked for."""
         if not self.json:
             self._messages.print(text, markup=False)
 
     def written(self, text: str, path: str | None, write: Callable[[str], None]) -> None:
-        """Writes a file, if one is asked for, and says so in a line beside the result."""
+        """Writes a file, if `path` is given, and says so in a line beside the result."""
         if path:
             write(path)
             self.note(f"{text} {path}")
 
     def error(self, text: str) -> None:
-        """One line, on standard error."""
+        """Prints a line about an error."""
         self._messages.print(f"kiwi: error: {text}", markup=False)
 
     @contextlib.contextmanager
     def progress(self, total: int | None = None) -> Iterator[Show]:
-        """A progress bar while the block runs; silent where standard error is no terminal."""
+        """A context manager that shows a progress bar while its block runs. Nothing is shown if
+        standard error is no terminal."""
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
         quiet = self.json or not self._messages.is_terminal
         with Progress(

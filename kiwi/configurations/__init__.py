@@ -1,1 +1,2 @@
-"""Which configuration of a training step is best: mesh, batch, microbatches, stages, devices."""
+"""The search for the best configuration of a training step: mesh, batch, microbatches, stages,
+devices."""

@@ -1,12 +1,12 @@
 """Best-first search: a configuration is planned only while it may still be the best.
 
-Every configuration has a score to minimise: at first that of its bound, then that of its plan, then
-that of its checked plan. The configuration with the least score advances by one stage, until the
-one with the least score has passed all stages. Every other configuration then has a bound, or an
-unchecked plan, that is no better.
+Every configuration has a score to minimise: first the score of its bound, then of its plan, then of
+its checked plan. The configuration with the least score advances by one stage. The search ends when
+the configuration with the least score has passed all stages. Every other configuration then has a
+bound, or an unchecked plan, that is no better.
 
-Tasks run in parallel, ahead of this order. An outcome counts when its turn comes, so the answer
-does not depend on which task finishes first.
+Tasks run in parallel, ahead of this order. An outcome counts only when its configuration is next,
+so the answer does not depend on the order in which tasks finish.
 """
 
 import heapq
@@ -18,25 +18,25 @@ from kiwi.configurations.configuration import Outcome, Stage
 from kiwi.configurations.tasks import Found
 
 AHEAD = 4
-"""How far ahead tasks are started, as a multiple of how many run at the same time."""
+"""Tasks are started for this many configurations per running task, in the order of their scores."""
 
 WORTH = 0.001
-"""A configuration is planned only if its bound is below the best plan by this part."""
+"""A configuration is not planned if its bound is not below the best plan by this fraction."""
 
 Task = tuple[Stage, int]
-"""A stage of a configuration, by its number."""
+"""A stage, and the number of the configuration that is to pass it."""
 
 
 class BestFirst:
     """A search over numbered configurations.
 
-    - `start`: starts a task, with the packed plan of the stage before.
-    - `score`: the score of a configuration with a given step time, to be minimised.
-    - `stages`: in order. Every configuration passes the first one.
-    - `most_tasks`: how many tasks run at the same time.
-    - `known`: outcomes found before. `on_found`: called once with every other outcome, in any
-      order.
-    - `plans_all`: True leaves no configuration out by its bound.
+    - `start`: starts a task, given the packed plan of the stage before.
+    - `score`: returns the score of a configuration with a step time. Scores are minimised.
+    - `stages`: the stages in order. Every configuration passes the first one.
+    - `most_tasks`: the number of tasks that run at the same time.
+    - `known`: the outcomes of an earlier search.
+    - `on_found`: called once with every other outcome, in any order.
+    - `plans_all`: whether all configurations are planned, whatever their bounds.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class BestFirst:
         self.counted: dict[int, list[Found]] = {}
 
     def best(self, numbers: Iterable[int]) -> int | None:
-        """The number of the best configuration; None if none has a plan. `counted` then has the
-        outcomes of each configuration."""
+        """Searches among `numbers`, and returns the number of the best configuration; None if none
+        has a plan. Afterwards, `counted` has the outcomes of each configuration."""
         waiting = [(-math.inf, number, 0) for number in numbers]
         self.counted |= {number: [] for _, number, _ in waiting}
         heapq.heapify(waiting)
@@ -76,7 +76,8 @@ class BestFirst:
         return None
 
     def _may_fit(self, outcome: Outcome) -> bool:
-        """Whether the compiler may still accept a configuration that no estimate fits."""
+        """Returns whether the compile check may still accept a configuration without a plan that
+        fits by its estimate."""
         is_open = outcome.stage is Stage.PLAN and not outcome.is_proven
         return is_open and Stage.CHECK in self._stages
 
@@ -98,7 +99,7 @@ class BestFirst:
         return self._found[task]
 
     def _start_ahead(self, waiting: list[tuple[float, int, int]]) -> None:
-        """Keeps as many tasks running as allowed, those with the least scores first."""
+        """Starts tasks up to the allowed number, in the order of their scores."""
         several = self._most_tasks > 1
         ahead = AHEAD * self._most_tasks if several else 1
         started = set(self._running.values())
@@ -114,6 +115,6 @@ class BestFirst:
                 self._running[future] = task
 
     def stop(self) -> None:
-        """Cancels tasks that were started ahead."""
+        """Cancels the tasks that were started ahead."""
         for future in self._running:
             future.cancel()

@@ -1,4 +1,4 @@
-"""One configuration of a training step, and the figures found for it."""
+"""One configuration of a training step, and the figures that a search finds for it."""
 
 import enum
 from dataclasses import asdict, dataclass
@@ -8,12 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Configuration:
-    """The goal of one planning.
+    """The devices and the step of one plan.
 
-    - `profile`: the name of the devices' profile. `mesh_shape`: the shape of the mesh.
-    - `batch_size`: samples of one step on all devices together. `microbatches`: the number of parts
-      that they are cut into. `stages`: the number of pipeline stages. Each is None if the step does
-      not take it.
+    - `profile`: the name of the devices' profile.
+    - `mesh_shape`: the shape of the mesh.
+    - `batch_size`: the samples of one step on all devices together.
+    - `microbatches`: the number of parts that the batch is cut into.
+    - `stages`: the number of pipeline stages.
+
+    `batch_size`, `microbatches` and `stages` are None if the step does not take them.
     """
 
     profile: str
@@ -24,46 +27,47 @@ class Configuration:
 
     @property
     def device_count(self) -> int:
-        """Devices of the mesh."""
+        """The number of devices of the mesh."""
         return prod(self.mesh_shape)
 
     @property
     def samples(self) -> int:
-        """Samples of a step. A step without a batch size counts as one sample."""
+        """The samples of a step. A step without a batch size counts as one sample."""
         return 1 if self.batch_size is None else self.batch_size
 
     @property
     def choice(self) -> dict[str, Any]:
-        """The choices, by name."""
+        """The configuration's fields that are not None, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
         mesh = "x".join(map(str, self.mesh_shape))
-        rest = (("batch", self.batch_size), ("microbatches", self.microbatches))
-        named = [*rest, ("stages", self.stages)]
+        sizes = (("batch", self.batch_size), ("microbatches", self.microbatches))
+        named = [*sizes, ("stages", self.stages)]
         varied = [f"{name} {value}" for name, value in named if value is not None]
         return ", ".join([f"{self.profile} {mesh}", *varied])
 
 
 class Stage(enum.Enum):
-    """The stages of a configuration, in order."""
+    """The stages that a configuration passes in a search, in order."""
 
     BOUND = "bound"
-    """No plan is expected to be faster than this."""
+    """It has a step time below which no plan is expected."""
     PLAN = "plan"
-    """A plan by its estimate."""
+    """It has a plan that fits by its estimate."""
     CHECK = "check"
-    """A plan whose compiled program fits."""
+    """It has a plan whose compiled program fits."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of one stage.
 
-    - `step_seconds`: the bound, or the plan's estimate; None without a plan.
-    - `peak_bytes`, `compiled_peak_bytes`, `gap`: the plan's.
-    - `error`: why there is no plan. `is_proven`: whether no plan can fit the budget.
     - `seconds`: the time that the stage took.
+    - `step_seconds`: the bound, or the step time of the plan's estimate; None without a plan.
+    - `peak_bytes`, `compiled_peak_bytes`, `gap`: the plan's figures.
+    - `error`: why there is no plan; "" if there is one.
+    - `is_proven`: whether it is proven that no plan fits the budget.
     """
 
     stage: Stage
@@ -80,11 +84,12 @@ class State(enum.Enum):
     """The final state of a configuration."""
 
     BEST = "best"
-    """It is the best for its number of devices. If the search compiles, its program fits."""
+    """It is the best for its profile and number of devices. If the search compiles, its program
+    fits."""
     PLANNED = "planned"
-    """Its plan is slower, by its estimate."""
+    """It has a plan that is worse by its estimate."""
     LEFT_OUT = "left out"
-    """By its bound, no plan of it is better than the best one."""
+    """It was not planned: by its bound, its plan would not be better than the best plan."""
     REFUSED = "refused"
     """It has no plan."""
 
@@ -93,15 +98,16 @@ class State(enum.Enum):
 class Row:
     """One configuration with its figures.
 
-    - `bound_seconds`: no plan of the configuration is expected to be faster
+    - `seconds`: the time spent on the configuration, over all processes.
+    - `bound_seconds`: the step time below which no plan of the configuration is expected
       (`kiwi.planners.planning`).
-    - `step_seconds`, `peak_bytes`: the plan's estimate. `compiled_peak_bytes`: the peak of its
-      program, if it was compiled. `gap`: how far the plan may be from the best one. All are None
-      without a plan.
-    - `score`: the minimised figure, per sample; the bound's without a plan.
-    - `why`: why it was left out or refused.
-    - `seconds`: the time spent on it, over all processes.
-    - `plan_file`: its plan in the folder of a search that can be resumed.
+    - `step_seconds`, `peak_bytes`: the figures of the plan's estimate; None without a plan.
+    - `compiled_peak_bytes`: the peak of the plan's program, if it was compiled.
+    - `gap`: the largest relative distance between the plan and the best plan; None without a plan.
+    - `score`: the figure that the search minimises, computed from the plan; without a plan, from
+      the bound.
+    - `why`: why the configuration was left out or refused.
+    - `plan_file`: the name of its plan file in the folder of a search that can be resumed.
     """
 
     configuration: Configuration
@@ -118,6 +124,6 @@ class Row:
 
     @property
     def samples_per_second(self) -> float | None:
-        """Throughput by the estimate; None without a plan."""
+        """The throughput by the plan's estimate; None without a plan."""
         seconds = self.step_seconds
         return None if seconds is None else self.configuration.samples / seconds

@@ -1,7 +1,8 @@
-"""A folder that a search writes as it goes, and from which it can be resumed.
+"""The folder that a search writes while it runs, and from which it can be resumed.
 
-`rows.jsonl` has a header and one line for each outcome. `plan-0003.json` is a plan file. A line is
-written after its plan file, so an interruption loses only the running tasks.
+`rows.jsonl` has a header and one line for each outcome. A file such as `plan-v5e-2x4.json` is the
+plan file of a configuration. A line is written after its plan file, so an interruption loses only
+the running tasks.
 """
 
 import json
@@ -26,16 +27,20 @@ FORMAT = "kiwi-search"
 
 
 class Journal:
-    """The folder of one search; without a folder nothing is kept.
+    """The folder of one search. Without a folder, nothing is kept.
 
-    **Raises:** `InvalidArgumentError` if the folder is of another search, or cannot be written.
+    - `known`: the outcomes that the folder records.
+    - `files`: the names of plan files, by the number of the configuration.
+
+    **Raises:** `InvalidArgumentError` if the folder belongs to another search, or cannot be
+    written.
     """
 
     def __init__(
         self, folder: str | Path | None, request: Request, numbers: Mapping[Configuration, int]
     ) -> None:
         self._folder = None if folder is None else Path(folder)
-        self._configurations = {number: each for each, number in numbers.items()}
+        self._configurations = {number: configuration for configuration, number in numbers.items()}
         self.files: dict[int, str] = {}
         self.known: dict[Task, Found] = {}
         if self._folder is not None:
@@ -79,21 +84,21 @@ class Journal:
                 cause=f"Of {_difference(lines[0], header)}.",
             )
         if not (folder / ROWS).read_text(encoding="utf-8").endswith("\n"):
-            self._write(folder, "\n")  # behind a line that was cut off
+            self._write(folder, "\n")  # The last line was cut off.
         for line in lines[1:]:
             self._take(folder, line, numbers)
 
     def _take(
         self, folder: Path, line: dict[str, Any], numbers: Mapping[Configuration, int]
     ) -> None:
-        """Takes a recorded outcome. Configurations of another space stay in the folder, but are not
-        used."""
+        """Reads a recorded outcome. Configurations that do not belong to this search stay in the
+        folder, but are not used."""
         try:
             number = numbers.get(from_plain(line["configuration"], Configuration))
             outcome = from_plain(line["outcome"], Outcome)
             content = None if line["plan"] is None else packed(read(folder / line["plan"]))
         except (KeyError, TypeError, KiwiError):
-            return  # found out again
+            return  # The task runs again.
         if number is None:
             return
         if line["plan"] is not None:
@@ -111,15 +116,18 @@ class Journal:
 
 
 def _place(configuration: Configuration) -> str:
-    """A part of a file name: letters, digits, dots and dashes."""
+    """Returns the part of a file name that identifies a configuration: letters, digits, dots,
+    dashes and underscores."""
     mesh = "x".join(map(str, configuration.mesh_shape))
     numbers = configuration.batch_size, configuration.microbatches, configuration.stages
     name = "-".join([configuration.profile, mesh, *(str(n) for n in numbers if n is not None)])
-    return "".join(c if c.isalnum() or c in "-." else "_" for c in name)
+    return "".join(
+        character if character.isalnum() or character in "-." else "_" for character in name
+    )
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file, without an incomplete last one; none if there is no file."""
+    """Returns the lines of a file, without incomplete ones; none if there is no file."""
     if not path.exists():
         return []
     lines = []

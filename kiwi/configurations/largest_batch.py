@@ -2,10 +2,10 @@
 
 1. The batch starts at one sample per device and doubles until it is refused.
 2. Multiples of the number of devices are bisected between the last batch that fits and the first
-   that does not: of batches that can be cut alike, a larger one needs more memory.
+   batch that does not: among batches that can be cut alike, a larger batch needs more memory.
 3. Batches between two such multiples cannot be cut over all devices. They are tried one by one, the
-   largest first: if one fits, that says nothing about the others.
-4. The batch next to the answer was refused by everything that `kiwi.plan` tries.
+   largest first: whether one fits says nothing about the others.
+4. The batch next to the answer is refused only after all that `kiwi.plan` tries has failed.
 """
 
 from collections.abc import Callable
@@ -33,17 +33,20 @@ from kiwi.plans.plan import Plan
 from kiwi.xla.compilers import prepared
 
 DEFAULT_EFFORT = "quick"
+"""The effort of each plan, unless the caller gives another."""
 
 MOST_BATCH = 2**30
-"""Doubling ends here: the batch then takes no memory."""
+"""If a batch of this size fits, the batch takes no memory, and an error says so."""
 
 
 @dataclass(frozen=True, eq=False)
 class LargestBatch:
     """The largest batch that fits a budget.
 
-    - `batch_size`: samples of a step; `plan`: its plan, compiled unless `verify` is None.
-    - `refusal`: why the next batch, of `next_batch` samples, does not fit.
+    - `batch_size`: the samples of a step.
+    - `plan`: the plan for this batch, compiled unless `verify` is None.
+    - `next_batch`: the next larger batch.
+    - `refusal`: the error that says why the next batch does not fit.
     - `tried`: all batches that were planned, and whether they fit.
     """
 
@@ -55,9 +58,9 @@ class LargestBatch:
 
     @property
     def proof(self) -> str:
-        """What refuses the next batch: "bound" (no plan is predicted to fit), "compiler" (programs
-        were compiled, and none fits), "search" (no plan was found), or "make_step" (there is no
-        such step)."""
+        """The reason why the next batch is refused: "bound" (no plan is predicted to fit),
+        "compiler" (programs were compiled, and none fits), "search" (no plan was found), or
+        "make_step" (there is no such step)."""
         if isinstance(self.refusal, BudgetNotMetError):
             return "compiler" if self.refusal.plan.compiled is not None else "search"
         if isinstance(self.refusal, InvalidArgumentError):
@@ -79,11 +82,13 @@ def largest_batch(
 
     - `make_step`: as in `kiwi.search`. It takes `batch_size`, the samples of a step on all devices
       together.
-    - `microbatches`, `stages`: its other arguments.
-    - `multiple_of`: only multiples of this are tried; 1 is exact to one sample.
-    - `options`: those of `kiwi.jit`. The effort is "quick" by default.
+    - `microbatches`, `stages`: the other arguments of `make_step`.
+    - `multiple_of`: only multiples of this number are tried. With 1, the answer is exact to one
+      sample.
+    - `options`: the options of `kiwi.jit`. The effort is "quick" by default.
 
-    **Raises:** `InfeasibleError` if no batch fits; `InvalidArgumentError` if every batch does.
+    **Raises:** `InfeasibleError` if no batch fits; `InvalidArgumentError` if every batch fits, or
+    if `make_step` has no parameter `batch_size`.
     """
     if multiple_of < 1:
         raise InvalidArgumentError(
@@ -96,14 +101,14 @@ def largest_batch(
             topic=topics.MISSING_PARAMETER,
             suggestion="def make_step(batch_size): ...",
         )
-    own: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
-    return _Trials(maker, (microbatches, stages), own).largest(multiple_of)
+    plan_options: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
+    return _Trials(maker, (microbatches, stages), plan_options).largest(multiple_of)
 
 
 class _Trials:
     """Plans each batch once, or twice if the first try finds nothing.
 
-    A first try searches once. A thorough one tries everything that `kiwi.plan` does before it
+    The first try searches once. A thorough try does everything that `kiwi.plan` does before it
     refuses a budget, which takes several times as long.
     """
 
@@ -116,11 +121,11 @@ class _Trials:
         self._refusals: dict[int, KiwiError] = {}
 
     def largest(self, multiple_of: int) -> LargestBatch:
-        """The largest multiple that fits."""
+        """The largest multiple of `multiple_of` that fits."""
         coarse = lcm(multiple_of, self._made(multiple_of).planned.settings.mesh.size)
         batch = self._last_that_fits(self._bisected(coarse), coarse)
         between = range(batch + coarse - multiple_of, batch, -multiple_of)
-        batch = next((each for each in between if self._fits(each)), batch)
+        batch = next((size for size in between if self._fits(size)), batch)
         batch = self._last_that_fits(batch, multiple_of)
         if batch not in self._plans:
             refusal = self._refusals[multiple_of]
@@ -137,15 +142,15 @@ class _Trials:
             self._plans[batch],
             after,
             self._refusals[after],
-            tuple((each, each in self._plans) for each in tried),
+            tuple((size, size in self._plans) for size in tried),
         )
 
     def _made(self, batch: int) -> StepToSearch:
-        made = made_step(self._maker, Configuration("", (), batch, *self._rest))
-        return made.with_options(**self._options)
+        step_to_search = made_step(self._maker, Configuration("", (), batch, *self._rest))
+        return step_to_search.with_options(**self._options)
 
     def _bisected(self, coarse: int) -> int:
-        """The largest multiple of `coarse` that fits at the first try, 0 if none does."""
+        """Returns the largest multiple of `coarse` that fits at the first try; 0 if none does."""
         fits, refused = 0, coarse
         while self._fits(refused):
             fits, refused = refused, 2 * refused
@@ -160,8 +165,8 @@ class _Trials:
         return fits
 
     def _last_that_fits(self, batch: int, by: int) -> int:
-        """The last batch that fits, from a batch that fits, or 0, upwards to the first that is
-        refused twice."""
+        """Returns the last batch that fits before the first batch that a thorough try refuses,
+        starting from `batch`, which fits or is 0, in steps of `by`."""
         while self._fits(batch + by, thoroughly=True):
             batch += by
         return batch
@@ -178,10 +183,10 @@ class _Trials:
 
     def _planned(self, batch: int, thoroughly: bool) -> Plan | KiwiError:
         try:
-            made = self._made(batch)
+            step_to_search = self._made(batch)
         except InvalidArgumentError as error:
             return error
-        step, settings = made.traced, made.planned.settings
+        step, settings = step_to_search.traced, step_to_search.planned.settings
         check_settings(settings)
         planner, start = planner_named(settings.planner), None
         try:

@@ -22,9 +22,9 @@ from kiwi.sizes import format_bytes, format_seconds
 class SearchResult:
     """All configurations of a search.
 
-    - `rows`: every configuration, ordered by devices, mesh and batch.
-    - `objective`: what was optimised: "samples", "step_seconds" or "cost".
-    - `seconds`: wall time of the search.
+    - `rows`: one row for every configuration, ordered by profile, devices, mesh and batch.
+    - `objective`: the optimised figure: "samples", "step_seconds" or "cost".
+    - `seconds`: the wall time of the search.
     - `plan_of`: restores the plan of a row, without solving anything.
     """
 
@@ -35,13 +35,15 @@ class SearchResult:
 
     @functools.cached_property
     def best(self) -> Plan:
-        """The plan of the best configuration, as `kiwi.plan` returns it; raises `InfeasibleError`
-        if no configuration has a plan."""
+        """The plan of the best configuration, as `kiwi.plan` returns it.
+
+        **Raises:** `InfeasibleError` if no configuration has a plan.
+        """
         return self.plan_of(self.best_row)
 
     @property
     def choice(self) -> dict[str, Any]:
-        """The best configuration, by name; raises as `best`."""
+        """The fields of the best configuration, by name; raises as `best`."""
         return self.best_row.configuration.choice
 
     @property
@@ -59,18 +61,18 @@ class SearchResult:
 
     @property
     def frontier(self) -> tuple[Row, ...]:
-        """The planned rows that no other one beats in throughput, memory and devices at once."""
+        """The planned rows that no other row beats in throughput, memory and devices together."""
         planned = [row for row in self.rows if row.step_seconds is not None]
         front: list[Row] = []
         for row in planned:  # Of equal rows the first one counts.
-            if not any(_beats(other, row) for other in planned) and not any(
-                _figures(other) == _figures(row) for other in front
+            if not any(_beats(another, row) for another in planned) and not any(
+                _figures(another) == _figures(row) for another in front
             ):
                 front.append(row)
         return tuple(front)
 
     def json(self) -> dict[str, Any]:
-        """The table as plain data."""
+        """The result as plain data."""
         front = set(map(id, self.frontier))
         return {
             "objective": self.objective,
@@ -87,8 +89,10 @@ class SearchResult:
         }
 
     def write_report(self, path: str | Path) -> None:
-        """Writes the HTML report of the best plan, with all configurations; raises as `best`, and
-        `InvalidArgumentError` if the file cannot be written."""
+        """Writes the HTML report of the best plan, with a table of all configurations.
+
+        **Raises:** as `best`; `InvalidArgumentError` if the file cannot be written.
+        """
         write_report(path, report_data(document(self.best), search=self.json()))
 
     def __str__(self) -> str:
@@ -98,13 +102,17 @@ class SearchResult:
 
 
 def _beats(one: Row, other: Row) -> bool:
-    """Whether a row is at least as good in all three figures, and better in one."""
-    mine, theirs = _figures(one), _figures(other)
-    return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
+    """Returns whether `one` is at least as good as `other` in all three figures, and better in at
+    least one."""
+    figures, other_figures = _figures(one), _figures(other)
+    return figures != other_figures and all(
+        figure <= other_figure for figure, other_figure in zip(figures, other_figures, strict=True)
+    )
 
 
 def _figures(row: Row) -> tuple[float, int, int]:
-    """Throughput, memory and devices, all to be minimised."""
+    """Returns the negative throughput, the memory and the number of devices, all to be
+    minimised."""
     peak_bytes = row.peak_bytes if row.compiled_peak_bytes is None else row.compiled_peak_bytes
     return -(row.samples_per_second or 0.0), peak_bytes or 0, row.configuration.device_count
 

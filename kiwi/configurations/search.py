@@ -1,14 +1,17 @@
 """`kiwi.search`: the best mesh, batch, microbatches, stages and devices of a step.
 
-1. Configurations are listed: profiles, distinct meshes, batch sizes, microbatches, stages
+1. The configurations are listed: profiles, distinct meshes, batch sizes, microbatches, stages
    (`kiwi.configurations.space`).
-2. Each gets a bound that none of its plans is expected to beat (`kiwi.planners.planning`).
-3. Configurations are planned from the best bound on, until the best plan is better than all bounds
-   that are left (`kiwi.configurations.best_first`).
-4. The best plan is compiled. If its program does not fit, it is planned again until one does. If it
-   is then slower, the next best is compiled, and so on.
+2. Each configuration gets a bound, below which none of its plans is expected
+   (`kiwi.planners.planning`).
+3. The configurations are planned in the order of their bounds, until the best plan is better than
+   all remaining bounds (`kiwi.configurations.best_first`).
+4. The best plan is compiled. If its program does not fit, the configuration is planned again until
+   a program fits. If this plan is then slower than the next best plan, that one is compiled, and so
+   on.
 
-Each number of devices and each profile has its own best, and so at least one row in the frontier.
+Each number of devices and each profile has its own best configuration, and so at least one row in
+the frontier.
 """
 
 import functools
@@ -36,6 +39,7 @@ from kiwi.plans.plan import Plan
 from kiwi.sizes import format_seconds
 
 DEFAULT_EFFORT = "quick"
+"""The effort of each plan, unless the caller gives another."""
 
 OBJECTIVES = ("samples", "step_seconds", "cost")
 
@@ -44,7 +48,7 @@ SECONDS_PER_HOUR = 3600
 OnFound = Callable[[Configuration, Outcome], None]
 
 Score = Callable[[Configuration, float], float]
-"""The minimised figure of a configuration with a given step time."""
+"""Returns the figure to minimise for a configuration with a step time in seconds."""
 
 
 @shows_options
@@ -69,47 +73,54 @@ def search(
 ) -> SearchResult:
     """Finds the best configuration of a training step on some devices.
 
-    - `make_step`: `make_step(batch_size, microbatches, stages)`, or any of these, returns the
-      function to plan and its arguments, `return train_step, (state, batch)`. The text
-      `FILE.py:FUNCTION` names one. A `ValueError` says that there is no such step.
-    - `devices`: the number of devices; several numbers are searched one by one.
-    - `meshes`: the shapes to search, by default all of one to three axes that differ on the
-      profile's links. `most_axes=2` leaves out those of three axes, which take several times as
-      long to plan.
-    - `profiles`: several kinds of devices; by default the one of `profile`.
-    - `batch_sizes`: samples of one step on all devices together. `microbatches`, `stages`: values
-      to search. The defaults are those of `make_step`.
-    - `objective`: "samples" per second, "step_seconds", or "cost" of a sample, with `prices` of a
-      device's hour by profile.
-    - `plans_all`: plans every configuration, whatever its bound.
-    - `jobs`: the number of processes, or of tasks that `executor` gets at a time. `executor` is any
-      `concurrent.futures.Executor`, such as that of a Dask cluster (`client.get_executor()`).
-    - `resume`: a folder for outcomes, from which an interrupted search goes on.
+    - `make_step`: `make_step(batch_size, microbatches, stages)`, with any of these parameters,
+      returns the function to plan and its arguments, as in `return train_step, (state, batch)`. The
+      text `FILE.py:FUNCTION` names such a function. It raises `ValueError` if there is no such
+      step.
+    - `devices`: the number of devices. Several numbers are searched one after another.
+    - `profiles`: several kinds of devices; by default the option `profile`.
+    - `meshes`: the mesh shapes to search; by default all shapes with one to three axes that differ
+      on the profile's links.
+    - `most_axes`: the largest number of axes of these shapes. Shapes with three axes take several
+      times as long to plan.
+    - `batch_sizes`: the numbers of samples of one step on all devices together to search.
+    - `microbatches`, `stages`: the values to search. By default, `make_step` uses its own defaults.
+    - `objective`: "samples" per second, "step_seconds", or "cost" of a sample.
+    - `prices`: for the objective "cost", the price of an hour of one device, by profile.
+    - `plans_all`: whether every configuration is planned, whatever its bound.
+    - `jobs`: the number of processes, or of tasks that `executor` gets at a time.
+    - `executor`: any `concurrent.futures.Executor`, such as the executor of a Dask cluster
+      (`client.get_executor()`).
+    - `resume`: a folder for outcomes, from which an interrupted search continues.
     - `on_found`: called with each configuration and its outcome.
-    - `options`: those of `kiwi.jit`. The effort is "quick" by default.
+    - `options`: the options of `kiwi.jit`. The effort is "quick" by default.
 
     The row of a configuration that fails says why.
 
     **Raises:** `InvalidArgumentError` if there is nothing to search; `InvalidMeshError`,
-    `InvalidSizeError`, `UnknownProfileError`.
+    `InvalidSizeError` or `UnknownProfileError` for an invalid option.
     """
     started = time.monotonic()
     named = named_profiles(profiles or [options.get("profile", "h100-sxm")])
-    given: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
-    given = {n: v for n, v in given.items() if n not in ("profile", "mesh", "mesh_shape")}
-    request = Request(StepMaker(make_step), named, given)
+    plan_options: dict[str, Any] = {"effort": DEFAULT_EFFORT, **options}
+    plan_options = {
+        n: value for n, value in plan_options.items() if n not in ("profile", "mesh", "mesh_shape")
+    }
+    request = Request(StepMaker(make_step), named, plan_options)
     values = batch_sizes, microbatches, stages
     space = Space.of(devices, meshes, *values, most_axes=most_axes)
-    configurations = space.configurations(request.maker, named, Options(**given))
+    configurations = space.configurations(request.maker, named, Options(**plan_options))
     score = _score_of(objective, prices, named)
-    journal = Journal(resume, request, {each: k for k, each in enumerate(configurations)})
+    journal = Journal(
+        resume, request, {configuration: k for k, configuration in enumerate(configurations)}
+    )
 
     def note(task: Task, new: Found) -> None:
         journal.note(task, new)
         if on_found is not None:
             on_found(configurations[task[1]], new.outcome)
 
-    most_devices = max(each.device_count for each in configurations)
+    most_devices = max(configuration.device_count for configuration in configurations)
     with executor_of(executor, jobs, request, most_devices) as pool:
         best_first = BestFirst(
             lambda stage, k, plan: pool.submit(run_task, request, stage, configurations[k], plan),
@@ -134,7 +145,7 @@ def search(
 
 
 def _plan_of(maker: StepMaker, counted: Mapping[Configuration, Sequence[Found]], row: Row) -> Plan:
-    packed = [found.packed for found in counted[row.configuration] if found.packed]
+    packed = [finished.packed for finished in counted[row.configuration] if finished.packed]
     if not packed:
         raise InvalidArgumentError(
             f"{row.configuration} has no plan: {row.why}", topic=topics.UNPLANNED_CONFIGURATION
@@ -184,19 +195,28 @@ def rows_of(
     score: Score,
     files: dict[int, str],
 ) -> tuple[Row, ...]:
-    """One row for each configuration. `best`: the numbers of the best ones."""
+    """Returns one row for each configuration.
+
+    - `counted`: the outcomes of each configuration.
+    - `best`: the numbers of the best configurations.
+    - `files`: the names of plan files, by number.
+    """
     chosen = set(best)
     rows = [
-        _row(each, counted[number], number in chosen, score, files.get(number))
-        for number, each in enumerate(configurations)
+        _row(configuration, counted[number], number in chosen, score, files.get(number))
+        for number, configuration in enumerate(configurations)
     ]
-    winners = {group_of(r.configuration): r for r in rows if r.state is State.BEST}
+    winners = {
+        group_of(candidate.configuration): candidate
+        for candidate in rows
+        if candidate.state is State.BEST
+    }
     return tuple(_with_reason(row, winners.get(group_of(row.configuration))) for row in rows)
 
 
 def group_of(configuration: Configuration) -> tuple[str, int]:
-    """The group of a configuration. Configurations of one group are compared, and each group has
-    its own best."""
+    """Returns the group of a configuration: its profile and number of devices. Only configurations
+    of one group are compared, and each group has its own best."""
     return configuration.profile, configuration.device_count
 
 
@@ -207,32 +227,33 @@ def _row(
     score: Score,
     plan_file: str | None,
 ) -> Row:
-    outcomes = [each.outcome for each in found]
-    bounds = [each.step_seconds for each in outcomes if each.stage is Stage.BOUND]
-    plans = [each for each in outcomes if each.stage is not Stage.BOUND]
-    bound_seconds, seconds = next(iter(bounds), None), sum(each.seconds for each in outcomes)
+    outcomes = [outcome.outcome for outcome in found]
+    bounds = [outcome.step_seconds for outcome in outcomes if outcome.stage is Stage.BOUND]
+    plans = [outcome for outcome in outcomes if outcome.stage is not Stage.BOUND]
+    bound_seconds, seconds = next(iter(bounds), None), sum(outcome.seconds for outcome in outcomes)
     row = Row(configuration, State.REFUSED, seconds, bound_seconds)
     if outcomes[-1].error:
         return replace(row, why=outcomes[-1].error)
     if not plans:
         assert bound_seconds is not None
         return replace(row, state=State.LEFT_OUT, score=score(configuration, bound_seconds))
-    last = plans[-1]
-    assert last.step_seconds is not None
+    final = plans[-1]
+    assert final.step_seconds is not None
     return replace(
         row,
         state=State.BEST if is_best else State.PLANNED,
-        step_seconds=last.step_seconds,
-        peak_bytes=last.peak_bytes,
-        compiled_peak_bytes=last.compiled_peak_bytes,
-        gap=last.gap,
-        score=score(configuration, last.step_seconds),
+        step_seconds=final.step_seconds,
+        peak_bytes=final.peak_bytes,
+        compiled_peak_bytes=final.compiled_peak_bytes,
+        gap=final.gap,
+        score=score(configuration, final.step_seconds),
         plan_file=plan_file,
     )
 
 
 def _with_reason(row: Row, best: Row | None) -> Row:
-    """A row; if it was left out, with the plan that its bound was compared with."""
+    """Returns the row. The row of a configuration that was left out names the plan that its bound
+    was compared with."""
     if row.state is not State.LEFT_OUT or best is None or best.step_seconds is None:
         return row
     assert row.bound_seconds is not None

@@ -1,4 +1,4 @@
-"""The configurations that a search goes through."""
+"""The space of configurations that a search goes through."""
 
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -17,15 +17,16 @@ from kiwi.options import Options
 Profile = str | Path | Hardware | ProfileTable
 Shape = tuple[int, ...]
 HOW_MANY = "devices=8, or meshes=[(2, 4), (8,)]."
+"""The suggestion of the error for a search without devices."""
 
 
 @dataclass(frozen=True)
 class Space:
     """The space of configurations.
 
-    - `devices`: the numbers of devices. `meshes`: their shapes, or None for all that differ, with
-      at most `most_axes` axes.
-    - `values`: the values of each of `PARAMETERS`; None takes the step's own.
+    - `devices`: the numbers of devices.
+    - `meshes`: the mesh shapes; None for all shapes that differ, with at most `most_axes` axes.
+    - `values`: the values of each of `PARAMETERS`; None for the default of the step.
     """
 
     devices: tuple[int, ...]
@@ -40,35 +41,44 @@ class Space:
         *values: Sequence[int] | None,
         most_axes: int = 3,
     ) -> "Space":
-        """The space that the caller describes; raises `InvalidArgumentError` if it is none."""
+        """Returns the space that the caller describes.
+
+        **Raises:** `InvalidArgumentError` if there are no devices, or if a value is not positive.
+        """
         counts = (devices,) if isinstance(devices, int) else tuple(devices or ())
         shapes = None if meshes is None else tuple(tuple(shape) for shape in meshes)
         if not counts and not shapes:
             raise InvalidArgumentError(
                 "There are no devices to search.", topic=topics.NO_DEVICES, suggestion=HOW_MANY
             )
-        wanted = tuple(None if v is None else tuple(sorted(set(v))) for v in values)
-        for name, each in zip(("devices", *PARAMETERS), (counts, *wanted), strict=True):
-            wrong = [v for v in each or () if isinstance(v, bool) or int(v) != v or v < 1]
-            if wrong or (each is not None and not each and name != "devices"):
+        wanted = tuple(
+            None if candidate is None else tuple(sorted(set(candidate))) for candidate in values
+        )
+        for name, numbers in zip(("devices", *PARAMETERS), (counts, *wanted), strict=True):
+            wrong = [
+                candidate
+                for candidate in numbers or ()
+                if isinstance(candidate, bool) or int(candidate) != candidate or candidate < 1
+            ]
+            if wrong or (numbers is not None and not numbers and name != "devices"):
                 raise InvalidArgumentError(
-                    f"{name}={list(each or ())} are not positive numbers, one at least.",
+                    f"{name}={list(numbers or ())} are not positive numbers, one at least.",
                     topic=topics.OUT_OF_RANGE,
                 )
         if not 1 <= most_axes <= 3:
             raise InvalidArgumentError(
                 f"most_axes={most_axes} is not 1, 2 or 3.", topic=topics.OUT_OF_RANGE
             )
-        counts = counts or tuple(sorted({prod(s) for s in shapes or ()}))
+        counts = counts or tuple(sorted({prod(mesh_shape) for mesh_shape in shapes or ()}))
         return Space(counts, shapes, wanted, most_axes)
 
     def configurations(
         self, maker: StepMaker, profiles: Mapping[str, Profile], options: Options
     ) -> tuple[Configuration, ...]:
-        """All configurations, by profile, devices and mesh.
+        """All configurations, ordered by profile, devices and mesh.
 
-        **Raises:** `InvalidArgumentError` if the step does not take a searched value, or needs one
-        that is not given.
+        **Raises:** `InvalidArgumentError` if the step does not take a searched value, or needs a
+        value that is not given.
         """
         values = self._values(maker)
         return tuple(
@@ -109,7 +119,7 @@ class Space:
 
 
 def named_profiles(profiles: Sequence[Profile]) -> dict[str, Profile]:
-    """Profiles by their names; raises `InvalidArgumentError` if two have the same."""
+    """Returns profiles by their names; raises `InvalidArgumentError` if two have the same name."""
     by_name = {_name(profile): profile for profile in profiles}
     if len(by_name) < len(profiles):
         raise InvalidArgumentError(
@@ -128,9 +138,10 @@ def _name(profile: Profile) -> str:
 def distinct_meshes(
     devices: int, options: Options, most_axes: int = 3
 ) -> tuple[tuple[int, ...], ...]:
-    """The shapes with one to three axes, those with few axes first. Of shapes that differ only in
-    the order of equal axes, only the first is listed. Under a profile of measurements every order
-    is listed, since measurements are of meshes in one order.
+    """Returns the mesh shapes with one to `most_axes` axes, shapes with fewer axes first.
+
+    Among shapes that differ only in the order of equal axes, only the first is listed. Under a
+    measured profile every order is listed, because measurements hold for one order of the axes.
 
     **Raises:** `InvalidMeshError` if the profile has no such number of devices.
     """
@@ -143,7 +154,7 @@ def distinct_meshes(
 
 
 def _signature(mesh: DeviceMesh) -> Hashable:
-    """A key that is equal for meshes whose collectives cost the same."""
+    """Returns a key that is equal for meshes whose collectives cost the same."""
     if mesh.table is not None:
         return mesh.shape
     if mesh.placement is None:

@@ -1,4 +1,5 @@
-"""The user's `make_step`: from batch size, microbatches and stages to a function and arguments."""
+"""The user's `make_step`, which returns a function and its arguments for a batch size, a number of
+microbatches and a number of stages."""
 
 import functools
 import inspect
@@ -26,50 +27,64 @@ class StepMaker:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function; raises `InvalidArgumentError` if there is none."""
+        """The function; raises `InvalidArgumentError` if the text names none."""
         return _loaded(self.given) if isinstance(self.given, str) else self.given
 
     @property
     def name(self) -> str:
-        """The name, for people and files."""
+        """The name of the function, for people and files."""
         given = self.given
         return given if isinstance(given, str) else getattr(given, "__name__", repr(given))
 
     def parameters(self) -> tuple[tuple[str, bool], ...]:
-        """The members of `PARAMETERS` that it takes, and whether it needs each."""
+        """The members of `PARAMETERS` that the function takes, and whether it needs each.
+
+        **Raises:** `InvalidArgumentError` if `make_step` is no function, or needs a parameter that
+        is not in `PARAMETERS`.
+        """
         if not callable(self.function):
             raise InvalidArgumentError(
                 f"make_step is {type(self.given).__name__}, no function.",
                 topic=topics.NOT_A_MAKER,
             )
-        own = inspect.signature(self.function).parameters
-        others = [p.name for p in own.values() if p.name not in PARAMETERS and _is_needed(p)]
-        if others:
+        signature = inspect.signature(self.function).parameters
+        unknown = [
+            parameter.name
+            for parameter in signature.values()
+            if parameter.name not in PARAMETERS and _is_needed(parameter)
+        ]
+        if unknown:
             raise InvalidArgumentError(
-                f"make_step needs {', '.join(others)}, which a search does not choose.",
+                f"make_step needs {', '.join(unknown)}, which a search does not choose.",
                 topic=topics.UNSEARCHED_PARAMETER,
                 suggestion=f"Parameters called {', '.join(PARAMETERS)}; functools.partial fixes "
                 "all others.",
             )
-        return tuple((name, _is_needed(own[name])) for name in PARAMETERS if name in own)
+        return tuple(
+            (name, _is_needed(signature[name])) for name in PARAMETERS if name in signature
+        )
 
     def make(self, configuration: Configuration) -> UserFunction:
-        """The step of a configuration; raises `InvalidArgumentError` if there is none."""
-        given = {name: getattr(configuration, name) for name in PARAMETERS}
-        given = {name: value for name, value in given.items() if value is not None}
+        """The step of a configuration.
+
+        **Raises:** `InvalidArgumentError` if `make_step` has no such step, or returns something
+        else than a function and its arguments.
+        """
+        arguments = {name: getattr(configuration, name) for name in PARAMETERS}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
         try:
-            made = self.function(**given)
+            step = self.function(**arguments)
         except (ValueError, TypeError, ZeroDivisionError) as error:
-            said = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             raise InvalidArgumentError(
-                f"make_step has no such step: {said}", topic=topics.STEP_REFUSED
+                f"make_step has no such step: {reason}", topic=topics.STEP_REFUSED
             ) from error
-        if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
+        if not isinstance(step, tuple) or len(step) != 2 or not callable(step[0]):
             raise InvalidArgumentError(
-                f"make_step returned {type(made).__name__}, not a function and its arguments.",
+                f"make_step returned {type(step).__name__}, not a function and its arguments.",
                 topic=topics.NOT_A_STEP,
             )
-        return loading.with_arguments(*made)
+        return loading.with_arguments(*step)
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
@@ -84,28 +99,29 @@ _loaded = functools.cache(loading.load_function)
 
 @dataclass(frozen=True)
 class StepToSearch:
-    """A step made once for all meshes: the function with its traces, and its arguments."""
+    """A step that is made once for all meshes: the function with its traces, and its arguments."""
 
     planned: PlannedFunction
     user: UserFunction
 
     @property
     def traced(self) -> StepToPlan:
-        """The step, traced."""
+        """The traced step."""
         return self.planned.traced(*self.user.args, **self.user.kwargs)
 
     def with_options(self, **options: Any) -> "StepToSearch":
-        """The same under other options of `kiwi.jit`."""
+        """The step under other options of `kiwi.jit`."""
         return replace(self, planned=self.planned.with_options(**options))
 
 
 def made_step(maker: StepMaker, configuration: Configuration) -> StepToSearch:
-    """The step of a configuration. It is kept, and so traced once for several meshes."""
+    """Returns the step of a configuration. Steps are cached, so a step is traced once for several
+    meshes."""
     key = configuration.batch_size, configuration.microbatches, configuration.stages
-    given = maker.given
-    if not isinstance(given, Hashable):
+    function = maker.given
+    if not isinstance(function, Hashable):
         return _made(maker, configuration)
-    return _kept(given, key)
+    return _kept(function, key)
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,7 +1,7 @@
 """The tasks of a search for one configuration: a bound, a plan, a checked plan.
 
-A task takes and returns plain data and depends on nothing but its arguments. So it runs in any
-process: in this one, in another one, or where the caller's executor runs it.
+A task takes and returns plain data, and depends only on its arguments. So it runs in any process:
+in this process, in another one, or where the caller's executor runs it.
 """
 
 import contextlib
@@ -34,10 +34,11 @@ from kiwi.xla.compilers import prepared
 
 @dataclass(frozen=True)
 class Request:
-    """The common part of all tasks of a search.
+    """The data that all tasks of a search share.
 
-    - `profiles`: by name, as the option `profile` takes them.
-    - `options`: other options of `kiwi.jit`.
+    - `maker`: the user's `make_step`.
+    - `profiles`: the profiles by name, as the option `profile` takes them.
+    - `options`: the other options of `kiwi.jit`.
     """
 
     maker: StepMaker
@@ -47,28 +48,29 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """The outcome of a task, and the plan's document, packed."""
+    """The outcome of a task, and the packed document of its plan, if it has one."""
 
     outcome: Outcome
     packed: bytes | None = None
 
 
 def packed(content: Document) -> bytes:
-    """A document, packed to be sent between processes."""
+    """Returns a document in compressed form, to be sent between processes."""
     return zlib.compress(json.dumps(content, allow_nan=False).encode(), 1)
 
 
 def unpacked(content: bytes) -> Document:
-    """The inverse of `packed`."""
+    """Returns the document that `packed` compressed."""
     return json.loads(zlib.decompress(content))
 
 
 def run_task(
     request: Request, stage: Stage, configuration: Configuration, plan: bytes | None = None
 ) -> Found:
-    """Runs one stage of a configuration. An error of the configuration is part of the outcome.
+    """Runs one stage of a configuration and returns its outcome. A `KiwiError` becomes part of the
+    outcome.
 
-    - `plan`: the packed document of the stage before.
+    - `plan`: the packed document of the plan of the stage before.
     """
     started = time.monotonic()
     budget_bytes = None
@@ -105,11 +107,11 @@ def _plan(task: StepToSearch, _: bytes | None) -> Found:
 
 
 def _check(task: StepToSearch, plan: bytes | None) -> Found:
-    """Compiles the plan, with which the closed loop begins. If the loop finds no plan from there,
-    it begins anew."""
+    """Checks a plan: the closed loop starts from the plan. If it finds none from there, the step is
+    planned again from the beginning."""
     settings = task.planned.settings
     with prepared(settings.verify, settings.mesh):
-        if plan is None:  # no plan fits by its estimate
+        if plan is None:  # No plan fits by its estimate.
             return _found(Stage.CHECK, make_plan(task.traced, settings))
         try:
             checked = _checked(restored(task.user, unpacked(plan)), settings)
@@ -120,14 +122,14 @@ def _check(task: StepToSearch, plan: bytes | None) -> Found:
 
 def _checked(plan: Plan, settings: Settings) -> Plan:
     origin = plan.origin
-    if origin is None:  # made from a table that is not where it was
+    if origin is None:  # The profile table of the plan is no longer at its place.
         return make_plan(plan.traced, settings)
     start = Start(origin.planning, plan.breakdown.solution_of(origin.planning))
     return planner_named(settings.planner).make(origin.step, settings, start)
 
 
 def restored(user: UserFunction, content: Document) -> Plan:
-    """The plan of a document on its function."""
+    """Returns the plan of a document, restored on its function."""
     return SavedPlan(content).apply(user.function).plan(*user.args, **user.kwargs)
 
 
@@ -146,10 +148,10 @@ _TASKS: dict[Stage, Callable[[StepToSearch, bytes | None], Found]] = {
 
 
 class InThisProcess(Executor):
-    """Runs a task when it is submitted."""
+    """An executor that runs a task at once, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """The future is done."""
+        """Runs the task and returns a finished future."""
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
@@ -157,12 +159,15 @@ class InThisProcess(Executor):
 
 @contextlib.contextmanager
 def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) -> Iterator[Executor]:
-    """The given executor, or one with so many processes, which ends with the block.
+    """A context manager with the given executor, or with a new one that ends with the block.
 
+    - `given`: the caller's executor, if any.
+    - `jobs`: the number of processes of a new executor.
     - `needed`: the objects that are sent to processes.
-    - `devices`: the number of virtual CPU devices with which XLA:CPU's compile check is cheap.
+    - `devices`: the number of virtual CPU devices of each process, with which XLA:CPU's compile
+      check is cheap.
 
-    **Raises:** `InvalidArgumentError` if `needed` cannot be sent.
+    **Raises:** `InvalidArgumentError` if `jobs` is not positive, or `needed` cannot be sent.
     """
     if jobs < 1:
         raise InvalidArgumentError(f"jobs={jobs} is not positive.", topic=topics.OUT_OF_RANGE)
@@ -173,7 +178,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
         yield InThisProcess()
         return
     _check_can_be_sent(needed)
-    # A forked process would inherit jax's threads and might hang.
+    # A forked process would inherit JAX's threads and might hang.
     pool = ProcessPoolExecutor(
         jobs,
         mp_context=multiprocessing.get_context("spawn"),
@@ -183,7 +188,7 @@ def executor_of(given: Executor | None, jobs: int, needed: Any, devices: int) ->
     try:
         yield pool
     finally:
-        # Tasks that were started ahead are not waited for.
+        # Do not wait for tasks that were started ahead.
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(cancel_futures=True)

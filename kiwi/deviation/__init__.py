@@ -1,5 +1,5 @@
-"""Disagreements between a plan's estimate and its compiled program, and the smallest function that
-shows one.
+"""Deviations between a plan's estimate and its compiled program, and the search for the smallest
+function that shows one.
 """
 
 from kiwi.deviation.kernels import Deviation, KernelDeviation, deviation

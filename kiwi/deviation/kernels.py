@@ -1,7 +1,7 @@
-"""The kernels of a plan whose memory, time or communication differs between estimate and compiled
-program.
+"""The kernels of a plan whose memory, compute time or communication time differs between the
+estimate and the compiled program.
 
-`kiwi.plans.deviations` explains how both sides are attributed and grouped.
+`kiwi.plans.deviations` explains how both sides are attributed to units and grouped.
 """
 
 from collections.abc import Mapping
@@ -30,10 +30,12 @@ _MOST_ROWS = 8
 
 @dataclass(frozen=True)
 class Deviation:
-    """Estimate and compiled program of one plan. Print it for tables.
+    """The estimate and the compiled program of one plan, compared. Its text consists of tables.
 
-    - `predicted_uses`, `compiled_uses`: collectives by kind and mesh axes.
-    - `kernels`: the deviating kernels, in each of the three quantities the largest deviation first.
+    - `target`: the compiler of the program.
+    - `predicted_uses`, `compiled_uses`: the collectives by kind and mesh axes.
+    - `kernels`: the deviating kernels by quantity. In each of the three quantities, the largest
+      deviation comes first.
     """
 
     target: str
@@ -47,16 +49,17 @@ class Deviation:
 
     @property
     def peak_ratio(self) -> float:
-        """Estimated over compiled peak."""
+        """The estimated peak divided by the compiled peak."""
         return self.predicted_peak_bytes / max(1, self.compiled_peak_bytes)
 
     @property
     def time_ratio(self) -> float:
-        """Estimated over compiled step time; the compiled one is that of its schedule."""
+        """The estimated step time divided by the step time of the compiled schedule."""
         return self.predicted_step_seconds / self.compiled_step_seconds
 
     def of(self, what: str) -> tuple[KernelDeviation, ...]:
-        """The kernels that deviate in one of the three quantities."""
+        """The kernels that deviate in the quantity `what`: `MEMORY`, `COMPUTE` or
+        `COMMUNICATION`."""
         return tuple(kernel for kernel in self.kernels if kernel.what == what)
 
     def __str__(self) -> str:
@@ -68,14 +71,14 @@ class Deviation:
             f"{format_seconds(self.compiled_step_seconds)} compiled ({self.time_ratio:.2f})",
             _uses_text(self.predicted_uses, self.compiled_uses),
         ]
-        tables = [_kernels_text(what, self.of(what)) for what in _TITLES]
+        tables = [_kernels_text(quantity, self.of(quantity)) for quantity in _TITLES]
         return "\n\n".join(["\n".join(lines), *tables])
 
 
 def deviation(plan: PlanRecord) -> Deviation:
     """Compares a plan with its compiled program.
 
-    **Raises:** `InvalidArgumentError` if the plan was not checked; the errors of the compiler's
+    **Raises:** `InvalidArgumentError` if the plan was not compiled; the errors of the compiler's
     `compile`.
     """
     compiled = plan.compiled
@@ -102,8 +105,8 @@ def deviation(plan: PlanRecord) -> Deviation:
 
 
 def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
-    """The seconds of the plan's program. The program of a plan from a file is compiled
-    once more."""
+    """Returns the seconds of the plan's program by unit. The program of a plan from a file is
+    compiled once more."""
     assert plan.compiled is not None and plan.compiled.time is not None
     if plan.compiled.time.by_unit:
         return plan.compiled.time.by_unit
@@ -115,7 +118,7 @@ def _compiled_seconds(plan: PlanRecord) -> Mapping[int, UnitSeconds]:
 
 
 def _compiler_of(plan: PlanRecord) -> Compiler:
-    """The compiler of the plan's program, with the same overlap of collectives."""
+    """Returns the compiler of the plan's program, with the same overlap of collectives."""
     assert plan.compiled is not None
     compiler = named(plan.compiled.target)
     is_other_way = plan.compiled.is_overlapping and compiler.overlapping
@@ -149,7 +152,8 @@ def _kernels_text(what: str, rows: tuple[KernelDeviation, ...]) -> str:
 
 
 def _uses_text(predicted: tuple[AxisUse, ...], compiled: tuple[AxisUse, ...]) -> str:
-    """Bytes of collectives by kind and axes, estimated and compiled."""
+    """Returns lines with the count and the bytes of collectives by kind and axes, estimated and
+    compiled."""
     sides = [{(use.kind, use.axes): use for use in uses} for uses in (predicted, compiled)]
     parts = []
     for kind, axes in dict.fromkeys([*sides[0], *sides[1]]):
@@ -157,6 +161,6 @@ def _uses_text(predicted: tuple[AxisUse, ...], compiled: tuple[AxisUse, ...]) ->
         texts = [
             "none" if use is None else f"{use.count} ({format_bytes(use.bytes)})" for use in counts
         ]
-        where = ",".join(axes) if axes is not None else "no axes"
-        parts.append(f"{kind} along {where}: {texts[0]} estimated, {texts[1]} compiled")
+        along = ",".join(axes) if axes is not None else "no axes"
+        parts.append(f"{kind} along {along}: {texts[0]} estimated, {texts[1]} compiled")
     return "\n".join(parts) if parts else "No collectives"

@@ -1,4 +1,4 @@
-"""The estimated and compiled figures of a function that are compared."""
+"""The estimated and compiled figures of a function, which a reduction compares."""
 
 import functools
 import math
@@ -15,17 +15,18 @@ QUANTITIES = (MEMORY, TIME, COLLECTIVES)
 """The quantities in which estimate and compiled program may differ."""
 
 _LEAST: dict[str, float] = {MEMORY: 2.0**20, TIME: 20e-6, COLLECTIVES: 2.0**20}
-"""Smaller differences (bytes, seconds, bytes) do not count: launches, tiles and small workspaces of
-compilers cause them."""
+"""Smaller differences (bytes, seconds, bytes) count as none: launches, tiles and small workspaces
+of compilers cause them."""
 
 _COLLECTIVE_SHARE = 0.05
-"""The part of the compiled peak that is added to the bytes of collectives on both sides, so that
-their ratio is finite and close to 1 for small collectives."""
+"""This fraction of the compiled peak is added to the bytes of collectives on both sides, so that
+their ratio is finite, and close to 1 for small collectives."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Estimated and compiled bytes at the peak, seconds of a step, and bytes of collectives."""
+    """Pairs (estimated, compiled) of the bytes at the peak, the seconds of a step, and the bytes of
+    collectives."""
 
     peak_bytes: tuple[float, float]
     step_seconds: tuple[float, float]
@@ -33,7 +34,7 @@ class Measured:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> "Measured":
-        """The figures of a checked plan."""
+        """Returns the figures of a compiled plan."""
         estimate, compiled = plan.estimate, plan.compiled
         assert compiled is not None and compiled.step_seconds is not None
         return cls(
@@ -46,14 +47,14 @@ class Measured:
         )
 
     def sides(self, quantity: str) -> tuple[float, float]:
-        """Estimated and compiled."""
+        """The pair (estimated, compiled) of a quantity."""
         pairs = self.peak_bytes, self.step_seconds, self.collective_bytes
         by_quantity: dict[str, tuple[float, float]] = dict(zip(QUANTITIES, pairs, strict=True))
         return by_quantity[quantity]
 
     def error(self, quantity: str) -> float:
-        """The logarithm of estimated over compiled; 0 for a difference that is too small
-        to count."""
+        """The logarithm of the estimated figure divided by the compiled figure; 0 if the difference
+        is too small to count."""
         estimated, compiled = self.sides(quantity)
         if abs(estimated - compiled) < _LEAST[quantity]:
             return 0.0
@@ -69,15 +70,15 @@ class Measured:
 
 
 Measure = Callable[[Callable[..., Any], Sequence[Any]], Measured | None]
-"""Measures a function of flat arguments and their types; None if it cannot be planned or
-compiled."""
+"""Returns the figures of a function of flat arguments with the given types; None if it cannot be
+planned or compiled."""
 
 
 def measured(
     options: Options, function: Callable[..., Any], arguments: Sequence[Any]
 ) -> Measured | None:
-    """Plans and compiles a function; None if that raises anything. A part of a step may be a
-    function that nobody would write, and the search goes on with others."""
+    """Plans and compiles a function and returns its figures; None if an exception is raised. A part
+    of a step may be a function that nobody would write; the search then continues with others."""
     try:
         plan = PlannedFunction(function, options).plan(*arguments)
     except Exception:
@@ -86,5 +87,5 @@ def measured(
 
 
 def measuring(options: Options) -> Measure:
-    """`measured` with these options."""
+    """Returns `measured` with these options."""
     return functools.partial(measured, options)

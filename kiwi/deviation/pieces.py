@@ -1,9 +1,9 @@
 """Parts of a traced program that are functions themselves.
 
 A piece is a set of a program's equations. Its arguments are the values that it reads and does not
-compute, its results the values that it computes and others read. An equation is applied as it was
-traced, under a name scope that states its phase, so that plans treat it as they did in the whole
-step.
+compute. Its results are the values that it computes and does not read. An equation is applied as it
+was traced, under a name scope that states its phase, so that a plan treats the equation as in the
+whole step.
 """
 
 import functools
@@ -25,16 +25,17 @@ SCOPES: Mapping[Phase, str] = {
     Phase.BACKWARD: "transpose(jvp())",
     Phase.UPDATE: "",
 }
-"""Name scopes by which `kiwi.hlo.phases` recognises the phases."""
+"""The name scopes by which `kiwi.hlo.phases` recognises the phases."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
     """One equation.
 
-    - `inputs`: a value or a literal for each operand. `outputs`: a value for each result, None if
-      nothing in the program reads it.
-    - `params`: the parameters of its primitive.
+    - `primitive`, `params`: the primitive and its parameters.
+    - `inputs`: a value or a literal for each operand.
+    - `outputs`: a value for each result; None for a result that nothing in the program reads.
+    - `scope`: the name scope of its phase.
     """
 
     primitive: Any
@@ -51,21 +52,22 @@ class Node:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """The values read, each once."""
+        """The values that the equation reads, each once."""
         return tuple(dict.fromkeys(i for i in self.inputs if isinstance(i, int)))
 
     @property
     def writes(self) -> tuple[int, ...]:
-        """The values computed."""
-        return tuple(o for o in self.outputs if o is not None)
+        """The values that the equation computes."""
+        return tuple(output for output in self.outputs if output is not None)
 
     @property
     def in_scope(self) -> AbstractContextManager[Any]:
-        """Inside this context manager, equations get its name scope."""
+        """A context manager that puts equations into the node's name scope."""
         return jax.named_scope(self.scope) if self.scope else nullcontext()
 
     def apply(self, read: Callable[[int], Any]) -> list[Any]:
-        """All results; `read` gives the array or tracer of a value."""
+        """Applies the equation and returns all results. `read` returns the array or tracer of a
+        value."""
         operands = [i.value if isinstance(i, Literal) else read(i) for i in self.inputs]
         results = self.primitive.bind(*operands, **self.params)
         return list(results) if self.primitive.multiple_results else [results]
@@ -73,7 +75,8 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Nodes in the order of their program, with the types of all values that they read or write."""
+    """Nodes in the order of their program, and the types of all values that the nodes read or
+    write."""
 
     nodes: tuple[Node, ...]
     types: Mapping[int, jax.ShapeDtypeStruct]
@@ -81,15 +84,15 @@ class Piece:
     @functools.cached_property
     def arguments(self) -> tuple[int, ...]:
         """The values that are read and not computed, in the order in which they are read."""
-        made = {value for node in self.nodes for value in node.writes}
-        read = (value for node in self.nodes for value in node.reads if value not in made)
+        computed = {value for node in self.nodes for value in node.writes}
+        read = (value for node in self.nodes for value in node.reads if value not in computed)
         return tuple(dict.fromkeys(read))
 
     @functools.cached_property
     def results(self) -> tuple[int, ...]:
         """The values that are computed and not read."""
         read = {value for node in self.nodes for value in node.reads}
-        return tuple(v for node in self.nodes for v in node.writes if v not in read)
+        return tuple(output for node in self.nodes for output in node.writes if output not in read)
 
     @property
     def argument_types(self) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -97,7 +100,7 @@ class Piece:
         return tuple(self.types[value] for value in self.arguments)
 
     def function(self, *arrays: Any) -> list[Any]:
-        """The piece as a function of its arguments."""
+        """Computes the piece's results from its arguments."""
         known: dict[int, Any] = dict(zip(self.arguments, arrays, strict=True))
         for number, node in enumerate(self.nodes):
             with jax.named_scope(piece_scope(number)), node.in_scope:
@@ -107,14 +110,15 @@ class Piece:
         return [known[value] for value in self.results]
 
     def part(self, numbers: Collection[int]) -> "Piece":
-        """The piece of some of the nodes, by their numbers."""
-        kept = set(numbers)
-        nodes = tuple(node for number, node in enumerate(self.nodes) if number in kept)
+        """The piece that consists of the nodes with the given numbers."""
+        selected = set(numbers)
+        nodes = tuple(node for number, node in enumerate(self.nodes) if number in selected)
         return replace(self, nodes=nodes)
 
     def neighbours(self, seeds: Collection[int], distance: int) -> frozenset[int]:
-        """The numbers of the nodes within so many values of some nodes, forth or back. Nodes that
-        expand scalars cost nothing, and may be one value further."""
+        """The numbers of the nodes that a chain of at most `distance` values, read or written,
+        connects to the nodes `seeds`. The producers of these nodes' operands are included as well
+        if they only broadcast or count, because they cost nothing."""
         near = frozenset(seeds)
         for _ in range(distance):
             values = self._touched(near)
@@ -136,19 +140,24 @@ _EXPANDING = frozenset({"broadcast_in_dim", "iota"})
 
 
 def piece_scope(number: int) -> str:
-    """The name scope of a piece's node in what `Piece.function` traces."""
+    """Returns the name scope of a node in the trace of `Piece.function`."""
     return f"piece_{number}_"
 
 
 def whole_piece(program: Program) -> Piece:
-    """All equations of a program whose loops are not opened; captured constants are arguments."""
+    """Returns the piece with all equations of a program whose loops are not opened. Captured
+    constants become arguments."""
     nodes = []
     types: dict[int, jax.ShapeDtypeStruct] = {}
     for equation, phase in zip(program.equations, phases(program), strict=True):
         eqn = equation.jaxpr_eqn
-        kept = iter(equation.outputs)
-        outputs = tuple(None if isinstance(v, jex.DropVar) else next(kept) for v in eqn.outvars)
-        inputs = tuple(_typed(i, v) for i, v in zip(equation.inputs, eqn.invars, strict=True))
+        remaining = iter(equation.outputs)
+        outputs = tuple(
+            None if isinstance(outvar, jex.DropVar) else next(remaining) for outvar in eqn.outvars
+        )
+        inputs = tuple(
+            _typed(i, outvar) for i, outvar in zip(equation.inputs, eqn.invars, strict=True)
+        )
         for value, variable in zip((*inputs, *outputs), (*eqn.invars, *eqn.outvars), strict=True):
             if isinstance(value, int):
                 aval = variable.aval
@@ -160,14 +169,14 @@ def whole_piece(program: Program) -> Piece:
 
 
 def _typed(given: int | Literal, variable: Any) -> int | Literal:
-    """A literal as an array of the operand's type."""
+    """Returns an operand; a literal as an array of the operand's type."""
     if isinstance(given, int):
         return given
     return Literal(np.asarray(given.value, variable.aval.dtype))
 
 
 def sizes_of(piece: Piece) -> Sequence[int]:
-    """All sizes of dimensions, the largest first."""
+    """Returns all sizes of dimensions in a piece, each once, the largest first."""
     types = piece.types
-    shapes = [types[v].shape for node in piece.nodes for v in (*node.reads, *node.writes)]
+    shapes = [types[value].shape for node in piece.nodes for value in (*node.reads, *node.writes)]
     return sorted({size for shape in shapes for size in shape}, reverse=True)

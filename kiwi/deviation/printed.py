@@ -1,7 +1,8 @@
-"""A piece as Python: a file with a function and `make_args`, as the `kiwi` command reads it.
+"""A piece as Python text: a file with a function and `make_args`, as the `kiwi` command reads it.
 
-Equations with a function of the same meaning in `jax.lax` are printed as its call, all others as
-`bind` of their primitive. Loops are printed with their bodies as functions inside.
+An equation is printed as a call of the `jax.lax` function with the same meaning. An equation
+without such a function is printed as `bind` of its primitive. The bodies of loops are printed as
+inner functions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +43,8 @@ _AS_NAMED = {
     **{name: name for name in ("tan", "tanh", "stop_gradient", "complex", "conj")},
     **{"add_any": "add", "and": "bitwise_and", "or": "bitwise_or", "not": "bitwise_not"},
 }
-"""Primitives whose operands are the arguments of a function of `jax.lax`, without others."""
+"""For each primitive that a `jax.lax` function computes from the operands alone, the function's
+name."""
 
 _WITH_PARAMS: Mapping[str, tuple[str, ...]] = {
     "argmax": ("axes", "index_dtype"),
@@ -62,34 +64,36 @@ _WITH_PARAMS: Mapping[str, tuple[str, ...]] = {
     "squeeze": ("dimensions",),
     "transpose": ("permutation",),
 }
-"""Primitives whose function of `jax.lax` takes these parameters behind the operands."""
+"""For each primitive whose `jax.lax` function takes parameters behind the operands, these
+parameters."""
 
 
 def printed(piece: Piece, comment: str = "") -> str:
-    """The text of a file. `comment` stands at its head, as a docstring.
+    """Returns the text of a file. `comment` becomes the file's docstring.
 
-    **Raises:** `InvalidFunctionError` if a parameter of an equation cannot be written as Python.
+    **Raises:** `InvalidFunctionError` if an equation or one of its parameters cannot be written as
+    Python.
     """
     names = {value: f"x{number}" for number, value in enumerate(piece.arguments)}
     arguments = ", ".join(names[value] for value in piece.arguments)
     lines = [f"def {FUNCTION}({arguments}):", *_body(piece.nodes, names)]
     results = ", ".join(names[value] for value in piece.results)
     types = [f"{_INDENT}{_INDENT}{_type(type_)}," for type_ in piece.argument_types]
-    made = ["def make_args():", f"{_INDENT}return (", *types, f"{_INDENT})"]
+    make_args = ["def make_args():", f"{_INDENT}return (", *types, f"{_INDENT})"]
     head = f'"""{comment.strip()}\n"""\n{_HEAD}' if comment else _HEAD
-    parts = [head, *lines, f"{_INDENT}return [{results}]", "", "", *made]
+    parts = [head, *lines, f"{_INDENT}return [{results}]", "", "", *make_args]
     return head + "\n\n" + "\n".join(parts[1:]) + "\n"
 
 
 def loaded(text: str) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """The function of a printed text, and the types of its arguments."""
+    """Executes a printed text, and returns its function and the types of the arguments."""
     names: dict[str, Any] = {}
     exec(compile(text, "<printed piece>", "exec"), names)
     return names[FUNCTION], names["make_args"]()
 
 
 def _body(nodes: Sequence[Node], names: dict[int, str]) -> list[str]:
-    """The lines of nodes; those of one phase together in its name scope."""
+    """Returns the lines of nodes. Consecutive nodes of one phase share a name scope."""
     lines: list[str] = []
     scope = ""
     for node in nodes:
@@ -103,11 +107,13 @@ def _body(nodes: Sequence[Node], names: dict[int, str]) -> list[str]:
 
 
 def _lines(node: Node, names: dict[int, str]) -> list[str]:
-    operands = [_operand(given, names) for given in node.inputs]
+    operands = [_operand(atom, names) for atom in node.inputs]
     start = len(names)
     for output in node.writes:
         names[output] = f"x{len(names)}"
-    results = [names[o] if o is not None else "_" for o in node.outputs]
+    results = [
+        names[maybe_output] if maybe_output is not None else "_" for maybe_output in node.outputs
+    ]
     if node.name == "scan":
         return _scan(node, operands, results, start)
     called = _called(node, operands)
@@ -123,10 +129,10 @@ def _called(node: Node, operands: list[str]) -> str:
     if name in _AS_NAMED and _is_default(params):
         return f"lax.{_AS_NAMED[name]}({joined})"
     if name in _WITH_PARAMS:
-        given = {p: params[p] for p in _WITH_PARAMS[name]}
+        values = {param: params[param] for param in _WITH_PARAMS[name]}
         if name == "argmax":
-            return f"lax.argmax({joined}, {given['axes'][0]}, {_value(given['index_dtype'])})"
-        return f"lax.{name}({joined}, {', '.join(map(_value, given.values()))})"
+            return f"lax.argmax({joined}, {values['axes'][0]}, {_value(values['index_dtype'])})"
+        return f"lax.{name}({joined}, {', '.join(map(_value, values.values()))})"
     special = _SPECIAL.get(name)
     if special is not None:
         return special(node, operands)
@@ -152,8 +158,8 @@ def _concatenate(node: Node, operands: list[str]) -> str:
 
 
 def _named(node: Node, operands: list[str], names: Sequence[str], numbers: str = "") -> str:
-    given = "".join(f", {name}={_value(node.params[name])}" for name in names)
-    return f"lax.{numbers or node.name}({', '.join(operands)}{given})"
+    keywords = "".join(f", {name}={_value(node.params[name])}" for name in names)
+    return f"lax.{numbers or node.name}({', '.join(operands)}{keywords})"
 
 
 def _dot(node: Node, operands: list[str]) -> str:
@@ -207,8 +213,8 @@ def _bound(node: Node, operands: str) -> str:
             topic=topics.NOT_PRINTABLE,
             cause=f"jax.extend.core.primitives has no {name}.",
         )
-    given = "".join(f", {key}={_value(value)}" for key, value in node.params.items())
-    return f"primitives.{name}.bind({operands}{given})"
+    keywords = "".join(f", {key}={_value(value)}" for key, value in node.params.items())
+    return f"primitives.{name}.bind({operands}{keywords})"
 
 
 def _scan(node: Node, operands: list[str], results: list[str], start: int) -> list[str]:
@@ -220,31 +226,33 @@ def _scan(node: Node, operands: list[str], results: list[str], start: int) -> li
     names = {number: f"y{number}" for number in range(len(jaxpr.invars))}
     numbers = {variable: number for number, variable in enumerate(jaxpr.invars)}
     nodes = _nodes_of(region, numbers)
-    given = [names[number] for number in range(len(jaxpr.invars))]
+    inputs = [names[number] for number in range(len(jaxpr.invars))]
     inner = _region_lines(nodes, names)
     ends = [
-        _operand(_literal(v), names) if isinstance(v, jex.Literal) else names[numbers[v]]
-        for v in jaxpr.outvars
+        _operand(_literal(outvar), names)
+        if isinstance(outvar, jex.Literal)
+        else names[numbers[outvar]]
+        for outvar in jaxpr.outvars
     ]
-    fixed = [f"{name}={operand}" for name, operand in zip(given, operands[:consts], strict=False)]
-    carry, element = given[consts : consts + carried], given[consts + carried :]
+    fixed = [f"{name}={operand}" for name, operand in zip(inputs, operands[:consts], strict=False)]
+    carry, element = inputs[consts : consts + carried], inputs[consts + carried :]
     signature = ", ".join(["carry", "element", *fixed])
     stacked = operands[consts + carried :]
-    left = f"({_tuple(results[:carried])}, {_tuple(results[carried:])})"
+    targets = f"({_tuple(results[:carried])}, {_tuple(results[carried:])})"
     return [
         f"def {body}({signature}):",
         *[f"{_INDENT}{_tuple(carry)} = carry"] * bool(carry),
         *[f"{_INDENT}{_tuple(element)} = element"] * bool(element),
         *[_INDENT + line for line in inner],
         f"{_INDENT}return {_tuple(ends[:carried])}, {_tuple(ends[carried:])}",
-        f"{left} = lax.scan({body}, {_tuple(operands[consts : consts + carried])}, "
+        f"{targets} = lax.scan({body}, {_tuple(operands[consts : consts + carried])}, "
         f"{_tuple(stacked)}, length={params['length']}, reverse={params['reverse']}, "
         f"unroll={params['unroll']})",
     ]
 
 
 def _nodes_of(region: Any, numbers: dict[Any, int]) -> list[Node]:
-    """The equations of a region as nodes, its variables numbered."""
+    """Returns the equations of a region as nodes. New variables get numbers in `numbers`."""
     if region.consts:
         raise InvalidFunctionError(
             "A loop with arrays in its body cannot be written as Python.",
@@ -255,7 +263,8 @@ def _nodes_of(region: Any, numbers: dict[Any, int]) -> list[Node]:
     nodes = []
     for eqn in region.jaxpr.eqns:
         inputs = tuple(
-            _literal(v) if isinstance(v, jex.Literal) else numbers[v] for v in eqn.invars
+            _literal(invar) if isinstance(invar, jex.Literal) else numbers[invar]
+            for invar in eqn.invars
         )
         outputs: list[int | None] = []
         for variable in eqn.outvars:
@@ -272,11 +281,14 @@ def _region_lines(nodes: Sequence[Node], names: dict[int, str]) -> list[str]:
         if node.name in _CALLS:
             lines += _call(node, names)
             continue
-        operands = [_operand(given, names) for given in node.inputs]
+        operands = [_operand(atom, names) for atom in node.inputs]
         start = len(names)
         for output in node.writes:
             names[output] = f"y{output}"
-        results = [names[o] if o is not None else "_" for o in node.outputs]
+        results = [
+            names[maybe_output] if maybe_output is not None else "_"
+            for maybe_output in node.outputs
+        ]
         if node.name == "scan":
             lines += _scan(node, operands, results, start)
         elif node.primitive.multiple_results:
@@ -287,31 +299,36 @@ def _region_lines(nodes: Sequence[Node], names: dict[int, str]) -> list[str]:
 
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr"}
-"""Calls inside of loops, which are written out."""
+"""For each call that is inlined in a loop's body, the parameter with its jaxpr."""
 
 
 def _call(node: Node, names: dict[int, str]) -> list[str]:
     region = node.params[_CALLS[node.name]]
     region = region if isinstance(region, jex.ClosedJaxpr) else jex.ClosedJaxpr(region, ())
-    inner: dict[Any, int] = {v: number for number, v in enumerate(region.jaxpr.invars)}
+    inner: dict[Any, int] = {
+        argument: number for number, argument in enumerate(region.jaxpr.invars)
+    }
     mark = f"z{len(names)}_"
-    inner_names = {number: _operand(given, names) for number, given in enumerate(node.inputs)}
+    inner_names = {number: _operand(atom, names) for number, atom in enumerate(node.inputs)}
     lines = []
-    for each in _nodes_of(region, inner):
-        operands = [_operand(given, inner_names) for given in each.inputs]
-        for output in each.writes:
+    for inner_node in _nodes_of(region, inner):
+        operands = [_operand(atom, inner_names) for atom in inner_node.inputs]
+        for output in inner_node.writes:
             inner_names[output] = f"{mark}{output}"
-        results = [inner_names[o] if o is not None else "_" for o in each.outputs]
-        if each.name in _CALLS:
-            lines += _call(each, inner_names)
+        results = [
+            inner_names[inner_output] if inner_output is not None else "_"
+            for inner_output in inner_node.outputs
+        ]
+        if inner_node.name in _CALLS:
+            lines += _call(inner_node, inner_names)
         else:
-            left = _tuple(results) if each.primitive.multiple_results else results[0]
-            lines.append(f"{left} = {_called(each, operands)}")
+            targets = _tuple(results) if inner_node.primitive.multiple_results else results[0]
+            lines.append(f"{targets} = {_called(inner_node, operands)}")
     for output, variable in zip(node.outputs, region.jaxpr.outvars, strict=True):
         if output is not None:
             is_literal = isinstance(variable, jex.Literal)
-            given = _literal(variable) if is_literal else None
-            value = _operand(given, names) if given else inner_names[inner[variable]]
+            atom = _literal(variable) if is_literal else None
+            value = _operand(atom, names) if atom else inner_names[inner[variable]]
             names[output] = value
     return lines
 
@@ -321,7 +338,7 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _literal(atom: Any) -> Literal:
-    """A literal of a jaxpr, in its own dtype."""
+    """Returns a literal of a jaxpr as an array of its dtype."""
     return Literal(np.asarray(atom.val, atom.aval.dtype))
 
 
@@ -348,7 +365,7 @@ def _type(type_: jax.ShapeDtypeStruct) -> str:
 
 
 def _value(value: Any) -> str:
-    """A parameter as Python."""
+    """Returns a parameter as Python text."""
     if isinstance(value, np.dtype) or (isinstance(value, type) and hasattr(value, "dtype")):
         return f"jnp.{_dtype_name(jnp.dtype(value))}"
     if isinstance(value, lax.GatherScatterMode):
@@ -359,7 +376,7 @@ def _value(value: Any) -> str:
     if isinstance(value, lax.Precision):
         return f"lax.Precision.{value.name}"
     if isinstance(value, tuple | list):
-        return _tuple([_value(each) for each in value])
+        return _tuple([_value(element) for element in value])
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, np.generic):

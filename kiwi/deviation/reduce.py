@@ -1,4 +1,5 @@
-"""`kiwi deviation --reduce`: the smallest part of a function that deviates as the function does."""
+"""`kiwi deviation --reduce`: the search for the smallest part of a function that deviates as the
+function does."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,10 +22,11 @@ from kiwi.plans.plan import Plan
 from kiwi.sizes import format_bytes, format_seconds
 
 _KERNELS_OF = {PEAK: MEMORY, TIME: COMPUTE, COLLECTIVES: COMMUNICATION}
-"""By quantity, the kernels whose rows contain it."""
+"""For each quantity, the kind of kernel rows that contain it."""
 
 UNLIMITED = "1024TiB"
-"""The budget of pieces: what they hold is compared, not bounded."""
+"""The memory budget of pieces: no piece exceeds it, because their memory is compared and not
+limited."""
 
 _BARE = {
     "mesh": None,
@@ -45,16 +47,18 @@ _BARE = {
     "topology": None,
     "num_slices": None,
 }
-"""Options that pieces do not share with the function that they are of."""
+"""Options of pieces. They replace the options of the whole function."""
 
 
 @dataclass(frozen=True)
 class Witness:
     """A small function that deviates as a step does.
 
-    - `quantity`: "memory", "time" or "collectives"; `step`: what the step takes.
-    - `text`: a Python file with `function` and `make_args`.
-    - `printed_measured`: what the function of the text takes; None if it has no plan.
+    - `quantity`: the quantity that deviates: "memory", "time" or "collectives".
+    - `step`: the figures of the whole step.
+    - `reduced`: the smallest piece found, with its figures.
+    - `text`: the piece as a Python file with `function` and `make_args`.
+    - `printed_measured`: the figures of the text's function; None if it has no plan.
     """
 
     quantity: str
@@ -65,7 +69,7 @@ class Witness:
 
     @property
     def equations(self) -> int:
-        """The number of equations."""
+        """The number of equations of the small function."""
         return len(self.reduced.piece.nodes)
 
     @property
@@ -75,7 +79,7 @@ class Witness:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The result for machines; pairs are estimated and compiled."""
+        """The result as plain data. Figures are pairs (estimated, compiled)."""
         reduced, again = self.reduced.measured, self.printed_measured
         return {
             "quantity": self.quantity,
@@ -114,14 +118,18 @@ def reduce_deviation(
     most_tests: int = MOST_TESTS,
     report: Report = lambda _: None,
 ) -> Witness | None:
-    """The smallest part found of a planned function that deviates as it does; None if no part that
-    was tried does.
+    """Returns the smallest part found of a planned function that deviates as the function does;
+    None if no part that was tried does.
 
-    - `plan`: of the function, checked; `told`: its deviation; `options`: those it was planned with.
-    - `quantity`: "memory", "time" or "collectives"; None: the one that deviates most.
+    - `plan`: the compiled plan of the function.
+    - `told`: the plan's deviation.
+    - `options`: the options that the function was planned with.
+    - `quantity`: "memory", "time" or "collectives"; None for the quantity that deviates most.
+    - `most_tests`: the largest number of parts that are compiled.
+    - `report`: takes a line about each part that is tried.
 
     **Raises:** `InvalidArgumentError` if the quantity does not deviate; `InvalidFunctionError` if
-    what is found cannot be written as Python.
+    the part that is found cannot be written as Python.
     """
     step = Measured.of_plan(plan)
     quantity = quantity or step.largest

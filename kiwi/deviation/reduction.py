@@ -1,15 +1,15 @@
-"""From a step that deviates to the smallest part of it that still does.
+"""The reduction of a step that deviates to the smallest part of the step that still deviates.
 
 1. The kernels that deviate most name equations: the *suspects*.
 2. A piece grows around the suspects of one layer, value by value, until it deviates as the step
    does: in the same quantity and direction, by at least `SHARE` of the logarithm. Pieces are small,
-   so that each is planned and compiled in seconds. One device is tried before more.
-3. Equations are dropped, by quarters, eighths and so on down to single ones, as long as what is
-   left deviates so and holds a suspect (delta debugging, Zeller and Hildebrandt 2002). What a
-   dropped equation computed is an argument then.
-4. Dimensions are divided, the largest first, as long as the difference counts.
+   so that each is planned and compiled in seconds. Smaller meshes are tried before larger ones.
+3. Equations are dropped, by quarters, eighths and so on down to single equations, as long as the
+   remaining piece deviates as the step does and contains a suspect (delta debugging, Zeller and
+   Hildebrandt 2002). The results of dropped equations become arguments.
+4. Dimensions are divided, the largest first, as long as the piece deviates as the step does.
 
-The search ends after a number of pieces that were compiled, whatever they took.
+The search ends after a fixed number of compiled pieces, independent of their time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,37 +22,42 @@ from kiwi.deviation.pieces import SCOPES, Piece, sizes_of
 from kiwi.deviation.shrinking import shrunk
 
 SHARE = 0.5
-"""The least part of the step's deviation, as the logarithm of a ratio, that a piece must show."""
+"""A piece deviates as the step does if it shows at least this fraction of the step's deviation,
+measured as the logarithm of a ratio."""
 
 MOST_TESTS = 80
-"""The largest number of pieces that are compiled."""
+"""After this many compiled pieces the search ends with the smallest piece found."""
 
 _MOST_SUSPECTS = 3
-"""Kinds of kernels around which a piece grows."""
+"""Only the kernels that deviate most supply suspects: at most this many kinds."""
 
 _MOST_SEEDS = 4
-"""From how many sets of suspects a piece grows before the search gives up."""
+"""The search gives up if no piece that grew from this many sets of suspects deviates."""
 
 _DISTANCES = (2, 3, 4, 6)
+"""The distances, in values, to which a piece grows around its suspects."""
 _MOST_NODES = 160
-"""The largest size of a piece. Larger ones are given up: they are no smaller than a layer."""
+"""A piece with more equations is given up: it is no smaller than a layer."""
 
 _FIRST_PARTS = 4
-"""Into how many parts a piece is first cut to drop one of them: halves are hardly ever dropped."""
+"""A piece is first cut into this many parts, and each part is dropped by itself. Halves can hardly
+ever be dropped."""
 
 _NEARBY = 200
-"""The largest distance, in equations, between the suspects of one piece."""
+"""Suspects that are further apart, in equations, do not grow into one piece."""
 
 Report = Callable[[str], None]
-"""Takes a line that says what is tried."""
+"""Takes a line about a piece that was tried."""
 
 
 @dataclass(frozen=True)
 class Reduced:
     """The result of a reduction.
 
-    - `mesh_shape`: the mesh on which it deviates.
-    - `measured`: its figures. `tests`: the number of compiled pieces.
+    - `piece`: the smallest piece found.
+    - `mesh_shape`: the mesh on which the piece deviates.
+    - `measured`: the piece's figures.
+    - `tests`: the number of compiled pieces.
     """
 
     piece: Piece
@@ -65,8 +70,11 @@ class Reduced:
 class Reduction:
     """The search for the smallest piece that deviates as a step does.
 
-    - `quantity`, `error`: that of the step, see `Measured.error`.
-    - `measures`: by mesh shape, how a piece is measured, in the order in which they are tried.
+    - `quantity`, `error`: the quantity in which the step deviates, and its `Measured.error`.
+    - `measures`: for each mesh shape, in the order in which they are tried, the function that
+      measures a piece.
+    - `most_tests`: the largest number of compiled pieces. `tests`: their number so far.
+    - `report`: takes a line about each piece that is tried.
     """
 
     quantity: str
@@ -78,7 +86,12 @@ class Reduction:
     _known: dict[object, Measured | None] = field(default_factory=dict)
 
     def run(self, whole: Piece, kernels: Sequence[KernelDeviation]) -> Reduced | None:
-        """The smallest piece found; None if none of those that were tried deviates so."""
+        """Searches, and returns the smallest piece found; None if no piece that was tried deviates
+        as the step does.
+
+        - `whole`: the piece with all equations of the step.
+        - `kernels`: the rows of the step's deviation, with the largest deviation first.
+        """
         suspects = suspects_of(whole, kernels, self.error)
         for seeds in suspects[:_MOST_SEEDS]:
             for mesh_shape in self.measures:
@@ -92,8 +105,8 @@ class Reduction:
     def _grown(
         self, whole: Piece, seeds: Sequence[int], mesh_shape: tuple[int, ...]
     ) -> tuple[Piece, frozenset[int]] | None:
-        """The first piece around the seeds that deviates; and which of its nodes are of the seeds'
-        lines, shapes and phases, one of which has to stay."""
+        """Returns the first piece around the seeds that deviates, and the numbers of its nodes with
+        a seed's source line, shape and phase. One of these nodes has to stay in the piece."""
         before = -1
         for distance in _DISTANCES:
             numbers = sorted(whole.neighbours(seeds, distance))
@@ -124,35 +137,36 @@ class Reduction:
     def _dropped(
         self, piece: Piece, seeds: frozenset[int], mesh_shape: tuple[int, ...]
     ) -> list[int]:
-        """The numbers of nodes none of which can be left out."""
-        kept = list(range(len(piece.nodes)))
-        length = max(1, len(kept) // _FIRST_PARTS)
+        """Returns the numbers of the nodes that remain when no part can be dropped any more."""
+        remaining = list(range(len(piece.nodes)))
+        length = max(1, len(remaining) // _FIRST_PARTS)
         while self.tests < self.most_tests:
-            count = len(kept)
-            for chunk in _from_both_ends(_chunks(kept, length)):
-                rest = [number for number in kept if number not in chunk]
-                if not rest or not seeds.intersection(rest):
+            count = len(remaining)
+            for chunk in _from_both_ends(_chunks(remaining, length)):
+                candidate = [number for number in remaining if number not in chunk]
+                if not candidate or not seeds.intersection(candidate):
                     continue
-                if self._deviates(piece.part(rest), mesh_shape, f"without {len(chunk)}"):
-                    kept = rest
-            if length == 1 and len(kept) == count:
+                if self._deviates(piece.part(candidate), mesh_shape, f"without {len(chunk)}"):
+                    remaining = candidate
+            if length == 1 and len(remaining) == count:
                 break
             length = max(1, length // 2)
-        return kept
+        return remaining
 
     def _divided(self, piece: Piece, mesh_shape: tuple[int, ...]) -> Piece:
-        """The piece with dimensions as small as they can be."""
+        """Returns the piece with its dimensions divided as far as it still deviates."""
         for size in dict.fromkeys(sizes_of(piece)):
             for divisor in (8, 4, 2):
                 smaller = shrunk(piece, size, divisor)
-                what = f"dimensions of {size} divided by {divisor}"
-                if smaller is not None and self._deviates(smaller, mesh_shape, what):
+                change = f"dimensions of {size} divided by {divisor}"
+                if smaller is not None and self._deviates(smaller, mesh_shape, change):
                     piece = smaller
                     break
         return piece
 
     def _deviates(self, piece: Piece, mesh_shape: tuple[int, ...], what: str) -> bool:
-        """Whether a piece deviates as the step does; not any more once all tests are used."""
+        """Returns whether a piece deviates as the step does; False once all tests are used. `what`
+        names the change for the report."""
         if self.tests >= self.most_tests or not piece.nodes or not piece.arguments:
             return False
         measured = self._measured(piece, mesh_shape)
@@ -184,19 +198,21 @@ def _chunks(numbers: list[int], length: int) -> list[frozenset[int]]:
 
 
 def _from_both_ends(chunks: list[frozenset[int]]) -> Iterator[frozenset[int]]:
-    """The last, the first, the last but one and so on: what stands at the ends is needed least."""
-    left = list(chunks)
-    while left:
-        yield left.pop()
-        if left:
-            yield left.pop(0)
+    """Yields the last chunk, the first, the last but one and so on, because the equations at the
+    ends are needed least."""
+    remaining = list(chunks)
+    while remaining:
+        yield remaining.pop()
+        if remaining:
+            yield remaining.pop(0)
 
 
 def _of_one_device(piece: Piece, devices: int, of_step: int) -> Piece:
-    """The piece in the size of one device's part of the step. The first dimension of its largest
-    argument, as a rule the batch, is divided by the ratio of the step's devices to the piece's."""
+    """Returns the piece in the size that the step's part on these devices has. The first dimension
+    of the piece's largest argument, as a rule the batch, is divided by the ratio of the step's
+    devices (`of_step`) to the piece's devices."""
     divisor = of_step // devices
-    largest = max(piece.argument_types, key=lambda t: prod(t.shape), default=None)
+    largest = max(piece.argument_types, key=lambda type_: prod(type_.shape), default=None)
     if divisor == 1 or largest is None or not largest.shape:
         return piece
     return shrunk(piece, largest.shape[0], divisor) or piece
@@ -205,25 +221,32 @@ def _of_one_device(piece: Piece, devices: int, of_step: int) -> Piece:
 def suspects_of(
     whole: Piece, kernels: Sequence[KernelDeviation], error: float
 ) -> list[tuple[int, ...]]:
-    """Numbers of nodes to grow a piece around, the best first: equations of the kernels that
-    deviate most in the step's direction, each with others of the same layer."""
-    same = [k for k in kernels if k.excess * error > 0 and k.units]
-    other = [k for k in kernels if k.excess * error < 0 and k.units]
-    places = [p for p in (_places(whole, kernel) for kernel in same[:_MOST_SUSPECTS]) if p]
-    behind = [p for p in (_places(whole, kernel) for kernel in other[:1]) if p]
+    """Returns sets of nodes, by their numbers, to grow a piece around, the best first: an equation
+    of a kernel that deviates most in the step's direction, with and without equations of other
+    kernels nearby. `error`: the step's `Measured.error`."""
+    same_direction = [k for k in kernels if k.excess * error > 0 and k.units]
+    other_direction = [k for k in kernels if k.excess * error < 0 and k.units]
+    places = [
+        numbers
+        for numbers in (_places(whole, kernel) for kernel in same_direction[:_MOST_SUSPECTS])
+        if numbers
+    ]
+    behind = [
+        numbers for numbers in (_places(whole, kernel) for kernel in other_direction[:1]) if numbers
+    ]
     suspects: list[tuple[int, ...]] = []
-    for first in places:
-        seed = first[len(first) // 2]
-        others = [p for p in (*places, *behind) if p is not first]
-        near = [min(p, key=lambda number: abs(number - seed)) for p in others]
+    for start in places:
+        seed = start[len(start) // 2]
+        other_places = [numbers for numbers in (*places, *behind) if numbers is not start]
+        near = [min(numbers, key=lambda number: abs(number - seed)) for numbers in other_places]
         together = (seed, *(n for n in near if abs(n - seed) <= _NEARBY))
         suspects += [tuple(dict.fromkeys(together)), (seed,)]
     return list(dict.fromkeys(suspects))
 
 
 def _places(whole: Piece, kernel: KernelDeviation) -> list[int]:
-    """The nodes of a kernel's units: of its source line, and of its shape, phase and opcode as far
-    as there are such."""
+    """Returns the nodes of a kernel's units. They have the kernel's source line, and, if any such
+    node does, also its shape, its phase and its opcode."""
     places = [k for k, node in enumerate(whole.nodes) if node.source_line == kernel.source_line]
     wanted: tuple[Callable[[int], bool], ...] = (
         lambda k: _place(whole, k)[1] == kernel.shape,
@@ -236,21 +259,24 @@ def _places(whole: Piece, kernel: KernelDeviation) -> list[int]:
 
 
 _ALIKE = 3
-"""So many letters are the same in an opcode of HLO and the name of its primitive in JAX."""
+"""An HLO opcode and the name of its JAX primitive are taken for the same operator if they agree in
+this many first letters."""
 
 _PHASES = {scope: phase.value for phase, scope in SCOPES.items()}
 
 
 def _place(whole: Piece, number: int) -> tuple[str, tuple[int, ...], str]:
-    """The source line of a node, the shape of its first result, and its phase's scope."""
+    """Returns the source line of a node, the shape of its first result, and the scope of its
+    phase."""
     node = whole.nodes[number]
     shape = tuple(whole.types[node.writes[0]].shape) if node.writes else ()
     return node.source_line, shape, node.scope
 
 
 def smaller_meshes(mesh_shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """The meshes to try, the smallest first: one device, two, the mesh itself."""
-    own = tuple(mesh_shape)
-    devices = prod(own)
+    """Returns the meshes to try, the smallest first: one device, two devices, all devices along one
+    axis, and the mesh itself."""
+    whole_mesh = tuple(mesh_shape)
+    devices = prod(whole_mesh)
     smaller = [(count,) for count in (1, 2) if count < devices]
-    return list(dict.fromkeys([*smaller, (devices,), own]))
+    return list(dict.fromkeys([*smaller, (devices,), whole_mesh]))

@@ -2,7 +2,7 @@
 
 All dimensions of one size shrink together, in the types of arguments and in the parameters of
 equations. If a dimension is split or joined (`reshape`), the sizes of its parts shrink as well. A
-result whose shapes do not fit together is no piece.
+smaller piece is discarded if its shapes do not fit together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,15 @@ from kiwi.deviation.pieces import Node, Piece, sizes_of
 _SIZED = frozenset(
     {"shape", "new_sizes", "limit_indices", "slice_sizes", "sizes", "fft_lengths", "length"}
 )
-"""Parameters that hold sizes of dimensions."""
+"""The parameters of primitives that hold sizes of dimensions."""
 
 _Sizes = Mapping[int, int]
+"""The new size of each size that changes."""
 
 
 def shrunk(piece: Piece, size: int, divisor: int) -> Piece | None:
-    """The piece with all dimensions of a size divided; None if that is impossible."""
+    """Returns the piece with all dimensions of a size divided by a divisor; None if that is
+    impossible."""
     if size % divisor or size // divisor < 1:
         return None
     for changes in _consistent(piece, {size: size // divisor}):
@@ -35,7 +37,7 @@ def shrunk(piece: Piece, size: int, divisor: int) -> Piece | None:
 
 
 def _consistent(piece: Piece, changes: dict[int, int]) -> Iterator[_Sizes]:
-    """The change alone, then with what every `reshape` needs beside."""
+    """Yields `changes`, then `changes` with the further changes that every `reshape` needs."""
     yield changes
     consistent = dict(changes)
     for _ in sizes_of(piece):
@@ -48,11 +50,12 @@ def _consistent(piece: Piece, changes: dict[int, int]) -> Iterator[_Sizes]:
 
 
 def _missing(piece: Piece, changes: _Sizes) -> Iterator[dict[int, int]]:
-    """A size that has to change as well, for each `reshape` whose sides differ."""
+    """Yields further changes of one size each, for each `reshape` whose sides differ in
+    elements."""
     for node in piece.nodes:
         if node.name != "reshape" or not node.reads:
             continue
-        before, after = (piece.types[v].shape for v in (node.reads[0], node.writes[0]))
+        before, after = (piece.types[value].shape for value in (node.reads[0], node.writes[0]))
         sides = [prod(changes.get(size, size) for size in shape) for shape in (before, after)]
         if sides[0] == sides[1]:
             continue
@@ -61,12 +64,16 @@ def _missing(piece: Piece, changes: _Sizes) -> Iterator[dict[int, int]]:
         if larger % smaller:
             continue
         divisor = larger // smaller
-        free = [s for s in shape if s not in changes and s % divisor == 0 and s > 1]
+        free = [
+            candidate
+            for candidate in shape
+            if candidate not in changes and candidate % divisor == 0 and candidate > 1
+        ]
         yield from ({size: size // divisor} for size in sorted(free, reverse=True))
 
 
 def _with_sizes(piece: Piece, changes: _Sizes) -> Piece | None:
-    """The piece with other sizes, its results' types anew; None where something does not fit."""
+    """Returns the piece with other sizes; None if the shapes do not fit together."""
     types = {
         value: jax.ShapeDtypeStruct(_changed(type_.shape, changes), type_.dtype)
         for value, type_ in piece.types.items()
@@ -92,10 +99,12 @@ def _node_with_sizes(node: Node, changes: _Sizes) -> Node:
 
 
 def _has_region_of(node: Node, changes: _Sizes) -> bool:
-    """Whether the node runs a region with a dimension of a size that changes."""
-    regions = [p for p in node.params.values() if isinstance(p, jex.ClosedJaxpr | jex.Jaxpr)]
-    variables = (v for region in regions for v in _variables(region))
-    return any(size in changes for v in variables for size in v.aval.shape)
+    """Returns whether the node runs a region with a dimension of a size that changes."""
+    regions = [
+        param for param in node.params.values() if isinstance(param, jex.ClosedJaxpr | jex.Jaxpr)
+    ]
+    variables = (variable for region in regions for variable in _variables(region))
+    return any(size in changes for variable in variables for size in variable.aval.shape)
 
 
 def _variables(region: Any) -> Iterator[Any]:
@@ -114,7 +123,7 @@ def _changed(shape: tuple[int, ...], changes: _Sizes) -> tuple[int, ...]:
 
 
 def _result_types(piece: Piece) -> dict[int, tuple[int, ...]]:
-    """The shapes of all values that the piece computes."""
+    """Returns the shapes of all values that the piece computes, by tracing it."""
     values = [value for node in piece.nodes for value in node.writes]
 
     def every_value(*arrays: Any) -> list[Any]:

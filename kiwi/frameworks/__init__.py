@@ -1,1 +1,2 @@
-"""Frameworks whose recipes Kiwi reads and writes. Each needs its own package to be installed."""
+"""Frameworks whose recipes Kiwi reads and writes. Each framework needs its own package to be
+installed."""

@@ -1,10 +1,12 @@
-"""MaxText: from a configuration to a step and its recipe, and back to a file of overrides.
+"""MaxText: reads a configuration as a step and a recipe, and writes a recipe as a file of
+overrides.
 
-The step is what MaxText's own `train_compile` compiles: its model, optimizer, shardings and mesh,
-for devices that need not be there. It needs the package `maxtext`; what else it needs, and which
-packages may be missing, is in docs/guides/maxtext.md.
+The step is the one that MaxText's own `train_compile` compiles: its model, optimizer, shardings and
+mesh, for devices that need not be attached. The module needs the package `maxtext`.
+docs/guides/maxtext.md lists its other requirements, and the packages that may be missing.
 
-MaxText sets jax's generator of random numbers to "unsafe_rbg", and so does reading a configuration.
+MaxText sets JAX's default generator of random numbers to "unsafe_rbg". So does this module when it
+reads a configuration.
 """
 
 import contextlib
@@ -38,16 +40,17 @@ STAND_INS = (
     *("safetensors", "sentencepiece", "seqio", "tensorboardX", "tensorflow"),
     *("tensorflow_datasets", "tiktoken", "tokenizers", "transformers", "xprof"),
 )
-"""Packages that MaxText imports for data, logging and checkpoints. Empty modules stand in for
-those that are not installed."""
+"""Packages that MaxText imports for data, logging and checkpoints. If a package is not installed,
+an empty module stands in for it."""
 
 _QUIET = {"dataset_type": "synthetic", "enable_checkpointing": False, "run_name": "kiwi"}
-"""Settings without effect on the step that need no data and no storage."""
+"""Settings with which MaxText needs no data and no storage. They do not change the step."""
 
 _OF_AXES = {"stage": "pipeline", "model": "tensor"}
-"""The names of mesh axes in MaxText's settings, where they differ."""
+"""The names of mesh axes in MaxText's settings, for axes whose names differ."""
 
 _NO_REMAT = "none"
+"""MaxText's policy without any `jax.checkpoint`."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,12 @@ class MaxText:
     """A MaxText configuration for a machine.
 
     - `config`: the path of a YAML file, or the name of one that comes with MaxText ("base.yml").
-    - `overrides`: settings by name, as after the file on MaxText's command line.
-    - `profile`, `topology`, `num_slices`: as in `kiwi.plan`. Without `topology` the step is for the
-      devices that jax has.
+    - `overrides`: settings by name, as they follow the file on MaxText's command line.
+    - `profile`, `topology`, `num_slices`: as in `kiwi.plan`. Without `topology`, the step is for
+      the devices that JAX has.
 
-    Called with a recipe, it makes that recipe's step, as `kiwi.recipes.price` takes it.
+    An object of this class is a function that makes a recipe's step, as `kiwi.recipes.price` takes
+    it.
     """
 
     config: str
@@ -70,7 +74,10 @@ class MaxText:
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """What the configuration says; raises `InvalidArgumentError` if MaxText refuses it."""
+        """The recipe of the configuration.
+
+        **Raises:** `InvalidArgumentError` if MaxText refuses the configuration.
+        """
         config = self._config({})
         sizes = dict(zip(config.mesh_axes, self._sizes(config, "ici"), strict=True))
         slices = dict(zip(config.mesh_axes, self._sizes(config, "dcn"), strict=True))
@@ -85,17 +92,17 @@ class MaxText:
         )
 
     def __call__(self, recipe: Recipe) -> Step:
-        """The step of a recipe, with MaxText's shardings of its state and batch."""
+        """Returns the step of a recipe, with MaxText's shardings of its state and batch."""
         modules, config = _modules(), self._config(self.changes(recipe))
         mesh = self._mesh(config)
         compiles, sharding = modules.train_compile, modules.sharding
         args, _, state, _, model = compiles.get_shaped_inputs(mesh, config)
         params, state = sharding.maybe_update_params_sharding_with_opt(config, state)
-        given = sharding.build_zero1_input_state_mesh_shardings(config, state, params)
+        state_shardings = sharding.build_zero1_input_state_mesh_shardings(config, state, params)
         data = sharding.get_input_data_sharding(config, mesh)
         function, in_shardings, out_shardings, _, donated = (
             modules.maxtext_utils.get_functional_train_with_signature(
-                modules.train.train_step, data, given, model, config, params
+                modules.train.train_step, data, state_shardings, model, config, params
             )
         )
         options = {
@@ -109,35 +116,41 @@ class MaxText:
         return Step(function, args, options, mesh=mesh)
 
     def changes(self, recipe: Recipe) -> dict[str, Any]:
-        """The settings in which a recipe differs from the configuration."""
-        own = self.recipe
-        found: dict[str, Any] = {}
-        if recipe.residencies is not None and recipe.residencies != own.residencies:
-            found |= self._residency_settings(recipe.residencies)
+        """The settings with which the configuration becomes a recipe's configuration.
+
+        **Raises:** `InvalidArgumentError` if MaxText has no setting for a name's residency.
+        """
+        configured = self.recipe
+        new_settings: dict[str, Any] = {}
+        if recipe.residencies is not None and recipe.residencies != configured.residencies:
+            new_settings |= self._residency_settings(recipe.residencies)
         elif recipe.residencies is None and self._config({}).remat_policy == _NO_REMAT:
-            found["remat_policy"] = "full"  # A policy needs a jax.checkpoint to be of.
-        if recipe.logical_rules != own.logical_rules:
+            new_settings["remat_policy"] = "full"  # A policy needs a jax.checkpoint.
+        if recipe.logical_rules != configured.logical_rules:
             rules = [[axis, _listed(cut)] for axis, cut in recipe.logical_rules]
-            found |= {"override_logical_axis_rules": True, "logical_axis_rules": rules}
-        for kind, mine, theirs in (
-            ("ici", own.mesh, recipe.mesh),
-            ("dcn", own.slices, recipe.slices),
+            new_settings |= {"override_logical_axis_rules": True, "logical_axis_rules": rules}
+        for kind, configured_sizes, recipe_sizes in (
+            ("ici", configured.mesh, recipe.mesh),
+            ("dcn", configured.slices, recipe.slices),
         ):
             for axis in recipe.mesh:
-                count = theirs.get(axis, 1)
-                if count != mine.get(axis, 1):
-                    found[f"{kind}_{_OF_AXES.get(axis, axis)}_parallelism"] = count
-        if recipe.microbatches not in (None, own.microbatches):
-            found["gradient_accumulation_steps"] = recipe.microbatches
+                count = recipe_sizes.get(axis, 1)
+                if count != configured_sizes.get(axis, 1):
+                    new_settings[f"{kind}_{_OF_AXES.get(axis, axis)}_parallelism"] = count
+        if recipe.microbatches not in (None, configured.microbatches):
+            new_settings["gradient_accumulation_steps"] = recipe.microbatches
         asked = recipe.batch_size, recipe.device_count, recipe.microbatches or 1
-        if asked != (own.batch_size, own.device_count, own.microbatches) and recipe.batch_size:
+        if (
+            asked != (configured.batch_size, configured.device_count, configured.microbatches)
+            and recipe.batch_size
+        ):
             samples = recipe.batch_size / recipe.device_count / (recipe.microbatches or 1)
-            found["per_device_batch_size"] = samples
-        return found
+            new_settings["per_device_batch_size"] = samples
+        return new_settings
 
     def write_overrides(self, recipe: Recipe, path: str | Path) -> None:
-        """Writes a configuration file of MaxText for a recipe: this one's file as its base, its
-        overrides, and what the recipe changes.
+        """Writes a configuration file of MaxText for a recipe. The file names this configuration's
+        file as its base, and contains the overrides and the recipe's changes.
 
         **Raises:** `InvalidArgumentError` if the file cannot be written.
         """
@@ -149,8 +162,8 @@ class MaxText:
         write_text(head + yaml.safe_dump(content, sort_keys=False), path)
 
     def _residency_settings(self, residencies: Mapping[str, str]) -> dict[str, Any]:
-        """The policy `custom` with the residency of each tensor that MaxText's settings know; what
-        has no residency is recomputed."""
+        """Returns the settings of the policy `custom`, with the residency of each tensor that
+        MaxText's settings know. Tensors without a residency are recomputed."""
         config = self._config({})
         known = [name for name in residencies if hasattr(config, name)]
         lost = [name for name in set(residencies) - set(known) if residencies[name] != "remat"]
@@ -162,12 +175,12 @@ class MaxText:
         return {"remat_policy": "custom"} | {name: residencies[name] for name in known}
 
     def _residencies(self, config: Any) -> dict[str, str] | None:
-        """The residencies of the policies that state them all; None for others, which are read from
-        the traced step."""
+        """Returns the residencies of a policy that states them all; None for other policies, whose
+        residencies come from the traced step."""
         if config.remat_policy not in ("custom", "qkv_proj_offloaded", "minimal_offloaded"):
             return None
-        kept, offloaded = _modules().maxtext_utils.get_save_and_offload_names(config)
-        return dict.fromkeys(kept, DEVICE) | dict.fromkeys(offloaded, OFFLOAD)
+        saved, offloaded = _modules().maxtext_utils.get_save_and_offload_names(config)
+        return dict.fromkeys(saved, DEVICE) | dict.fromkeys(offloaded, OFFLOAD)
 
     @property
     def _path(self) -> str:
@@ -183,7 +196,7 @@ class MaxText:
     def _target(self) -> dict[str, Any]:
         if self.topology is None:
             return {"skip_jax_distributed_system": True}
-        # "Internal" topologies are those that MaxText does not know by a name of its own.
+        # MaxText calls a topology "internal" if it has no name for it.
         return {
             "internal_compile": True,
             "internal_compile_num_devices": len(self._devices),
@@ -198,13 +211,14 @@ class MaxText:
         return _described(self.profile, self.topology, self.num_slices)
 
     def _sizes(self, config: Any, kind: str) -> Sequence[int]:
-        """The devices along each axis, the one that is left open filled in."""
-        whole = config.num_slices
+        """Returns the number of devices along each axis, with the size -1 of an open axis replaced.
+        `kind`: "ici" for axes within a slice, "dcn" for axes across slices."""
+        total = config.num_slices
         if kind == "ici":
-            whole = config.num_target_devices // max(config.num_slices, 1)
-        given = list(getattr(config, f"{kind}_parallelism"))
-        rest = math.prod(n for n in given if n != -1)
-        return [int(whole // rest) if n == -1 else int(n) for n in given]
+            total = config.num_target_devices // max(config.num_slices, 1)
+        sizes = list(getattr(config, f"{kind}_parallelism"))
+        known = math.prod(n for n in sizes if n != -1)
+        return [int(total // known) if n == -1 else int(n) for n in sizes]
 
     def _mesh(self, config: Any) -> jax.sharding.Mesh:
         name = "jax_remove_size_one_mesh_axis_from_type"
@@ -217,7 +231,7 @@ class MaxText:
 
 
 class _Settings(dict[str, Any]):
-    """Settings that can be a key."""
+    """Settings that can be hashed, to be the key of a cache."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(repr(sorted(self.items())))
@@ -225,11 +239,14 @@ class _Settings(dict[str, Any]):
 
 @functools.lru_cache(maxsize=16)
 def _initialized(path: str, settings: _Settings) -> Any:
-    """MaxText's configuration of a file and settings; raises `InvalidArgumentError`."""
-    given = {**_QUIET, **settings}
+    """Returns MaxText's configuration of a file and settings.
+
+    **Raises:** `InvalidArgumentError` if MaxText refuses the configuration.
+    """
+    all_settings = {**_QUIET, **settings}
     try:
         with _flags_kept():
-            return _modules().pyconfig.initialize(["", path], **given)
+            return _modules().pyconfig.initialize(["", path], **all_settings)
     except (ValueError, TypeError, AssertionError, OSError) as error:
         raise InvalidArgumentError(
             f"MaxText refuses the configuration: {error}", topic=topics.RECIPE
@@ -238,8 +255,8 @@ def _initialized(path: str, settings: _Settings) -> Any:
 
 @contextlib.contextmanager
 def _flags_kept() -> Iterator[None]:
-    """Inside this context manager, flags of XLA may be set, and are not outside of it. MaxText has
-    XLA write its own steps only, which would hide the programs that Kiwi reads."""
+    """A context manager that restores XLA's flags at its end. MaxText sets flags with which XLA
+    dumps only MaxText's own steps. They would hide the programs that Kiwi reads."""
     start_backends()  # XLA reads its flags once.
     jax.jit(lambda: 0).lower().compile()
     before = os.environ.get("XLA_FLAGS")
@@ -253,7 +270,10 @@ def _flags_kept() -> Iterator[None]:
 
 @functools.cache
 def _described(profile: str, topology: str, num_slices: int) -> tuple[Any, ...]:
-    """The devices of a topology; nothing can run on them."""
+    """Returns the devices of a topology. Nothing can run on them.
+
+    **Raises:** `InvalidArgumentError` if the profile has no topologies.
+    """
     hardware = find_table(profile).hardware
     if hardware.interconnect is None:
         raise InvalidArgumentError(
@@ -268,7 +288,7 @@ def _described(profile: str, topology: str, num_slices: int) -> tuple[Any, ...]:
 
 @functools.cache
 def _modules() -> Any:
-    """MaxText's modules; raises `InvalidArgumentError` if it is not installed."""
+    """Returns MaxText's modules; raises `InvalidArgumentError` if MaxText cannot be imported."""
     stand_ins.install(STAND_INS)
     names = {
         "globals": "maxtext.utils.globals",
@@ -280,7 +300,7 @@ def _modules() -> Any:
         "train_compile": "maxtext.trainers.pre_train.train_compile",
     }
     try:
-        found = {name: importlib.import_module(module) for name, module in names.items()}
+        modules = {name: importlib.import_module(module) for name, module in names.items()}
     except ModuleNotFoundError as error:
         raise InvalidArgumentError(
             f"MaxText cannot be imported: {error}.",
@@ -288,7 +308,7 @@ def _modules() -> Any:
             suggestion="pip install maxtext; docs/guides/maxtext.md lists what it needs.",
         ) from error
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    return type("Modules", (), found)
+    return type("Modules", (), modules)
 
 
 def _axes(cut: Any) -> Any:
@@ -300,6 +320,6 @@ def _listed(cut: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as YAML has it; text of the command line as YAML reads it."""
+    """Returns a setting as a YAML value. Text from the command line is parsed as YAML."""
     yaml: Any = importlib.import_module("yaml")
     return yaml.safe_load(value) if isinstance(value, str) else value

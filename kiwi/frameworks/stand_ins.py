@@ -1,7 +1,8 @@
-"""Empty modules in the place of packages that a framework imports and a training step never calls.
+"""Empty modules that stand in for packages that a framework imports and a training step never
+calls.
 
-A module has every attribute: a class without members, whose attributes are such classes again. A
-package that is installed is imported as it is.
+A module has every attribute: a class without members, whose attributes are such classes again. An
+installed package is imported as usual.
 """
 
 import importlib.abc
@@ -14,9 +15,10 @@ from typing import Any
 
 
 def install(names: Iterable[str]) -> tuple[str, ...]:
-    """Lets modules stand in for those of these packages that are not installed; returns which.
+    """Installs empty modules for the packages among `names` that are not installed, and returns the
+    names of these packages.
 
-    They stay until the process ends, as modules of frameworks import late.
+    The modules stay until the process ends, because frameworks import some modules late.
     """
     missing = tuple(name for name in names if _is_missing(name))
     if missing:
@@ -59,8 +61,8 @@ class _Module(types.ModuleType):
 
 
 class _Empty(type):
-    """The type of a class that stands in: its attributes stand in as well, and it can be part of an
-    annotation."""
+    """The type of a class that stands in. Its attributes stand in as well, and the class can be
+    part of an annotation."""
 
     def __getattr__(cls, name: str) -> Any:
         return _attribute(name)

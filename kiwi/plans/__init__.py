@@ -1,1 +1,1 @@
-"""The plan as data: estimate, decisions, files, reports. No planner is known here."""
+"""The plan as data: estimate, decisions, files, reports. This package imports no planner."""

@@ -1,7 +1,7 @@
-"""The decision for each operator, and its part of the plan's time and memory.
+"""The decision for each operator, and the operator's part of the plan's time and memory.
 
-The seconds of all entries add up to the estimate's `step_seconds` and `hidden_seconds`. The bytes
-that they hold at a point of time add up to its `memory_bytes` there.
+The seconds of all entries add up to the sum of the estimate's `step_seconds` and `hidden_seconds`.
+The bytes that the entries hold at a point of time add up to the estimate's `memory_bytes` there.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ from kiwi.problem.translation import Choices, UnitChoice
 from kiwi.timings import timed
 
 PARTS = ("compute", "communication", "resharding", "recompute")
-"""The kinds of time, as in `Estimate`."""
+"""The kinds of time, which are also parts of `Estimate`."""
 
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """An argument or captured constant. `held` is the interval in which its buffer counts, in unit
-    indices."""
+    """An argument or captured constant. `held` lists the intervals in which its buffer counts, in
+    unit indices."""
 
     value: int
     sharding: TensorSharding
@@ -40,15 +40,16 @@ class SourceEntry:
 
 @dataclass(frozen=True)
 class OperatorCosts:
-    """An operator's part of the plan's time and memory, and what its other options would cost.
+    """An operator's part of the plan's time and memory, and the cost of its other options.
 
-    - `seconds`: per step, by kind (`PARTS`): its own work, its collectives, the resharding of its
-      operands, and everything it does a second time.
-    - `held`: when its results exist. `copies`: when resharded copies of its operands exist, also
-      those that it makes and later units read.
+    - `seconds`: the seconds per step by kind (`PARTS`): the operator's own work, its collectives,
+      the resharding of its operands, and everything that runs a second time.
+    - `held`: the intervals in which its results exist.
+    - `copies`: the intervals in which resharded copies of its operands exist, including copies that
+      it makes for later units.
     - `option_count`: the number of pairs of strategy and residency to choose from.
     - `alternatives`: the cheapest other options if nothing else changed, cheapest first.
-    - `excluded`: why further shardings and recomputation were impossible.
+    - `excluded`: sentences that say why further shardings and recomputation were impossible.
     """
 
     seconds: Mapping[str, float]
@@ -60,50 +61,55 @@ class OperatorCosts:
 
     @property
     def computing_seconds(self) -> float:
-        """Seconds of kernels, including those that run a second time."""
+        """The seconds of kernels, recomputation included."""
         return self.seconds["compute"] + self.seconds["recompute"]
 
     @property
     def moving_seconds(self) -> float:
-        """Seconds of transfers: its own collectives, and the resharding of its operands."""
+        """The seconds of transfers: the operator's own collectives, and the resharding of its
+        operands."""
         return self.seconds["communication"] + self.seconds["resharding"]
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of all kinds."""
+        """The seconds of all kinds together."""
         return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One materialised operator: what it is, what was decided for it, and what that costs.
+    """One materialised operator: its identity, the decision for it, and its costs.
 
     The operator:
 
     - `unit`: its index in execution order.
-    - `opcode`: its StableHLO opcode. `absorbed`: the opcodes of the operators fused into it.
+    - `opcode`: its StableHLO opcode.
+    - `absorbed`: the opcodes of the operators that are fused into it.
     - `phase`: "forward", "backward" or "update".
+    - `name_stack`: its name scope.
     - `source_line`: its line in the user's code; its name scope if no line is known.
-    - `shape`: of its first result; empty if it has none.
+    - `shape`: the shape of its first result; empty if it has none.
     - `trips`: how often it is computed in a step, without recomputation.
 
     The decision:
 
-    - `sharding`: the layout of its first result; None if it has no result.
-    - `reads`: the layout that it expects of each operand. `results`: the layout of each result.
+    - `sharding`: the sharding of its first result; None if it has no result.
+    - `reads`: the layout in which it expects each operand.
+    - `results`: the layout of each result.
     - `residency`: "keep", "recompute" or "offload". Results that the function's own
-      `jax.checkpoint` computes again count as "recompute", if the plan respects it.
-    - `recompute_at`: the unit before which it runs again, or None. `end`: its last reader, or the
-      later time until which its results are kept. `fetch_at`: the unit before which its result is
-      fetched from the host, or None. Planners of schedules decide these by
-      `plan.execution.schedule`.
-    - `kept_reads`: the numbers of the reads served from an earlier unit's copy. `kept_reads_again`:
-      those served so when the unit is recomputed.
+      `jax.checkpoint` computes again count as "recompute", if the plan respects the checkpoint.
+    - `recompute_at`: the unit before which it runs again, or None.
+    - `end`: its last reader, or the later time until which its results are kept.
+    - `fetch_at`: the unit before which its result is fetched from the host, or None.
+    - `kept_reads`: the numbers of the reads that use an earlier unit's copy.
+    - `kept_reads_again`: the numbers of the reads that do so when the unit is recomputed.
 
-    Its costs:
+    Planners of schedules decide about recomputation and fetches in `plan.execution.schedule`.
 
-    - `seconds`: predicted time on one device, collectives included, without recomputation.
-    - `bytes`: local bytes of its results; in a loop, those of one iteration.
+    The costs:
+
+    - `seconds`: the predicted time on one device, collectives included, without recomputation.
+    - `bytes`: the local bytes of its results; in a loop, the results of one iteration.
     - `costs`: its part of the estimate. None while the step is planned, and for schedules.
     """
 
@@ -130,13 +136,13 @@ class Decision:
 
     @property
     def priced(self) -> OperatorCosts:
-        """The costs, of a plan that has them."""
+        """The costs of an operator that has some; asserts that it has."""
         assert self.costs is not None
         return self.costs
 
     @property
     def kept_copies(self) -> KeptCopies:
-        """The reads served from an earlier unit's copy."""
+        """The reads that use an earlier unit's copy."""
         reads = {False: self.kept_reads, True: self.kept_reads_again}
         return frozenset(OperandRead(self.unit, n, again) for again in reads for n in reads[again])
 
@@ -149,9 +155,9 @@ class Decision:
 
 @dataclass(frozen=True)
 class CostBreakdown:
-    """A plan by argument and by operator, in execution order.
+    """A plan split by argument and by operator, in execution order.
 
-    Each operator has its costs once the plan is made; planners of schedules give none.
+    Each operator has its costs once the plan is made. Plans of schedules have no costs.
     """
 
     sources: tuple[SourceEntry, ...]
@@ -165,9 +171,9 @@ class CostBreakdown:
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers of the entries, over unit indices."""
-        owned = [("argument", s.value, s.held) for s in self.sources]
-        owned += [("result", o.unit, o.priced.held) for o in self.operators]
-        owned += [("copy", o.unit, o.priced.copies) for o in self.operators]
+        owned = [("argument", source.value, source.held) for source in self.sources]
+        owned += [("result", operator.unit, operator.priced.held) for operator in self.operators]
+        owned += [("copy", operator.unit, operator.priced.copies) for operator in self.operators]
         return tuple(
             Buffer(i.start, i.end, i.bytes, kind, index)
             for kind, index, held in owned
@@ -176,13 +182,16 @@ class CostBreakdown:
 
     @property
     def choices(self) -> Choices:
-        """The decisions."""
+        """The decisions, in terms that all problems of the step share."""
         shardings = tuple(source.sharding for source in self.sources)
         return Choices(shardings, tuple(decision.choice for decision in self.operators))
 
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...]:
-        """The solution of a problem that the breakdown describes; raises `PlanMismatchError` if a
-        choice is not among the options, as those of another Kiwi may be."""
+        """The solution of a problem that makes the decisions of the breakdown.
+
+        **Raises:** `PlanMismatchError` if the problem does not offer one of the choices, which may
+        happen if another version of Kiwi made the plan.
+        """
         solution = self.choices.solution_of(planning)
         if solution is None:
             raise PlanMismatchError(
@@ -194,10 +203,11 @@ class CostBreakdown:
 
 @timed("breakdown")
 def build_breakdown(solved: Solved) -> CostBreakdown:
-    """Splits the seconds and the memory of a solution by operator."""
+    """Returns the breakdown of a solution: its decisions, and its seconds and memory by
+    operator."""
     planning, restricted = solved.problem, solved.restricted
     nodes = restricted.problem.nodes
-    first = len(restricted.sources)
+    first_unit = len(restricted.sources)
     seconds = _seconds(restricted)
     held: dict[tuple[str, int], list[Interval]] = {}
     for buffer in restricted.buffers:
@@ -212,7 +222,7 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
     def costs(unit: int) -> OperatorCosts:
         offered = planning.unit_nodes[unit]
         return OperatorCosts(
-            seconds=seconds[first + unit],
+            seconds=seconds[first_unit + unit],
             held=tuple(held.get(("result", unit), ())),
             copies=tuple(held.get(("copy", unit), ())),
             option_count=len(offered.strategies) * len(offered.residency.options),
@@ -221,50 +231,51 @@ def build_breakdown(solved: Solved) -> CostBreakdown:
         )
 
     return CostBreakdown(
-        sources, tuple(replace(made, costs=costs(made.unit)) for made in decisions(solved))
+        sources,
+        tuple(replace(decision, costs=costs(decision.unit)) for decision in decisions(solved)),
     )
 
 
 def _seconds(restricted: PlanningProblem) -> list[dict[str, float]]:
-    """The seconds of each node: its own parts, and those of the edges that lead into it. A copy's
-    seconds belong to its reader. A kept copy saves the reader's resharding, which is priced by the
-    edge from the producer."""
+    """Returns the seconds of each node by kind: its own parts, and the parts of the edges that lead
+    into it. A copy's seconds belong to its reader. A kept copy saves the reader's resharding, which
+    the edge from the producer prices."""
     by_node = []
-    first = len(restricted.sources)
-    behind = first + len(restricted.unit_nodes)
+    first_unit = len(restricted.sources)
+    behind = first_unit + len(restricted.unit_nodes)
     for node in restricted.problem.nodes:
-        own = {kind: float(part[0]) for kind, part in node.parts.items()}
-        by_node.append({**dict.fromkeys(PARTS, 0.0), **own})
+        parts = {kind: float(part[0]) for kind, part in node.parts.items()}
+        by_node.append({**dict.fromkeys(PARTS, 0.0), **parts})
     for edge in restricted.problem.edges:
         head = edge.head
         if head >= behind:
-            head = first + restricted.copies[head - behind].unit
+            head = first_unit + restricted.copies[head - behind].unit
         for kind, part in edge.parts.items():
             by_node[head][kind] += float(part[edge.cell(0, 0)])
     return by_node
 
 
 def decisions(solved: Solved) -> tuple[Decision, ...]:
-    """One decision per unit, in execution order, without the costs."""
+    """Returns one decision per unit, in execution order, without costs."""
     planning = solved.problem
     graph, dropped = planning.units.graph, dropped_by_user(planning.units)
-    kept: dict[tuple[int, bool], list[int]] = {}
+    kept_reads: dict[tuple[int, bool], list[int]] = {}
     for read in sorted(solved.kept):
-        kept.setdefault((read.unit, read.is_again), []).append(read.number)
-    made = []
+        kept_reads.setdefault((read.unit, read.is_again), []).append(read.number)
+    unit_decisions = []
     for unit, (strategy, residency) in zip(planning.units.units, solved.choices, strict=True):
         root = graph.program.equations[unit.root]
-        first = graph.program.values[unit.outputs[0]] if unit.outputs else None
+        first_result = graph.program.values[unit.outputs[0]] if unit.outputs else None
         layout = strategy.results[0] if strategy.results else None
-        made.append(
+        unit_decisions.append(
             Decision(
                 unit=unit.index,
                 opcode=graph.opcode_of(unit.root),
-                absorbed=tuple(graph.opcode_of(e) for e in unit.equations[:-1]),
+                absorbed=tuple(graph.opcode_of(equation) for equation in unit.equations[:-1]),
                 phase=unit.phase.value,
                 name_stack=root.name_stack,
                 source_line=root.source_line or root.name_stack,
-                shape=first.shape if first is not None else (),
+                shape=first_result.shape if first_result is not None else (),
                 trips=planning.units.trips(unit),
                 sharding=planning.mesh.partition_spec(layout) if layout is not None else None,
                 reads=strategy.reads,
@@ -273,13 +284,13 @@ def decisions(solved: Solved) -> tuple[Decision, ...]:
                 recompute_at=residency.recompute_at,
                 end=residency.end,
                 fetch_at=residency.fetch_at,
-                kept_reads=tuple(kept.get((unit.index, False), ())),
-                kept_reads_again=tuple(kept.get((unit.index, True), ())),
+                kept_reads=tuple(kept_reads.get((unit.index, False), ())),
+                kept_reads_again=tuple(kept_reads.get((unit.index, True), ())),
                 seconds=strategy.seconds,
                 bytes=strategy.result_bytes,
             )
         )
-    return tuple(made)
+    return tuple(unit_decisions)
 
 
 def _residency_name(residency: Residency, *, is_dropped: bool) -> str:

@@ -1,4 +1,4 @@
-"""The data of the page that compares two plans, see `kiwi.report.render_comparison`."""
+"""The data of the page that compares two plans (`kiwi.report.render_comparison`)."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -12,9 +12,10 @@ from kiwi.sizes import format_bytes
 
 
 def comparison(first: Document, second: Document, names: tuple[str, str]) -> dict[str, Any]:
-    """The data of the page.
+    """Returns the data of the page.
 
-    - `names`: the names of the plans, if they have the same meshes, budgets and planners.
+    - `first`, `second`: the plans' documents.
+    - `names`: the titles of the plans if their hardware, meshes, budgets and planners are equal.
     """
     compared = diff(first, second)
     titles = [_title(first), _title(second)]
@@ -26,12 +27,12 @@ def comparison(first: Document, second: Document, names: tuple[str, str]) -> dic
                 "title": title,
                 "budget_bytes": document["options"]["memory_budget_bytes"],
                 "memory_bytes": document["estimate"]["memory_bytes"],
-                "findings": [asdict(each) for each in findings(document)],
+                "findings": [asdict(entry) for entry in findings(document)],
             }
             for title, document in zip(titles, (first, second), strict=True)
         ],
         "totals": [*_totals(compared.totals), *_compiled_step(first, second)],
-        "differences": [asdict(each) for each in ranked(compared.differences)],
+        "differences": [asdict(entry) for entry in ranked(compared.differences)],
     }
 
 
@@ -51,5 +52,12 @@ def _totals(totals: tuple[tuple[str, float | None, float | None], ...]) -> Itera
 def _compiled_step(first: Document, second: Document) -> Iterator[dict[str, Any]]:
     times = [(document["checks"] or {}).get("time") for document in (first, second)]
     if any(times):
-        a, b = (None if time is None else time["step_seconds"] for time in times)
-        yield {"name": "compiled step", "unit": "seconds", "first": a, "second": b}
+        first_seconds, second_seconds = (
+            None if time is None else time["step_seconds"] for time in times
+        )
+        yield {
+            "name": "compiled step",
+            "unit": "seconds",
+            "first": first_seconds,
+            "second": second_seconds,
+        }

@@ -1,9 +1,9 @@
 """The check by a compiler that the plan was not made for, such as XLA:CPU for a plan for GPUs.
 
 A plan belongs to its target. Another compiler shows that the planned step compiles, and which
-collectives it has. Its memory says nothing about the budget. The rules of that compiler predict the
-memory and collectives of the same decisions (`expected`), so that its program can be compared with
-them.
+collectives it has. The memory of its program says nothing about the budget. The rules of that
+compiler predict the memory and the collectives of the same decisions (`expected`). Its program is
+compared with this prediction.
 """
 
 from dataclasses import dataclass
@@ -30,11 +30,12 @@ from kiwi.xla.step import Step
 
 @dataclass(frozen=True)
 class CrossCheck:
-    """The program of another compiler.
+    """The check by a compiler that the plan was not made for.
 
-    - `program`: its figures.
-    - `expected_peak_bytes`: the peak by the rules of that compiler.
-    - `unforeseen_collectives`: collectives beyond those of its rules, by kind and mesh axes.
+    - `program`: the figures of that compiler's program.
+    - `expected_peak_bytes`: the peak that the rules of that compiler predict.
+    - `unforeseen_collectives`: the collectives of the program that the rules do not predict, by
+      kind and mesh axes.
     """
 
     program: CompiledProgram
@@ -43,19 +44,19 @@ class CrossCheck:
 
 
 def cross_checked(execution: Execution, step: Step, verify: str, budget_bytes: int) -> CrossCheck:
-    """Compiles an execution's step with the compiler that `verify` names; raises as
-    `compile_for`."""
+    """Compiles an execution's step with the compiler that `verify` names, and returns the check.
+    `budget_bytes`: the plan's memory budget. Raises as `compile_for` does."""
     program = compile_for(verify, step)
-    own = expected(execution, target_named(verify), budget_bytes)
-    beyond = unforeseen(own.collective_uses, program.collective_uses)
-    return CrossCheck(program, own.peak_bytes, beyond)
+    estimate = expected(execution, target_named(verify), budget_bytes)
+    beyond = unforeseen(estimate.collective_uses, program.collective_uses)
+    return CrossCheck(program, estimate.peak_bytes, beyond)
 
 
 @timed("estimate")
 def expected(execution: Execution, target: Target, budget_bytes: int) -> Estimate:
-    """The time and memory of an execution by the rules of another target. Nothing lies in host
-    memory, and copies that are negligible beside the budget are left out."""
-    units, mesh, kept = execution.units, execution.mesh, execution.kept_copies
+    """Returns the estimate of an execution by the rules of another target, with nothing in host
+    memory. Copies that are negligible compared with the budget are left out."""
+    units, mesh, kept_reads = execution.units, execution.mesh, execution.kept_copies
     program = units.graph.program
     kernels = target.kernels(units, mesh.hardware)
     table = StrategyTable(kernels, mesh)
@@ -67,21 +68,29 @@ def expected(execution: Execution, target: Target, budget_bytes: int) -> Estimat
         UnitNode(unit.index, (_strategy(table, unit, execution),), kept_until)
         for unit, kept_until in zip(units.units, residencies(units, recompute=False), strict=True)
     )
-    results = {k: s for k, s in enumerate(execution.result_shardings) if s is not None}
+    results = {
+        k: sharding for k, sharding in enumerate(execution.result_shardings) if sharding is not None
+    }
     fixed = Fixed(
         dict(zip(program.arguments, execution.argument_shardings, strict=True)), results, {}
     )
     planning = chosen_problem(kernels, mesh, fixed, sources, nodes, budget_bytes)
     solution = [0] * len(planning.problem.nodes)
-    return estimate_schedule(Solved(planning, solution, kept), execution.schedule)
+    return estimate_schedule(Solved(planning, solution, kept_reads), execution.schedule)
 
 
 def _strategy(table: StrategyTable, unit: Unit, execution: Execution) -> ShardingStrategy:
-    """The strategy between the layouts of the execution; raises `CompileCheckError` if the other
-    target's rules have none."""
+    """Returns the strategy of a unit with the layouts of the execution.
+
+    **Raises:** `CompileCheckError` if the other target's rules have no such strategy.
+    """
     reads = execution.reads[unit.index]
     results = tuple(execution.layouts[output] for output in unit.outputs)
-    between = (s for s in table.all_of(unit) if (s.reads, s.results) == (reads, results))
+    between = (
+        candidate
+        for candidate in table.all_of(unit)
+        if (candidate.reads, candidate.results) == (reads, results)
+    )
     strategy = next(between, None)
     if strategy is None:
         opcode, describe = execution.units.graph.opcode_of(unit.root), execution.mesh.describe

@@ -1,9 +1,9 @@
-"""Kernels of a plan whose compiled seconds differ from the planned ones.
+"""Kernels of a plan whose compiled seconds differ from the planned seconds.
 
 Both sides are attributed to the units of the plan. XLA's instructions name their units by scopes
 (`kiwi.xla.read.name_scopes`), and a fused kernel names the unit of its root. So a fusion that the
-estimate does not know appears as one unit that takes more and others that take nothing. Units that
-compute the same at the same source line (those of equal layers) are one row.
+estimate does not know appears as one unit that takes more time and other units that take none.
+Units that compute the same at the same source line, as in equal layers, share one row.
 """
 
 from collections import defaultdict
@@ -16,12 +16,12 @@ from kiwi.sizes import format_bytes, format_seconds
 from kiwi.xla.simulated import UnitSeconds
 
 MEMORY, COMPUTE, COMMUNICATION = "memory", "compute", "communication"
-"""The quantities in which kernels deviate: bytes at the compiled peak, seconds of kernels, seconds
+"""The quantities that a row compares: bytes at the compiled peak, seconds of kernels, and seconds
 of transfers."""
 
 
 class Planned(Protocol):
-    """The part of a plan that is read here."""
+    """The part of a plan that this module reads."""
 
     @property
     def decisions(self) -> Sequence[Decision]:
@@ -30,20 +30,20 @@ class Planned(Protocol):
 
 
 MOST_NAMED = 3
-"""How many kernels a sentence names."""
+"""A sentence names only this many kernels: the kernels with the largest differences."""
 
 
 @dataclass(frozen=True)
 class KernelDeviation:
-    """One kind of kernel, on one device.
+    """The deviation of one kind of kernel, on one device.
 
     - `what`: `MEMORY`, `COMPUTE` or `COMMUNICATION`.
-    - `predicted`, `compiled`: bytes or seconds of all its units together.
-    - `name`: the opcode and phase of its units' roots, or the name of memory that no unit owns.
-    - `source_line`: `"file.py:12 (function)"`, "" if unknown.
-    - `shape`: the shape of its first unit's first result.
-    - `units`: the plan's units, in order; empty for memory that no unit owns.
-    - `cause`: why only one side holds a buffer, see `kiwi.plans.peak_deviations`; "" if unknown.
+    - `predicted`, `compiled`: the bytes or seconds of all its units together.
+    - `name`: the opcode and phase of the units' roots, or the name of memory or time of no unit.
+    - `source_line`: `"file.py:12 (function)"`; "" if unknown.
+    - `shape`: the shape of the first unit's first result.
+    - `units`: the plan's units, in order; empty for memory or time of no unit.
+    - `cause`: why only one side holds a buffer (`kiwi.plans.peak_deviations`); "" if unknown.
     """
 
     what: str
@@ -57,12 +57,13 @@ class KernelDeviation:
 
     @property
     def excess(self) -> float:
-        """How much too high the estimate is; negative if it is too low."""
+        """The amount by which the estimate is too high; negative if it is too low."""
         return self.predicted - self.compiled
 
 
 def seconds_rows(plan: Planned, compiled: Mapping[int, UnitSeconds]) -> Iterable[KernelDeviation]:
-    """Rows for the seconds of kernels and of transfers, for units in which both sides differ."""
+    """Yields rows for the seconds of kernels and of transfers in which plan and program differ.
+    `compiled`: the seconds of the compiled program by unit. The key -1 stands for no unit."""
     nothing = UnitSeconds()
     computing, moving = {}, {}
     for decision in plan.decisions:
@@ -87,9 +88,12 @@ def grouped(
     prefix: str = "",
     cause: str = "",
 ) -> Iterable[KernelDeviation]:
-    """One row for the sum over equal units; rows in which both sides agree are left out.
+    """Yields one row for each group of equal units, with the sum over the group. Rows in which both
+    sides agree are left out.
 
-    - `prefix`: what stands before the name of a row. `cause`: as of `KernelDeviation`.
+    - `by_unit`: the predicted and the compiled figure of each unit.
+    - `prefix`: the prefix of the rows' names.
+    - `what`, `cause`: as in `KernelDeviation`.
     """
     groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = defaultdict(list)
     for unit in sorted(by_unit):
@@ -109,7 +113,7 @@ def _kind(decision: Decision) -> str:
 
 
 def worst_text(rows: Sequence[KernelDeviation]) -> str:
-    """A sentence that names the kernels whose seconds differ most; "" if none differs."""
+    """Returns a sentence that names the kernels whose seconds differ most; "" if none differs."""
     timed = [row for row in rows if row.what in (COMPUTE, COMMUNICATION)]
     return "; ".join(
         f"{row.name}{_source(row)}: {row.what} "
@@ -119,10 +123,10 @@ def worst_text(rows: Sequence[KernelDeviation]) -> str:
 
 
 def worst_memory_text(rows: Sequence[KernelDeviation], excess_bytes: float) -> str:
-    """A sentence that names the buffers that make the compiled peak larger or smaller than the
-    estimate; "" if none does.
+    """Returns a sentence that names the buffers that make the compiled peak larger or smaller than
+    the estimated peak; "" if no buffer does.
 
-    - `excess_bytes`: the compiled peak less the estimated one.
+    - `excess_bytes`: the compiled peak less the estimated peak.
     """
     held = [row for row in rows if row.what == MEMORY and row.excess * excess_bytes < 0]
     return "; ".join(

@@ -1,7 +1,7 @@
-"""The differences between two plans, and what each costs.
+"""The differences between two plans, and the cost of each.
 
-Operators are matched by identity (see `kiwi.plans.fingerprint`) and arguments by path. So plans for
-two versions of a function can be compared as well.
+Operators are matched by identity (`kiwi.plans.fingerprint`) and arguments by path. So plans for two
+versions of a function can be compared as well.
 """
 
 import itertools
@@ -16,13 +16,15 @@ from kiwi.plans.summary import mesh_text, table
 from kiwi.sizes import format_bytes, format_seconds
 
 MOST_ROWS = 20
+"""A listing shows this many differences, and the number of the others."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference; `change_*` is second minus first.
+    """One difference between two plans. Changes are the second plan's figure minus the first's.
 
     - `kind`: "option", "argument", "operator", "only in first" or "only in second".
+    - `first`, `second`: the choice in each plan, as text.
     - `change_bytes`: the change of the memory held at the first plan's peak.
     """
 
@@ -37,9 +39,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Two plans side by side: totals (name, first, second) and the differences.
+    """Two plans side by side.
 
-    `same` says that both make the same decisions for the same function.
+    - `totals`: triples (name, figure of the first plan, figure of the second plan).
+    - `differences`: the differences between the plans' decisions.
     """
 
     totals: tuple[tuple[str, float | None, float | None], ...]
@@ -47,17 +50,17 @@ class PlanDifference:
 
     @property
     def same(self) -> bool:
-        """Whether there is no difference."""
+        """Whether both plans make the same decisions for the same function."""
         return not self.differences
 
     def __str__(self) -> str:
         text = table(("", "first", "second", "change"), [_total(*total) for total in self.totals])
-        said = "The plans decide the same." if self.same else _listing(self.differences)
-        return f"{text}\n\n{said}"
+        listing = "The plans decide the same." if self.same else _listing(self.differences)
+        return f"{text}\n\n{listing}"
 
 
 def diff(first: Document, second: Document) -> PlanDifference:
-    """Compares two documents."""
+    """Compares two plans' documents and returns their differences."""
     differing = [*_options(first, second)]
     for kind in ("argument", "operator"):
         differing += _entries(kind, first, second)
@@ -66,7 +69,7 @@ def diff(first: Document, second: Document) -> PlanDifference:
     found_of = lambda document, name: document["estimate"].get(name, 0.0)  # noqa: E731
     rows = [(name, found_of(first, name), found_of(second, name)) for name in names]
     rows = [row for row in rows if row[0] != "host_peak_bytes" or any(row[1:])]
-    checked = [(d.get("checks") or {}).get("peak_bytes") for d in (first, second)]
+    checked = [(compared.get("checks") or {}).get("peak_bytes") for compared in (first, second)]
     totals = (*rows, ("compiled_peak_bytes", checked[0], checked[1]))
     return PlanDifference(totals, tuple(differing))
 
@@ -74,19 +77,22 @@ def diff(first: Document, second: Document) -> PlanDifference:
 def _options(first: Document, second: Document) -> Iterator[Difference]:
     of_first, of_second = (
         {
-            "mesh": mesh_text(d["mesh"]["axis_names"], d["mesh"]["shape"]),
-            "function": d["function"]["structure"][:12],
-            **{key: d["options"][key] for key in ("profile", "memory_budget_bytes", "planner")},
+            "mesh": mesh_text(document["mesh"]["axis_names"], document["mesh"]["shape"]),
+            "function": document["function"]["structure"][:12],
+            **{
+                key: document["options"][key]
+                for key in ("profile", "memory_budget_bytes", "planner")
+            },
         }
-        for d in (first, second)
+        for document in (first, second)
     )
-    for name, a in of_first.items():
-        if a != of_second[name]:
-            yield Difference("option", name, "", str(a), str(of_second[name]), 0.0, 0)
+    for name, first_option in of_first.items():
+        if first_option != of_second[name]:
+            yield Difference("option", name, "", str(first_option), str(of_second[name]), 0.0, 0)
 
 
 def _entries(kind: str, first: Document, second: Document) -> Iterator[Difference]:
-    """Arguments or operators of either plan that differ."""
+    """Yields the arguments or operators of either plan that differ."""
     peak = first["estimate"]["peak_unit"]
     documents = first[f"{kind}s"], second[f"{kind}s"]
     for key in dict.fromkeys(itertools.chain(*documents)):
@@ -99,16 +105,16 @@ def _entries(kind: str, first: Document, second: Document) -> Iterator[Differenc
             name = "{unit} {opcode} ({phase})".format(**known[0])
             source = known[0]["source"]
         missing = {0: "only in second", 1: "only in first"}
-        what = kind if len(known) == 2 else missing[pair.index(None)]
-        a, b = ("" if entry is None else _entry_text(entry) for entry in pair)
+        shown_kind = kind if len(known) == 2 else missing[pair.index(None)]
+        first_text, second_text = ("" if entry is None else _entry_text(entry) for entry in pair)
         seconds = [sum((entry or {}).get("seconds", {}).values()) for entry in pair]
         held = [0 if entry is None else held_bytes(entry, peak, with_copies=True) for entry in pair]
         changes = seconds[1] - seconds[0], held[1] - held[0]
-        yield Difference(what, name, source, a, b, *changes)
+        yield Difference(shown_kind, name, source, first_text, second_text, *changes)
 
 
 def _choice(entry: Document) -> object:
-    """A plan's decision for an argument or an operator."""
+    """Returns a plan's decision for an argument or an operator, for comparisons."""
     if "reads" not in entry:
         return entry["sharding"]
     known = tuple(entry[key] for key in ("reads", "results", "recompute_at", "kept_reads"))
@@ -119,15 +125,15 @@ def _entry_text(entry: Document) -> str:
     if "reads" not in entry:
         return layout_text(entry["sharding"])
     reads, results = (" ".join(map(layout_text, entry[key])) for key in ("reads", "results"))
-    said = residency_text(entry)
-    again = "" if said == "kept" else f", {said}"
+    residency = residency_text(entry)
+    again = "" if residency == "kept" else f", {residency}"
     is_kept = entry["kept_reads"] or entry.get("kept_reads_again")
-    kept = ", of a kept copy" if is_kept else ""
-    return f"{reads}{kept} -> {results}{again}"
+    copy_text = ", of a kept copy" if is_kept else ""
+    return f"{reads}{copy_text} -> {results}{again}"
 
 
 def _total(name: str, *values: float | None) -> tuple[str, ...]:
-    """A row: its name, its figures, and their difference."""
+    """Returns a row of the table: the name, the two figures, and their difference."""
     formatted = format_bytes if name.endswith("_bytes") else format_seconds
     known = [value for value in values if value is not None]
     figures = ["-" if value is None else formatted(value) for value in values]
@@ -136,27 +142,31 @@ def _total(name: str, *values: float | None) -> tuple[str, ...]:
 
 
 def ranked(differences: Sequence[Difference]) -> list[Difference]:
-    """Differences in order: options and arguments first, then operators by the size of
-    the change."""
+    """Returns the differences in order: options and arguments first, then operators by the size of
+    the change of their seconds."""
     order = {"option": 0, "argument": 1}
     return sorted(
         differences,
-        key=lambda d: (order.get(d.kind, 2), -abs(d.change_seconds), -abs(d.change_bytes)),
+        key=lambda difference: (
+            order.get(difference.kind, 2),
+            -abs(difference.change_seconds),
+            -abs(difference.change_bytes),
+        ),
     )
 
 
 def _listing(differences: Sequence[Difference]) -> str:
     rows = [
         (
-            d.kind,
-            d.name,
-            d.source.split(" ")[0],
-            d.first,
-            d.second,
-            signed(format_seconds, d.change_seconds) if d.change_seconds else "",
-            signed(format_bytes, d.change_bytes) if d.change_bytes else "",
+            difference.kind,
+            difference.name,
+            difference.source.split(" ")[0],
+            difference.first,
+            difference.second,
+            signed(format_seconds, difference.change_seconds) if difference.change_seconds else "",
+            signed(format_bytes, difference.change_bytes) if difference.change_bytes else "",
         )
-        for d in ranked(differences)
+        for difference in ranked(differences)
     ]
     header = ("", "what", "source", "first", "second", "seconds", "at the peak")
     return f"{len(rows)} differences\n{table(header, rows, MOST_ROWS)}"

@@ -1,13 +1,14 @@
 """Dispatch: a plan behind one `jax.jit` of the caller's own arguments.
 
 `jax.jit` looks up the program of known arguments in C++, so a planned call costs as much as an
-unplanned one. The function is traced for the planned signature alone. For another signature its
-tracing raises `OtherSignature`, and `jax.jit` itself refuses arguments that are committed to other
-places than the plan's. The caller then looks for the right plan, or moves the arguments.
+unplanned call. The function is traced only for the planned signature. For another signature,
+tracing raises `OtherSignature`. `jax.jit` itself refuses arguments that are committed to other
+devices or shardings than the plan's. The caller then looks for the right plan, or moves the
+arguments.
 
 Each process of `jax.distributed` traces and plans by itself, or reads the plan from a file.
 Processes with different programs would wait for each other's collectives for ever. So before a plan
-is compiled for devices of several processes, they compare a digest of it.
+is compiled for devices of several processes, the processes compare a digest of the plan.
 """
 
 import functools
@@ -34,27 +35,28 @@ from kiwi.xla.compilers import of_devices
 
 
 class OtherSignature(Exception):
-    """The arguments are not those that were planned for."""
+    """The arguments have another signature than the planned one."""
 
 
 NO_CODE = ("CompileTime", "compile permanent error")
-"""Words of XLA:TPU's error for a program that it has checked but generates no code for."""
+"""Parts of the error with which XLA:TPU refuses to generate code for a program that it has
+checked. Any other error is raised."""
 
 REFUSED = (OtherSignature, ValueError, TypeError)
-"""Raised by `Dispatched.run` before anything has run."""
+"""The exceptions that `Dispatched.run` raises before anything has run."""
 
 
 class Dispatched:
     """A plan on concrete devices, for calls of one signature.
 
-    Keyword arguments are passed by position, after the positional ones: `jax.jit` takes no
-    shardings of keyword arguments.
+    Keyword arguments are passed by position, after the positional arguments, because `jax.jit`
+    takes no shardings of keyword arguments.
 
     The jitted function runs without a mesh in the context, whatever the caller's context is. Its
     arguments and results lie on `mesh`. If the axes of `mesh` are Explicit, they are part of the
     results' types.
 
-    - `context`: the mesh that the caller worked under when the plan was made.
+    - `context`: the mesh in the caller's context when the plan was made.
     """
 
     def __init__(
@@ -68,17 +70,17 @@ class Dispatched:
         self._shardings = plan.leaf_shardings(mesh)
         in_shardings, named = call.put_together(self._shardings)
         self._names = tuple(named)
-        first, options = len(in_shardings), call.options
-        static = self._positions(first, options.static_argnums, options.static_argnames)
-        donated = self._positions(first, options.donate_argnums, options.donate_argnames)
+        first_keyword, options = len(in_shardings), call.options
+        static = self._positions(first_keyword, options.static_argnums, options.static_argnames)
+        donated = self._positions(first_keyword, options.donate_argnums, options.donate_argnames)
         in_shardings += named.values()
         compiler = of_devices(mesh)
         step, out_tree = plan.step_for(compiler), plan.traced.out_tree
         self._step, self._out_tree = step, out_tree
 
         def planned_step(*args: Any) -> Any:
-            given = dict(zip(self._names, args[first:], strict=True))
-            bound = Arguments.of(call.function, options, args[:first], given)
+            keywords = dict(zip(self._names, args[first_keyword:], strict=True))
+            bound = Arguments.of(call.function, options, args[:first_keyword], keywords)
             if bound.key != call.key:
                 raise OtherSignature
             return jax.tree.unflatten(out_tree, step.function(*bound.leaves))
@@ -88,24 +90,28 @@ class Dispatched:
             planned_step,
             static_argnums=static,
             donate_argnums=donated,
-            in_shardings=tuple(s for k, s in enumerate(in_shardings) if k not in static),
+            in_shardings=tuple(
+                sharding for k, sharding in enumerate(in_shardings) if k not in static
+            ),
             out_shardings=jax.tree.unflatten(out_tree, step.result_shardings(mesh)),
             keep_unused=True,
         )
-        own, waiting = (dict(plan.run_options(compiler, waits=w)) for w in (False, True))
-        self._jitted = self._jit(compiler_options=own)
-        self._other_options = [] if waiting == own else [waiting]
+        overlapping, waiting = (
+            dict(plan.run_options(compiler, waits=waits)) for waits in (False, True)
+        )
+        self._jitted = self._jit(compiler_options=overlapping)
+        self._other_options = [] if waiting == overlapping else [waiting]
 
     def is_under(self, context: jax.sharding.Mesh | jax.sharding.AbstractMesh | None) -> bool:
-        """Whether the plan was made under this mesh."""
+        """Whether the plan was made under the mesh `context`."""
         return self._context is context or self._context == context
 
     def is_for(self, arguments: Arguments) -> bool:
         """Whether the plan is for these arguments, which have the planned signature.
 
-        It is if they have the types over Explicit axes that the plan was made for, or if they lie
-        as the plan wants them. Results of the plan do, and their types differ from those of the
-        first arguments.
+        Each argument must have the type over Explicit axes and the sharding that the plan was made
+        for, or lie as the plan expects it. Results of the plan lie so, although their types differ
+        from the types of the first arguments.
         """
         return all(
             (typed, asked) == planned or _lies_as(leaf, sharding)
@@ -121,7 +127,7 @@ class Dispatched:
 
     @jax_internals.without_mesh()
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the plan. **Raises:** one of `REFUSED` if it is not for these arguments."""
+        """Runs the plan. **Raises:** one of `REFUSED` if the plan is not for these arguments."""
         if not self._names and not kwargs:
             return self._run(*args)
         if len(kwargs) != len(self._names) or not kwargs.keys() >= set(self._names):
@@ -134,23 +140,23 @@ class Dispatched:
         except jax.errors.JaxRuntimeError as error:
             if not self._other_options or not any(words in str(error) for words in NO_CODE):
                 raise
-            said = str(error).splitlines()[0]
-            told = f"No overlap, for which XLA generates no code: {said}"
+            message = str(error).splitlines()[0]
+            told = f"No overlap, for which XLA generates no code: {message}"
             warnings.warn(str(Note.of(topics.OVERLAP_REFUSED, told)), stacklevel=3)
             self._jitted = self._jit(compiler_options=self._other_options.pop())
         return self._jitted(*args)
 
     @jax_internals.without_mesh()
     def move_and_run(self, arguments: Arguments) -> Any:
-        """Moves arguments of the planned signature to where the plan wants them, and runs it."""
+        """Moves arguments of the planned signature to the plan's shardings, and runs the plan."""
         args, kwargs = arguments.put_together(place_leaves(arguments.leaves, self._shardings))
         return self.run(*args, **kwargs)
 
     def trace(self, arguments: Arguments) -> Any:
-        """The planned program as a part of the program that jax is tracing.
+        """Traces the planned program as a part of the program that JAX is tracing.
 
-        Compiler options and donation belong to the outer program. A derivative is that of the
-        user's function: the planned program no longer has its `jax.custom_vjp` rules.
+        Compiler options and donation belong to the outer program. A derivative is computed from the
+        user's function, because the planned program no longer has its `jax.custom_vjp` rules.
 
         **Raises:** `InvalidFunctionError` over Explicit axes.
         """
@@ -176,7 +182,8 @@ class Dispatched:
     def _positions(
         self, first: int, numbers: Sequence[int], names: Sequence[str]
     ) -> tuple[int, ...]:
-        """Positions of arguments that are given by number or by name."""
+        """Returns the positions of the arguments that options name by number or by name. `first`:
+        the number of positional arguments."""
         named = (first + k for k, name in enumerate(self._names) if name in names)
         return (*(n for n in numbers if n < first), *named)
 
@@ -188,20 +195,23 @@ def _lies_as(leaf: Any, sharding: jax.sharding.Sharding) -> bool:
 
 
 def users_mesh(planned: DeviceMesh, given: Any, context: Any) -> jax.sharding.Mesh:
-    """The devices that a plan runs on.
+    """Returns the mesh of devices that a plan runs on.
 
-    A mesh of the user's with the plan's axes is taken first, so that results can be mixed with the
-    user's arrays; otherwise a mesh of the plan's own.
+    A mesh of the user with the plan's axes is preferred, so that results can be combined with the
+    user's arrays. Otherwise the plan makes its own mesh.
 
-    - `given`: the mesh that the user gave Kiwi, whose devices are used. `context`: the mesh that
-      the user works under. Both count only if they are `jax.sharding.Mesh`es.
+    - `given`: the mesh that the user gave Kiwi. Its devices are used.
+    - `context`: the mesh in the user's context. If `given` is no mesh, its devices are used if they
+      are enough.
+
+    Both count only if they are `jax.sharding.Mesh`es.
 
     **Raises:** `NotEnoughDevicesError`.
     """
     meshes = [mesh for mesh in (given, context) if isinstance(mesh, jax.sharding.Mesh)]
     large = [mesh for mesh in meshes if mesh is given or mesh.size >= planned.size]
-    own = planned.jax_mesh(list(large[0].devices.flat) if large else None)
-    return next((mesh for mesh in reversed(meshes) if _has_axes_of(mesh, own)), own)
+    plan_mesh = planned.jax_mesh(list(large[0].devices.flat) if large else None)
+    return next((mesh for mesh in reversed(meshes) if _has_axes_of(mesh, plan_mesh)), plan_mesh)
 
 
 def _has_axes_of(mesh: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
@@ -210,17 +220,18 @@ def _has_axes_of(mesh: jax.sharding.Mesh, other: jax.sharding.Mesh) -> bool:
 
 
 def plan_digest(plan: PlanRecord) -> bytes:
-    """SHA-256 of everything that the planned step is emitted from. It is equal in every process."""
+    """Returns the SHA-256 of everything that the planned step is emitted from. Equal plans have
+    equal digests in every process."""
     execution = plan.execution
     parts = (
         fingerprint(execution.units.graph.program).values,
         execution.mesh.shape,
         execution.mesh.axis_names,
         execution.schedule.steps,
-        [s.dims for s in execution.argument_shardings],
-        [None if s is None else s.dims for s in execution.result_shardings],
-        sorted((value, s.dims) for value, s in execution.layouts.items()),
-        [[s.dims for s in unit] for unit in execution.reads],
+        [layout.dims for layout in execution.argument_shardings],
+        [None if layout is None else layout.dims for layout in execution.result_shardings],
+        sorted((value, layout.dims) for value, layout in execution.layouts.items()),
+        [[layout.dims for layout in unit] for unit in execution.reads],
         sorted(execution.kept_copies),
         None if execution.tied_steps is None else sorted(execution.tied_steps),
         astuple(execution.arrangement),
@@ -232,20 +243,20 @@ def plan_digest(plan: PlanRecord) -> bytes:
 
 
 def check_same_plan(plan: PlanRecord, mesh: jax.sharding.Mesh) -> None:
-    """Compares the plan with those of all other processes, each of which has to call this.
+    """Compares the plan with the plans of all other processes. Each process has to call this.
 
     Nothing happens if all devices of the mesh belong to this process.
 
     **Raises:** `PlanMismatchError`, in every process, if two plans differ.
     """
-    if {d.process_index for d in mesh.devices.flat} <= {jax.process_index()}:
+    if {device.process_index for device in mesh.devices.flat} <= {jax.process_index()}:
         return
-    own = np.frombuffer(plan_digest(plan), np.uint8)
-    every = np.asarray(multihost_utils.process_allgather(own))
-    others = [k for k, digest in enumerate(every) if not np.array_equal(digest, every[0])]
-    if not others:
+    own_digest = np.frombuffer(plan_digest(plan), np.uint8)
+    every = np.asarray(multihost_utils.process_allgather(own_digest))
+    differing = [k for k, digest in enumerate(every) if not np.array_equal(digest, every[0])]
+    if not differing:
         return
     raise PlanMismatchError(
-        f"Processes {', '.join(map(str, others))} have another plan than process 0.",
+        f"Processes {', '.join(map(str, differing))} have another plan than process 0.",
         topic=topics.PROCESSES_DIFFER,
     )

@@ -1,9 +1,9 @@
 """A plan as plain data, for files, reports and comparisons.
 
-Arguments and results are keyed by their pytree paths, operators by the identity of their
-materialised equation (see `kiwi.plans.fingerprint`), in execution order. `kiwi.plans.plan_codec`
-writes the parts of a plan. Times are seconds, sizes are bytes of one device. Wall times are left
-out, so equal plans have equal documents.
+Arguments and results are keyed by their pytree paths. Operators are keyed by the identity of their
+materialised equation (`kiwi.plans.fingerprint`), in execution order. `kiwi.plans.plan_codec` writes
+the parts of a plan. Times are in seconds, sizes in bytes of one device. Wall times are left out, so
+equal plans have equal documents.
 """
 
 import math
@@ -32,11 +32,11 @@ Document = dict[str, Any]
 
 
 def document(plan: PlanRecord) -> Document:
-    """Everything about a plan except wall times."""
+    """Returns everything about a plan except wall times, as plain data."""
     print_ = fingerprint(plan.execution.units.graph.program)
     names = identities(print_.equations)
-    by = plan_converter(plan.mesh.axis_names)
-    mesh, execution = to_plain(plan.mesh, by), plan.execution
+    conversion = plan_converter(plan.mesh.axis_names)
+    mesh, execution = to_plain(plan.mesh, conversion), plan.execution
     tied = execution.tied_steps
     return {
         "jax": jax.__version__,
@@ -45,41 +45,43 @@ def document(plan: PlanRecord) -> Document:
         "hardware": mesh.pop("hardware"),
         "links": mesh.pop("links"),
         "mesh": mesh,
-        "options": _options(plan, by),
-        "arguments": _arguments(plan, by),
-        "constants": _constants(plan, by),
-        "results": _results(plan, by),
+        "options": _options(plan, conversion),
+        "arguments": _arguments(plan, conversion),
+        "constants": _constants(plan, conversion),
+        "results": _results(plan, conversion),
         "operators": {
-            names[plan.execution.units.units[decision.unit].root]: _operator(plan, decision, by)
+            names[plan.execution.units.units[decision.unit].root]: _operator(
+                plan, decision, conversion
+            )
             for decision in plan.decisions
             if decision.costs is not None
         },
         "schedule": list(execution.schedule.steps),
-        # Null if barriers keep all steps in order.
+        # None if barriers keep all steps in order.
         "tied_steps": None if tied is None else sorted(tied),
         "arrangement": asdict(execution.arrangement),
         "copies_ahead": execution.copies_ahead,
         "gradients_in_time": execution.gradients_in_time,
         "metrics_in_time": execution.metrics_in_time,
-        "estimate": to_plain(plan.estimate, by),
+        "estimate": to_plain(plan.estimate, conversion),
         "bounds": _bounds(plan),
-        "checks": to_plain(plan.compiled, by),
-        "deviations": to_plain(plan.deviations, by),
-        "corrections": to_plain(plan.corrections, by),
-        "cross_check": to_plain(plan.cross_check, by),
+        "checks": to_plain(plan.compiled, conversion),
+        "deviations": to_plain(plan.deviations, conversion),
+        "corrections": to_plain(plan.corrections, conversion),
+        "cross_check": to_plain(plan.cross_check, conversion),
         "notes": [note.plain for note in plan.notes],
-        "history": to_plain(plan.history, by),
+        "history": to_plain(plan.history, conversion),
     }
 
 
 def timings_document(timings: Sequence[StageTime]) -> Document:
-    """Processor and wall seconds of each stage of planning, rounded."""
+    """Returns the processor and wall seconds of each stage of planning, rounded to milliseconds."""
     return {
-        each.stage: {
-            "cpu_seconds": round(each.cpu_seconds, 3),
-            "seconds": round(each.seconds, 3),
+        stage_time.stage: {
+            "cpu_seconds": round(stage_time.cpu_seconds, 3),
+            "seconds": round(stage_time.seconds, 3),
         }
-        for each in timings
+        for stage_time in timings
     }
 
 
@@ -101,9 +103,10 @@ def _function(plan: PlanRecord, print_: Fingerprint, names: list[str]) -> Docume
 
 
 def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
-    """The options that settle the plan; those of its search, too, if its origin is known."""
+    """Returns the options that determine the plan, and, if the plan's origin is known, the options
+    of its search."""
     table, program = plan.mesh.table, plan.execution.units.graph.program
-    own: Document = {
+    plan_options: Document = {
         "planner": plan.planner,
         "memory_budget_bytes": plan.memory_budget_bytes,
         "profile": plan.profile,
@@ -113,24 +116,27 @@ def _options(plan: PlanRecord, by: cattrs.Converter) -> Document:
         "table": table and {"loaded_from": table.loaded_from, "digest": table.digest},
         "open_loops": bool(program.loops),
         "as_traced": left_as_traced(program),
-        "fetches_elements": any(e.name == FETCH and e.loop is not None for e in program.equations),
+        "fetches_elements": any(
+            equation.name == FETCH and equation.loop is not None for equation in program.equations
+        ),
         "platforms": _platforms(plan),
         "planner_parameters": dict(plan.planner_parameters),
         "residencies": None if program.residencies is None else dict(program.residencies),
     }
     if plan.origin is None:
-        return own
+        return plan_options
     settings = plan.origin.settings
     return {
         **{name: getattr(settings, name) for name in IN_FILES},
-        **own,
+        **plan_options,
         "host_budget_bytes": settings.host_budget_bytes,
         "constraints": to_plain(settings.constraints, by),
     }
 
 
 def _platforms(plan: PlanRecord) -> list[str]:
-    """The platforms whose branches of `jax.lax.platform_dependent` the program was traced with."""
+    """Returns the platforms whose branches of `jax.lax.platform_dependent` the program was traced
+    with; empty if the program still contains all branches."""
     equations = plan.execution.units.graph.program.equations
     is_open = any(chooses_platform(equation.jaxpr_eqn) for equation in equations)
     return [] if is_open else list(plan.execution.compiler.platforms)
@@ -177,7 +183,7 @@ def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
     program = plan.execution.units.graph.program
     tree = jax.tree.unflatten(plan.traced.out_tree, range(len(program.results)))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-    given = result_shardings(plan.traced.call.options, plan.traced.out_tree)
+    given_shardings = result_shardings(plan.traced.call.options, plan.traced.out_tree)
     return {
         jax.tree_util.keystr(path) or "result": {
             "type": value_type(program, result) if isinstance(result, int) else "literal",
@@ -186,13 +192,13 @@ def _results(plan: PlanRecord, by: cattrs.Converter) -> Document:
             **_memory_kind(program, result),
         }
         for path, result, sharding, wanted in zip(
-            paths, program.results, plan.execution.result_shardings, given, strict=True
+            paths, program.results, plan.execution.result_shardings, given_shardings, strict=True
         )
     }
 
 
 def _operator(plan: PlanRecord, decision: Decision, by: cattrs.Converter) -> Document:
-    """A decision and its costs in one object."""
+    """Returns a decision and its costs in one object."""
     unit = plan.execution.units.units[decision.unit]
     program = plan.execution.units.graph.program
     plain = to_plain(decision, by)
@@ -208,13 +214,13 @@ def _operator(plan: PlanRecord, decision: Decision, by: cattrs.Converter) -> Doc
 
 
 def _portable(source: str) -> str:
-    """A source line without the folder of this machine."""
-    path, separator, rest = source.partition(":")
-    return path.replace("\\", "/").rsplit("/", 1)[-1] + separator + rest
+    """Returns a source line without the folder, which differs between machines."""
+    path, separator, line = source.partition(":")
+    return path.replace("\\", "/").rsplit("/", 1)[-1] + separator + line
 
 
 def _operands(plan: PlanRecord, unit: int) -> list[str]:
-    """The source of each read: an argument's path, `#12` for the result of unit 12, or
+    """Returns the source of each read: an argument's path, `#12` for a result of unit 12, or
     "constant"."""
     units = plan.execution.units
     paths = dict(zip(units.graph.program.arguments, plan.traced.call.paths, strict=True))

@@ -1,8 +1,9 @@
-"""The predicted figures of a plan. Its time comes from the independent evaluator.
+"""The predicted figures of a plan. The evaluator, which shares no code with the solvers, computes
+the time.
 
 The module also lists the operands of a solution that are moved to other layouts, and the copies
-that are made again. Each reader of a value reshards it for itself, unless it reads a copy that an
-earlier reader keeps.
+that are made again. Each reader of a value reshards the value for itself, unless it reads a copy
+that an earlier reader keeps.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -32,23 +33,32 @@ from kiwi.xla.read.collectives import AxisUse, CollectiveUse, by_kind
 class Estimate:
     """Predicted time and memory of one step on one device.
 
-    - `step_seconds`: the sum of four parts, less `hidden_seconds`. The parts are first
-      computations, their own collectives, resharding between operators, and everything done a
-      second time. `hidden_seconds` is communication behind computation (`kiwi.problem.overlap`).
-    - `memory_bytes[u]`: the most that is alive while unit u runs. It is largest at `peak_unit`.
-      `buffers` are the buffers alive, over points of time; unit u has the points `times[u]` (u
-      itself if `times` is empty).
-    - `peak_bytes`: what XLA's heap needs for the buffers (`kiwi.memory.heap`), a little more than
-      the largest `memory_bytes`.
-    - `collective_uses`: by kind and mesh axes, as in `CompiledProgram`.
-    - `time_shares`: the share of the time that was measured, and so on, see
-      `kiwi.problem.predicted_collectives`; empty if unknown.
-    - `host_peak_bytes`: the most that one device's values take of the host's memory.
-      `offload_seconds`: the part of `communication_seconds` that copies them there and back.
-    - `hidden_offload_seconds`: what would stay hidden if the program waited for every collective.
-    - `hidden_copies_seconds`, `hidden_sums_seconds`: the parts of `hidden_seconds` lost if it
-      waited for repeated copies, or for reductions.
-    - `sums_behind[u]`: how long the reductions of unit u run behind computation.
+    - `step_seconds`: the sum of `compute_seconds`, `communication_seconds`, `resharding_seconds`
+      and `recompute_seconds`, less `hidden_seconds`.
+    - `compute_seconds`: the first computations.
+    - `communication_seconds`: the operators' own collectives, and copies to the host and back.
+    - `resharding_seconds`: the resharding between operators.
+    - `recompute_seconds`: everything that is done a second time.
+    - `hidden_seconds`: the communication behind computation (`kiwi.problem.overlap`).
+    - `peak_bytes`: the memory that XLA's heap needs for the buffers (`kiwi.memory.heap`), a little
+      more than the largest `memory_bytes`.
+    - `peak_unit`: the unit with the largest `memory_bytes`.
+    - `memory_bytes[u]`: the most bytes alive while unit u runs.
+    - `collective_uses`: the collectives by kind and mesh axes, as in `CompiledProgram`.
+    - `buffers`: all buffers, over points of time.
+    - `times[u]`: the point of time of unit u at which `memory_bytes[u]` is alive. Empty if each
+      unit's point is its own index.
+    - `time_shares`: the fraction of the time by provenance
+      (`kiwi.problem.predicted_collectives`); empty if unknown.
+    - `host_peak_bytes`: the most bytes of host memory that the values of one device take.
+    - `offload_seconds`: the part of `communication_seconds` that copies values to the host and
+      back.
+    - `hidden_offload_seconds`: the seconds that would stay hidden if the program waited for every
+      collective.
+    - `hidden_copies_seconds`: the part of `hidden_seconds` that would be lost if the program waited
+      for repeated copies.
+    - `hidden_sums_seconds`: the part that would be lost if it waited for reductions.
+    - `sums_behind[u]`: the seconds for which the reductions of unit u run behind computation.
     """
 
     step_seconds: float
@@ -73,20 +83,21 @@ class Estimate:
 
     @property
     def exposed_seconds(self) -> float:
-        """Communication that the device waits for, without repeated transfers."""
+        """The seconds of communication that the device waits for, without the transfers of
+        recomputation."""
         return self.communication_seconds + self.resharding_seconds - self.hidden_seconds
 
     @property
     def without_overlap(self) -> "Estimate":
         """The estimate of a program that waits for all collectives. Copies to the host and back
-        still run beside computation."""
+        still overlap with computation."""
         hidden = min(self.hidden_seconds, self.hidden_offload_seconds)
         waits_seconds = self.hidden_seconds - hidden
         return self._waiting(waits_seconds, hidden_copies_seconds=0.0, hidden_sums_seconds=0.0)
 
     def hiding(self, sums_seconds: float, copies_seconds: float) -> "Estimate":
-        """The estimate of a program that hides only these parts of `hidden_sums_seconds` and
-        `hidden_copies_seconds`."""
+        """The estimate of a program that hides only `sums_seconds` of `hidden_sums_seconds` and
+        `copies_seconds` of `hidden_copies_seconds`."""
         waits_seconds = self.hidden_sums_seconds - sums_seconds
         waits_seconds += self.hidden_copies_seconds - copies_seconds
         hidden = {"hidden_sums_seconds": sums_seconds, "hidden_copies_seconds": copies_seconds}
@@ -98,25 +109,29 @@ class Estimate:
 
     @property
     def collectives(self) -> Mapping[str, CollectiveUse]:
-        """Collectives by kind, over all axes."""
+        """The collectives by kind, over all axes."""
         return by_kind(self.collective_uses)
 
     def alive_at(self, unit: int) -> tuple[Buffer, ...]:
-        """The buffers that `memory_bytes[unit]` consists of."""
+        """The buffers whose bytes add up to `memory_bytes[unit]`."""
         time = self.times[unit] if self.times else unit
-        return tuple(b for b in self.buffers if b.start <= time < b.end)
+        return tuple(buffer for buffer in self.buffers if buffer.start <= time < buffer.end)
 
 
 def with_seconds_of(estimate: Estimate, priced: Estimate) -> Estimate:
-    """An estimate with the seconds of another estimate of the same decisions."""
-    names = [f.name for f in fields(Estimate) if f.name.endswith("_seconds")]
+    """Returns `estimate` with the seconds of `priced`, another estimate of the same decisions."""
+    names = [
+        estimate_field.name
+        for estimate_field in fields(Estimate)
+        if estimate_field.name.endswith("_seconds")
+    ]
     seconds = {name: getattr(priced, name) for name in (*names, "sums_behind", "time_shares")}
     return replace(estimate, **seconds)
 
 
 @timed("estimate")
 def estimate_solution(solved: Solved) -> Estimate:
-    """Prices a solution with `kiwi.solver.evaluate`."""
+    """Returns the estimate of a solution, priced with `kiwi.solver.evaluate`."""
     chosen = solved.restricted
     evaluation = evaluate(chosen.problem, [0] * len(chosen.problem.nodes))
     order = Scheduled(Timeline(chosen.buffers, chosen.problem.horizon))
@@ -125,19 +140,21 @@ def estimate_solution(solved: Solved) -> Estimate:
 
 @timed("estimate")
 def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 0) -> Estimate:
-    """Prices any schedule of units by the sizes and live ranges of the joint problem.
+    """Returns the estimate of any schedule of units, with the sizes and live ranges of the joint
+    problem.
 
     The schedule of a solution gets the solution's own estimate, to the byte.
 
-    - `solved`: the shardings, and the copies of operands that are kept. Its residencies matter only
-      where they offload: they determine the copies to the host.
+    - `solved`: the shardings, and the copies of operands that are kept. Its residencies count only
+      if they offload: they determine the copies to the host.
     - `schedule`: a valid schedule of units, each computed at least once. The later steps of the
       units that `solved` offloads are fetches. The device waits for every fetch of a value except
       the first.
-    - `resident_bytes`: memory held throughout beside the units, such as pointers of tuples.
+    - `resident_bytes`: memory held throughout the step in addition to the units' memory, such as
+      the pointers of tuples.
     """
     choices = enumerate(solved.choices)
-    fetched = frozenset(u for u, (_, residency) in choices if residency.fetch_at is not None)
+    fetched = frozenset(unit for unit, (_, residency) in choices if residency.fetch_at is not None)
     solved = replace(solved, schedule=schedule, fetched=fetched)
     chosen = solved.restricted
     evaluation = evaluate(chosen.problem, [0] * len(chosen.problem.nodes))
@@ -154,17 +171,17 @@ def estimate_schedule(solved: Solved, schedule: Schedule, resident_bytes: int = 
         communication_seconds=estimate.communication_seconds + again,
         offload_seconds=estimate.offload_seconds + again,
         peak_bytes=estimate.peak_bytes + resident_bytes,
-        memory_bytes=tuple(each + resident_bytes for each in estimate.memory_bytes),
+        memory_bytes=tuple(live_bytes + resident_bytes for live_bytes in estimate.memory_bytes),
     )
 
 
 def _further_fetch_seconds(solved: Solved, schedule: Schedule) -> float:
-    """Seconds of fetching offloaded values for the second time and later."""
+    """Returns the seconds of the second and all later fetches of offloaded values."""
     runs, chosen = schedule.computations(), solved.restricted
     nodes = chosen.problem.nodes[len(chosen.sources) :]
     held = [
         node.host_usage[0] * max(0, runs[unit.unit] - 2)
-        for unit, node in zip(chosen.unit_nodes, nodes, strict=False)  # behind them are copies'
+        for unit, node in zip(chosen.unit_nodes, nodes, strict=False)  # The nodes of copies follow.
         if node.host_usage
     ]
     return float(solved.problem.seconds_to_host(held).sum())
@@ -174,9 +191,9 @@ def _estimate(
     solved: Solved, evaluation: Evaluation, recompute_seconds: float, found: Scheduled
 ) -> Estimate:
     line, parts, problem = found.timeline, evaluation.parts, solved.problem
-    memory_bytes = tuple(line.curve_bytes[t] for t in found.times or range(line.horizon))
+    memory_bytes = tuple(line.curve_bytes[time] for time in found.times or range(line.horizon))
     loads = evaluation.loads
-    others = {key: load for key, load in loads.items() if key[1] != NETWORK}
+    other_loads = {key: load for key, load in loads.items() if key[1] != NETWORK}
     return Estimate(
         evaluation.cost + (recompute_seconds - parts.get("recompute", 0.0)),
         parts.get("compute", 0.0),
@@ -193,7 +210,7 @@ def _estimate(
         evaluation.hidden,
         evaluation.host_peak_bytes + _spare_host_bytes(solved),
         _offload_seconds(solved),
-        hidden_amount(others),
+        hidden_amount(other_loads),
         _hidden_copies_seconds(solved, evaluation),
         _hidden_sums_seconds(solved, evaluation),
         _sums_behind(solved),
@@ -201,9 +218,12 @@ def _estimate(
 
 
 def _user_recompute_seconds(solved: Solved) -> float:
-    """Seconds of the recomputation by the user's own checkpoints, which has units of its own."""
+    """Returns the seconds of recomputation by the user's own checkpoints, which has units of its
+    own."""
     again = units_computed_again(solved.problem.units)
-    return sum(s.seconds for u, (s, _) in enumerate(solved.choices) if u in again)
+    return sum(
+        strategy.seconds for unit, (strategy, _) in enumerate(solved.choices) if unit in again
+    )
 
 
 def _hidden_copies_seconds(solved: Solved, evaluation: Evaluation) -> float:
@@ -227,23 +247,24 @@ def _sums_behind(solved: Solved) -> tuple[float, ...]:
 
 
 def _loads_of_sums(solved: Solved) -> Iterator[tuple[int, Load]]:
-    """The loads of units that nothing large follows from."""
+    """Yields the units whose reductions are late, each with the loads of these reductions."""
     chosen = solved.restricted
     nodes = chosen.problem.nodes[len(chosen.sources) :]
-    for unit, node in zip(chosen.unit_nodes, nodes, strict=False):  # behind them are copies'
+    for unit, node in zip(chosen.unit_nodes, nodes, strict=False):  # The nodes of copies follow.
         if reduces_late(chosen.units, chosen.units.units[unit.unit]):
             yield from ((unit.unit, load) for load in node.loads if load.channel == NETWORK)
 
 
 def _offload_seconds(solved: Solved) -> float:
-    """Seconds of copying offloaded values to the host and back."""
+    """Returns the seconds of copying offloaded values to the host and back."""
     held = [node.host_usage[0] for node in solved.restricted.problem.nodes if node.host_usage]
     return 2 * float(solved.problem.seconds_to_host(held).sum())
 
 
 def _spare_host_bytes(solved: Solved) -> int:
-    """Bytes of elements that no value needs, in buffers of offloaded values that few others equal
-    in size."""
+    """Returns the bytes of host memory that no value needs. The compiler stacks equal offloaded
+    values into one buffer with at least `LEAST_ELEMENTS` elements; fewer values leave elements
+    unused."""
     if not solved.problem.facts.hoists_copies:
         return 0
     units, shape = solved.problem.units, solved.problem.mesh.shape
@@ -254,13 +275,15 @@ def _spare_host_bytes(solved: Solved) -> int:
             value, layout = units.graph.program.values[number], solved.layouts[number]
             key = buffer_key(value.shape, value.dtype, layout)
             sizes.setdefault(key, []).append(value.size_bytes // layout.shard_count(shape))
-    return sum(max(0, LEAST_ELEMENTS - len(each)) * each[0] for each in sizes.values())
+    return sum(
+        max(0, LEAST_ELEMENTS - len(equal_sizes)) * equal_sizes[0] for equal_sizes in sizes.values()
+    )
 
 
 @dataclass(frozen=True)
 class Copy:
-    """A value that is moved to another layout than the stored one. Its readers are the units, of
-    the step or of one loop's body, that read it so, in order, each once."""
+    """A value that is moved from its stored layout to another one. `readers` are the reads of the
+    value in that layout in the step or in one loop's body, in order, one for each unit."""
 
     moved: Value
     stored: TensorSharding
@@ -269,7 +292,8 @@ class Copy:
 
 
 def copies_made(solved: Solved) -> Iterator[Copy]:
-    """The copies that first computations read and no earlier reader keeps for them."""
+    """Yields the copies that first computations read, except copies that an earlier reader
+    keeps."""
     layouts, planning = solved.layouts, solved.problem
     readers: dict[tuple[Value, TensorSharding, int | None], dict[int, OperandRead]] = {}
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
@@ -286,7 +310,8 @@ def copies_made(solved: Solved) -> Iterator[Copy]:
 def copies_again(
     planning: PlanningProblem, copies: Iterable[Copy]
 ) -> Iterator[tuple[float, tuple[Load, ...]]]:
-    """The resharding that each reader of a copy after the first pays for, and its loads."""
+    """Yields, for each reader of a copy after the first, the seconds of resharding that the reader
+    pays for, and their loads."""
     for copy in copies:
         for reader in copy.readers[1:]:
             operand = planning.operand(planning.units.units[reader.unit], copy.moved.index)
@@ -295,8 +320,9 @@ def copies_again(
 
 
 def hidden_without(loads: Mapping[tuple[int, int], float], left_out: Iterable[Load]) -> float:
-    """The seconds that loads hide, by window and channel, if some of the loads are left out."""
-    left = dict(loads)
+    """Returns the seconds that are hidden if some loads are left out. `loads` is by window and
+    channel."""
+    remaining = dict(loads)
     for load in left_out:
-        left[load.window, load.channel] -= float(load.amounts[0])
-    return hidden_amount(left)
+        remaining[load.window, load.channel] -= float(load.amounts[0])
+    return hidden_amount(remaining)

@@ -1,8 +1,9 @@
 """The estimate of a program that `jax.jit` runs as it is, with the shardings that XLA gives it.
 
-Behind a plan's barriers (`kiwi.emit.barriers`) each reader reshards a value for itself. Without
-barriers XLA reshards it once for all readers of a layout, and holds the copy from the first reader
-to the last. Recomputation by `jax.checkpoint` is an exception: it reads its inputs behind barriers.
+Behind a plan's barriers (`kiwi.emit.barriers`), each reader reshards a value for itself. Without
+barriers XLA reshards the value once for all readers of a layout, and holds the copy from the first
+reader to the last. Recomputation by `jax.checkpoint` is an exception: it reads its inputs behind
+barriers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,17 +18,15 @@ from kiwi.solver.evaluate import evaluate
 
 
 def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
-    """Turns the estimate of a plan without recomputation into that of the program without fences.
-
-    The problem fixes every value's sharding, see `kiwi.planners.xla`.
-    """
+    """Returns the estimate of the program without barriers, given `planned`, the estimate of a plan
+    without recomputation. The problem fixes every value's sharding (`kiwi.planners.xla`)."""
     planning, copies = solved.problem, tuple(copies_made(solved))
     again, restricted = list(copies_again(planning, copies)), solved.restricted.problem
     saved = sum(seconds for seconds, _ in again)
     loads = evaluate(restricted, [0] * len(restricted.nodes)).loads
     hidden = hidden_without(loads, (load for _, loads_of_unit in again for load in loads_of_unit))
-    own = (b for b in planned.buffers if b.kind != "copy")
-    buffers = (*own, *_buffers(planning, copies), *_untied(solved))
+    own_buffers = (buffer for buffer in planned.buffers if buffer.kind != "copy")
+    buffers = (*own_buffers, *_buffers(planning, copies), *_untied(solved))
     line = Timeline(buffers, planning.problem.horizon)
     return replace(
         planned,
@@ -44,17 +43,17 @@ def estimate_as_written(solved: Solved, planned: Estimate) -> Estimate:
 
 
 def _buffers(planning: PlanningProblem, copies: Sequence[Copy]) -> Iterator[Buffer]:
-    """The buffers without slices, which XLA takes as it reads."""
+    """Yields the buffers of copies. Slices have none: XLA fuses them into their readers."""
     shape = planning.mesh.shape
     for copy in copies:
         if copy.wanted.shard_count(shape) <= copy.stored.shard_count(shape):
-            first, last = copy.readers[0].unit, copy.readers[-1].unit
+            first_reader, last_reader = copy.readers[0].unit, copy.readers[-1].unit
             size = planning.copied_bytes(copy.moved, copy.wanted)
-            yield Buffer(first, last + 1, size, "copy", first)
+            yield Buffer(first_reader, last_reader + 1, size, "copy", first_reader)
 
 
 def _untied(solved: Solved) -> Iterator[Buffer]:
-    """The values that a plan's fences keep from being made at the start of the step."""
+    """Yields the buffers of values that XLA computes at the start of the step without barriers."""
     kernels = solved.problem.kernels.kernels
     for kernel, (strategy, _) in zip(kernels, solved.choices, strict=True):
         for early in kernel.held_early_without_barriers:

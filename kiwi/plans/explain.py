@@ -1,8 +1,9 @@
-"""Why one operator is done as it is, and what another choice would cost.
+"""Explains the choice for one operator, and the cost of other choices.
 
-An alternative has two prices. *Alone* is the change of the step time if every other choice stayed,
-from the breakdown. *Forced* is the problem solved again with the operator pinned to the
-alternative. The search starts from the plan, and everything around the operator may follow.
+An alternative has two prices. *Alone* is the change of the step time if every other choice stayed;
+it comes from the breakdown. *Forced* is the step time after the problem is solved again with the
+operator pinned to the alternative. That search starts from the plan, and all other choices may
+change.
 """
 
 from collections.abc import Sequence
@@ -30,18 +31,19 @@ from kiwi.solver import SolveResult, SolveStatus, evaluate, solve
 from kiwi.solver.effort import EFFORTS, WORK_PER_SECOND, Allowance
 
 SEARCH = "search"
-"""The subject of `explain` that means the search itself."""
+"""The value of `explain`'s `operator` that stands for the search itself."""
 
 _Plan = TypeVar("_Plan", bound=PlanRecord)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One operator of a plan.
+    """The explanation of one operator of a plan.
 
-    - `decision`: with its costs and memory, the price of its nearest alternatives alone, and why
-      others were impossible.
-    - `forced`: alternatives with the total if forced; empty if none was asked for.
+    - `decision`: the decision, with its costs and memory, the price *alone* of its nearest
+      alternatives, and the reasons why others were impossible.
+    - `forced`: the alternatives with the figures of the plan if forced; empty if none was asked
+      for.
     """
 
     plan: PlanRecord
@@ -61,21 +63,22 @@ def explain(
 def explain(
     plan: PlanRecord, operator: int | str, *, forced: int = 3, time_limit_seconds: float = 100.0
 ) -> Explanation | SearchExplanation:
-    """Explains one operator, or how the plan was found.
+    """Explains one operator, or the search that found the plan.
 
     - `operator`: the index of a decision, or a part of its opcode, name stack or source line
-      (`"gpt.py:85"`). Of several matches the costliest is taken. `"search"` explains the search:
-      its attempts in order, and which of them made the plan. An operator called so is reached by
-      its index.
-    - `forced`: for how many alternatives the problem is solved again, each with the effort "quick",
-      and for at most `time_limit_seconds`.
+      (`"gpt.py:85"`). If several operators match, the costliest is explained. `"search"` explains
+      the search: its attempts in order, and the attempts that made the plan. An operator whose name
+      contains "search" is reached by its index.
+    - `forced`: the number of alternatives for which the problem is solved again, each with the
+      effort "quick".
+    - `time_limit_seconds`: the time limit of each of these searches.
 
     **Raises:** `InvalidArgumentError` if there is no such operator, or if the plan's operators have
-    no prices, as those of a schedule of one device.
+    no prices, as in a schedule on one device.
     """
     if operator == SEARCH:
         return SearchExplanation(plan.history)
-    # A plan from a file has no decisions then.
+    # If operators have no prices, a plan from a file has no decisions.
     if not plan.decisions or any(decision.costs is None for decision in plan.decisions):
         raise InvalidArgumentError(
             f"The operators of a plan by {plan.planner} have no prices of their own.",
@@ -94,7 +97,7 @@ def explain(
 
 
 def find_operator(plan: PlanRecord, operator: int | str) -> int:
-    """The unit that `operator` names in `explain`; raises as it does."""
+    """Returns the unit that `operator` names in `explain`; raises as `explain` does."""
     count = len(plan.decisions)
     if isinstance(operator, int):
         if not 0 <= operator < count:
@@ -106,8 +109,11 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
         return operator
     matching = [
         k
-        for k, d in enumerate(plan.decisions)
-        if any(operator in text for text in (d.opcode, d.name_stack, d.source_line))
+        for k, decision in enumerate(plan.decisions)
+        if any(
+            operator in text
+            for text in (decision.opcode, decision.name_stack, decision.source_line)
+        )
     ]
     if not matching:
         raise InvalidArgumentError(
@@ -125,7 +131,7 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Forcing:
-    """A unit of a plan that is pinned to one alternative after the other. `start` is the plan."""
+    """Pins a unit of a plan to one alternative after another. `start` is the plan's solution."""
 
     origin: Origin
     start: Sequence[int]
@@ -133,12 +139,14 @@ class _Forcing:
     allowed: Allowance
 
     def forced(self, alternative: Alternative) -> ForcedAlternative:
-        """The cost of the alternative when everything around it may follow."""
+        """The figures of the best plan with the alternative, if all other choices may change."""
         times = alternative.recompute_at, alternative.fetch_at
         wanted = (alternative.reads, alternative.results, *times)
         planning = self.origin.planning
         allowed = planning.unit_nodes[self.unit].options_where(
-            lambda s, r: (s.reads, s.results, r.recompute_at, r.fetch_at) == wanted
+            lambda strategy, option: (
+                (strategy.reads, strategy.results, option.recompute_at, option.fetch_at) == wanted
+            )
         )
         result = self._solved(allowed)
         alone = follow(planning, self.start, self.unit, allowed)
@@ -148,8 +156,8 @@ class _Forcing:
         return ForcedAlternative(*wanted[:3], change, *cheapest, *proven)
 
     def _solved(self, allowed: Sequence[int]) -> SolveResult:
-        """Solves the problem again with a pin, starting from the plan's own choices with the pin
-        put in."""
+        """Solves the problem again with the unit restricted to `allowed`. The search starts from
+        the plan's own choices, with the unit at its cheapest allowed option."""
         pinned, settings = pin(self.origin.planning, self.unit, allowed), self.origin.settings
         return solve(
             pinned.problem,
@@ -164,14 +172,15 @@ class _Forcing:
     def _with_copies_kept(
         self, result: SolveResult, alone: Sequence[int]
     ) -> tuple[float | None, int | None]:
-        """Time and peak of the solution with the copies that plans keep. If the plan with nothing
-        else changed is faster then, its time and peak are taken."""
+        """Returns the time and the peak of the solution with kept copies. If the plan in which
+        nothing else changes (`alone`) is faster with kept copies, its time and peak are
+        returned."""
         if result.solution is None:
             return result.objective, result.peak_bytes
         planning, prices = self.origin.planning, []
         for solution in (result.solution, alone):
-            kept, _ = kept_copies(planning, planning, solution, self.allowed.part(KEPT_SHARE))
-            restricted = planning.restricted(solution, kept).problem
+            kept_reads, _ = kept_copies(planning, planning, solution, self.allowed.part(KEPT_SHARE))
+            restricted = planning.restricted(solution, kept_reads).problem
             priced = evaluate(restricted, [0] * len(restricted.nodes))
             if priced.feasible:
                 prices.append((priced.cost, priced.peak_bytes))
@@ -189,7 +198,7 @@ class _Forcing:
 
 
 def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> PlanningProblem:
-    """The problem with a unit restricted to some of its options."""
+    """Returns the problem with a unit restricted to the options `allowed`."""
     nodes, place = list(planning.problem.nodes), len(planning.sources) + unit
     penalty = np.full(nodes[place].costs.shape, np.inf)
     penalty[list(allowed)] = 0.0
@@ -198,7 +207,10 @@ def pin(planning: PlanningProblem, unit: int, allowed: Sequence[int]) -> Plannin
 
 
 def origin_of(plan: PlanRecord) -> Origin:
-    """The origin of a plan; raises `InvalidArgumentError` if it is not known."""
+    """Returns the origin of a plan.
+
+    **Raises:** `InvalidArgumentError` if the origin is not known.
+    """
     if plan.origin is None:
         raise InvalidArgumentError(
             "The problem that this plan solves cannot be formulated.",
@@ -216,16 +228,17 @@ def what_if(
     time_limit_seconds: float | None = None,
     verify: str | None = None,
 ) -> _Plan:
-    """The best plan with one operator pinned.
+    """Returns the best plan with one operator pinned.
 
     - `operator`: as for `explain`.
-    - `sharding`: the sharding of its first result; None leaves it open.
-    - `residency`: "keep", "recompute" or "offload"; None leaves it open.
+    - `sharding`: the sharding of the operator's first result; None leaves the choice open.
+    - `residency`: "keep", "recompute" or "offload"; None leaves the choice open.
+    - `time_limit_seconds`: as for `kiwi.plan`; by default the limit of this plan's search.
     - `verify`: as for `kiwi.plan`. By default the new plan is predicted for this plan's compiler
       and not compiled.
 
-    **Raises:** `InvalidArgumentError` if the operator has no such option; `InfeasibleBudgetError`,
-    `NoPlanFoundError` as `kiwi.plan`.
+    **Raises:** `InvalidArgumentError` if the operator has no such option; `InfeasibleBudgetError`
+    and `NoPlanFoundError` as `kiwi.plan` does.
     """
     origin = origin_of(plan)
     if residency is not None:
@@ -266,10 +279,18 @@ def _allowed(
         rank = node.strategies[0].results[0].rank if node.strategies[0].results else 0
         wanted = (TensorSharding.from_partition_spec(sharding, rank, plan.mesh.axis_names),)
     options = node.options_where(
-        lambda s, r: residency in (None, r.name) and wanted in (None, s.results[:1])
+        lambda strategy, option: (
+            residency in (None, option.name) and wanted in (None, strategy.results[:1])
+        )
     )
     if not options:
-        known = sorted({plan.mesh.describe(s.results[0]) for s in node.strategies if s.results})
+        known = sorted(
+            {
+                plan.mesh.describe(strategy.results[0])
+                for strategy in node.strategies
+                if strategy.results
+            }
+        )
         raise InvalidArgumentError(
             f"Operator {unit} ({plan.decisions[unit].opcode}) has no option with "
             f"sharding={sharding}, residency={residency}.",

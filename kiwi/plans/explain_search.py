@@ -1,4 +1,4 @@
-"""How a plan was found, in words: the attempts of the search as a table."""
+"""The search for a plan as text: a table of its attempts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from kiwi.sizes import format_bytes, format_seconds
 
 @dataclass(frozen=True)
 class SearchExplanation:
-    """The attempts of a search. As text it is a table that marks the attempts that made
-    the answer."""
+    """The attempts of a search. Its text is a table of the attempts under a line that names the
+    attempts that made the answer."""
 
     history: tuple[Trial, ...]
 
     @property
     def answer(self) -> tuple[Trial, ...]:
-        """The attempts that made the plan: that of its solution, then that of its program."""
+        """The attempts that made the plan: first its solution, then its program."""
         return tuple(trial for trial in self.history if trial.outcome is Outcome.ANSWER)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Explanations in words, from a plan's document."""
+"""Explanations of operators as text, from a plan's document."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from kiwi.plans.summary import mesh_text, table
 from kiwi.sizes import format_bytes, format_seconds
 
 MOST_OPERATORS = 12
+"""The summary of a saved plan lists this many operators, the costliest first."""
 
 _FASTER = (
     "Faster than the plan: its search ended within its gap, or the compile check held it below "
@@ -24,13 +25,16 @@ _FASTER = (
 
 @dataclass(frozen=True)
 class ForcedAlternative:
-    """An operator pinned to one layout and residency, with everything solved again.
+    """The result of solving the problem again with an operator pinned to one layout and residency.
 
+    - `reads`, `results`, `recompute_at`, `fetch_at`: the pinned choice, as in
+      `kiwi.problem.alternatives.Alternative`.
     - `alone_seconds`: the change of the step time if nothing else changed.
-    - `step_seconds`, `peak_bytes`: of the best plan found with the pin. If there is none, they are
-      None and `reason` says why.
-    - `bound_seconds`: a proven lower bound for plans with the pin, apart from copies of operands
-      that are kept for later readers (`kiwi.problem.kept_copies`).
+    - `step_seconds`, `peak_bytes`: the figures of the best plan found with the pin; None if none
+      was found.
+    - `bound_seconds`: a proven lower bound of the step time of plans with the pin. It does not
+      count the time that kept copies of operands save (`kiwi.problem.kept_copies`).
+    - `reason`: why no plan was found; "" if one was.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -45,28 +49,31 @@ class ForcedAlternative:
 
 
 def find_in_document(document: Document, text: str) -> list[int]:
-    """The units that `text` matches, the costliest first. `text` is an index, an identity, or a
-    part of the opcode, name stack or source line."""
+    """Returns the units that `text` matches, the costliest first. `text` is an index, an identity,
+    or a part of the opcode, name stack or source line."""
     operators = document["operators"]
     if text.isdigit():
         return [int(text)] if int(text) < len(operators) else []
     matching = [
-        o
-        for identity, o in operators.items()
-        if text == identity or any(text in o[k] for k in ("opcode", "name_stack", "source"))
+        operator
+        for identity, operator in operators.items()
+        if text == identity or any(text in operator[k] for k in ("opcode", "name_stack", "source"))
     ]
-    return [o["unit"] for o in costliest_first(matching)]
+    return [operator["unit"] for operator in costliest_first(matching)]
 
 
 def costliest_first(operators: Iterable[Document]) -> list[Document]:
-    """Operators by their seconds, of all kinds together."""
-    return sorted(operators, key=lambda o: (-sum(o["seconds"].values()), o["unit"]))
+    """Returns operators sorted by their seconds of all kinds together, the costliest first."""
+    return sorted(
+        operators, key=lambda operator: (-sum(operator["seconds"].values()), operator["unit"])
+    )
 
 
 def explanation_text(
     document: Document, unit: int, forced: Sequence[ForcedAlternative] = ()
 ) -> str:
-    """One operator: choice, parts of the cost, memory, alternatives, and what was impossible."""
+    """Returns the explanation of one operator: its choice, the parts of its cost, its memory, its
+    alternatives, and the options that were impossible."""
     operators = list(document["operators"].items())
     identity, operator = operators[unit]
     blocks = [
@@ -82,12 +89,12 @@ def explanation_text(
 
 
 def layouts(lists: Sequence[Any]) -> str:
-    """Several layouts."""
+    """Returns several layouts as text, separated by commas; "-" if there are none."""
     return ", ".join(map(layout_text, lists)) or "-"
 
 
 def residency_text(operator: Document) -> str:
-    """`kept`, or when it is recomputed or fetched."""
+    """Returns "kept", or the operator before which an operator is recomputed or fetched."""
     if operator.get("fetch_at") is not None:
         return f"offloaded, fetched before operator {operator['fetch_at']}"
     if operator["recompute_at"] is None:
@@ -96,8 +103,8 @@ def residency_text(operator: Document) -> str:
 
 
 def held_bytes(entry: Document, time: int, *, with_copies: bool = False) -> int:
-    """The bytes that an argument or operator holds at a point of time, with or without copies of
-    operands."""
+    """Returns the bytes that an argument or operator holds at a point of time, with or without
+    copies of operands."""
     spans = (*entry["held"], *(entry.get("copies", ()) if with_copies else ()))
     return bytes_at((Interval(*span) for span in spans), time)
 
@@ -115,10 +122,10 @@ def _operand_lines(document: Document, operator: Document) -> str:
     rows = []
     pairs = enumerate(zip(operator["operands"], operator["reads"], strict=True))
     for read, (name, wanted) in pairs:
-        what, stored = name, None
+        source, stored = name, None
         if name.startswith("#"):
             producer = producers[int(name[1:])]
-            what = f"{name} {producer['opcode']}"
+            source = f"{name} {producer['opcode']}"
             stored = producer["results"][0] if len(producer["results"]) == 1 else None
         elif name in document["arguments"]:
             stored = document["arguments"][name]["sharding"]
@@ -131,7 +138,7 @@ def _operand_lines(document: Document, operator: Document) -> str:
         if read in operator.get("kept_reads_again", ()):
             recomputed = _reader_before(*copy, is_again=True)
             moved += f"; when recomputed, read from the copy of operator {recomputed}"
-        rows.append(("reads", what, layout_text(wanted), moved))
+        rows.append(("reads", source, layout_text(wanted), moved))
     for kind, result in zip(operator["types"], operator["results"], strict=True):
         rows.append(("yields", kind, layout_text(result), residency_text(operator)))
     return table(("", "value", "layout", ""), rows)
@@ -140,26 +147,26 @@ def _operand_lines(document: Document, operator: Document) -> str:
 def _reader_before(
     operators: list[Document], unit: int, operand: str, wanted: Any, *, is_again: bool = False
 ) -> int:
-    """The last operator before `unit` that reads an operand in a layout, for the first or the
-    second computation of `unit`."""
+    """Returns the last operator before `unit` that reads an operand in a layout, for the first
+    computation of `unit` or, with `is_again`, for its recomputation."""
     runs = []
-    for o in operators:
-        if (operand, wanted) in zip(o["operands"], o["reads"], strict=True):
-            runs.append(((o["unit"],), o["unit"]))
-            if o["recompute_at"] is not None:  # The recomputation runs before that operator.
-                runs.append(((o["recompute_at"] - 1, o["unit"]), o["unit"]))
-    own = [at for at, reader in runs if reader == unit][is_again]
-    return max((at, reader) for at, reader in runs if at < own)[1]
+    for operator in operators:
+        if (operand, wanted) in zip(operator["operands"], operator["reads"], strict=True):
+            runs.append(((operator["unit"],), operator["unit"]))
+            if operator["recompute_at"] is not None:  # The recomputation runs before that operator.
+                runs.append(((operator["recompute_at"] - 1, operator["unit"]), operator["unit"]))
+    unit_run = [at for at, reader in runs if reader == unit][is_again]
+    return max((at, reader) for at, reader in runs if at < unit_run)[1]
 
 
 def _costs(document: Document, operator: Document) -> str:
     total = document["estimate"]["step_seconds"]
     seconds = operator["seconds"]
     parts = ", ".join(f"{kind} {format_seconds(seconds[kind])}" for kind in PARTS)
-    own = sum(seconds.values())
+    spent = sum(seconds.values())
     held = held_bytes(operator, document["estimate"]["peak_unit"])
     return (
-        f"Costs {format_seconds(own)}, {own / max(total, 1e-30):.2%} of the step: {parts}\n"
+        f"Costs {format_seconds(spent)}, {spent / max(total, 1e-30):.2%} of the step: {parts}\n"
         f"Yields {format_bytes(operator['bytes'])} per device, of which "
         f"{format_bytes(held)} are alive at the peak"
     )
@@ -171,13 +178,13 @@ def _alternatives(document: Document, operator: Document) -> str:
         return f"No other option of {count} goes with what its neighbours chose."
     rows = [
         (
-            layouts(a["reads"]),
-            layouts(a["results"]),
-            _residency(a["recompute_at"], a.get("fetch_at")),
-            signed(format_seconds, a["change_seconds"]),
-            signed(format_bytes, a["change_bytes"]),
+            layouts(alternative["reads"]),
+            layouts(alternative["results"]),
+            _residency(alternative["recompute_at"], alternative.get("fetch_at")),
+            signed(format_seconds, alternative["change_seconds"]),
+            signed(format_bytes, alternative["change_bytes"]),
         )
-        for a in operator["alternatives"]
+        for alternative in operator["alternatives"]
     ]
     head = f"Nearest of {operator['option_count']} options, if nothing else changed:\n"
     return head + table(("reads", "yields", "", "step", "at the peak"), rows)
@@ -189,16 +196,28 @@ def _forced(document: Document, forced: Sequence[ForcedAlternative]) -> str:
     names = document["mesh"]["axis_names"]
     total = document["estimate"]["step_seconds"]
     rows = []
-    for f in forced:
-        reads, results = (layouts([axes(s, names) for s in each]) for each in (f.reads, f.results))
-        figures = (f.reason, "", "")
-        if f.step_seconds is not None and f.peak_bytes is not None:
-            change = signed(format_seconds, f.step_seconds - total)
-            figures = (format_seconds(f.step_seconds), change, format_bytes(f.peak_bytes))
-        rows.append((reads, results, _residency(f.recompute_at, f.fetch_at), *figures))
+    for alternative in forced:
+        reads, results = (
+            layouts([axes(sharding, names) for sharding in shardings])
+            for shardings in (alternative.reads, alternative.results)
+        )
+        figures = (alternative.reason, "", "")
+        if alternative.step_seconds is not None and alternative.peak_bytes is not None:
+            change = signed(format_seconds, alternative.step_seconds - total)
+            figures = (
+                format_seconds(alternative.step_seconds),
+                change,
+                format_bytes(alternative.peak_bytes),
+            )
+        rows.append(
+            (reads, results, _residency(alternative.recompute_at, alternative.fetch_at), *figures)
+        )
     header = ("reads", "yields", "", "step", "change", "peak")
     text = "If forced, with everything solved again:\n" + table(header, rows)
-    if any(f.step_seconds is not None and f.step_seconds < total for f in forced):
+    if any(
+        alternative.step_seconds is not None and alternative.step_seconds < total
+        for alternative in forced
+    ):
         text += "\n" + _FASTER
     return text
 
@@ -210,12 +229,12 @@ def _residency(recompute_at: int | None, fetch_at: int | None) -> str:
 
 
 def signed(formatted: Callable[[float], str], change: float) -> str:
-    """A change, with its sign."""
+    """Returns a change as text, with its sign."""
     return ("+" if change >= 0 else "-") + formatted(abs(change))
 
 
 def document_summary(document: Document) -> str:
-    """A saved plan in a few lines and its costliest operators."""
+    """Returns a summary of a saved plan in a few lines, with its costliest operators."""
     estimate, options, bounds = document["estimate"], document["options"], document["bounds"]
     mesh = mesh_text(document["mesh"]["axis_names"], document["mesh"]["shape"])
     gap = "no bound" if bounds["gap"] is None else f"gap {bounds['gap']:.2%}"
@@ -225,16 +244,16 @@ def document_summary(document: Document) -> str:
     operators = costliest_first(document["operators"].values())
     rows = [
         (
-            str(o["unit"]),
-            o["opcode"],
-            o["phase"],
-            o["source"].split(" ")[0],
-            layouts(o["results"]),
-            o["residency"],
-            format_seconds(sum(o["seconds"].values())),
-            format_bytes(o["bytes"]),
+            str(operator["unit"]),
+            operator["opcode"],
+            operator["phase"],
+            operator["source"].split(" ")[0],
+            layouts(operator["results"]),
+            operator["residency"],
+            format_seconds(sum(operator["seconds"].values())),
+            format_bytes(operator["bytes"]),
         )
-        for o in operators[:MOST_OPERATORS]
+        for operator in operators[:MOST_OPERATORS]
     ]
     header = ("", "operator", "phase", "source", "sharding", "residency", "time", "bytes")
     return "\n".join(

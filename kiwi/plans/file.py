@@ -3,8 +3,8 @@
     {"format": "kiwi-plan", "version": 6, "digest": "...", "timings": {...}, "plan": {...}}
 
 `digest` is the SHA-256 of the canonical text of `plan`, so that a truncated or altered file is
-refused. `timings` says where the time of planning went. It is no part of the plan, may be missing,
-and is not read. Reading a file parses JSON and nothing else. No part of it is ever executed.
+refused. `timings` says where the time of planning went. It is not part of the plan, may be missing,
+and is not read. Reading a file parses JSON and does nothing else. No part of a file is executed.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ _SECTIONS = dict.fromkeys(_TEXTS, str) | dict.fromkeys(_LISTS, list) | dict.from
 
 
 Timings = Mapping[str, Mapping[str, float]]
-"""Processor and wall seconds of each stage of planning."""
+"""The processor and wall seconds of each stage of planning."""
 
 
 def dump(document: Document, timings: Timings | None = None) -> bytes:
-    """The bytes of a plan file; equal documents and timings give equal bytes."""
+    """Returns the bytes of a plan file. Equal documents and timings give equal bytes."""
     header: Document = {
         "format": FORMAT.name,
         "version": FORMAT.version,
@@ -57,14 +57,19 @@ def dump(document: Document, timings: Timings | None = None) -> bytes:
 
 
 def write(document: Document, path: str | Path, timings: Timings | None = None) -> None:
-    """Writes a plan file. It replaces an existing one once it is complete; raises `PlanFileError`
-    if the file cannot be written."""
+    """Writes a plan file. The new file replaces an existing file once it is complete.
+
+    **Raises:** `PlanFileError` if the file cannot be written.
+    """
     FORMAT.write(dump(document, timings), path)
 
 
 def read(path: str | Path) -> Document:
-    """The document of a plan file; raises `PlanFileError` if the file is missing, truncated,
-    altered, of another kind, or of another version."""
+    """Returns the document of a plan file.
+
+    **Raises:** `PlanFileError` if the file is missing, truncated, altered, of another kind, or of
+    another version.
+    """
     envelope, name = FORMAT.read(path), str(path)
     document = envelope.get("plan")
     if not isinstance(document, dict) or envelope.get("digest") != _digest(document):
@@ -81,9 +86,9 @@ def read(path: str | Path) -> Document:
 
 
 def malformed(error: Exception, name: str) -> KiwiError:
-    """The error for a file whose parts cannot be understood."""
-    said = error.what if isinstance(error, KiwiError) else f"{type(error).__name__}: {error}"
-    return FORMAT.invalid(name, said)
+    """Returns the error for a file with parts that cannot be read. `name`: the file's name."""
+    reason = error.what if isinstance(error, KiwiError) else f"{type(error).__name__}: {error}"
+    return FORMAT.invalid(name, reason)
 
 
 def _digest(document: Any) -> str:

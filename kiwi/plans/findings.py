@@ -1,6 +1,7 @@
-"""The head of the report: what limits a plan's step and what to try next, in a few sentences.
+"""The findings at the head of the report: a few sentences about the limits of a plan's step, with
+advice.
 
-Everything is read from the plan's document, so saved plans have it as well.
+All findings are derived from the plan's document, so saved plans have them as well.
 """
 
 import math
@@ -11,21 +12,22 @@ from kiwi.plans.document import Document
 from kiwi.sizes import format_bytes, format_seconds
 
 _FULL = 0.9
-"""From this share of the budget on, the report says that memory limits the plan."""
+"""If the peak is above this fraction of the budget, the report says that memory is nearly full."""
 
 _ROOMY = 0.5
-"""Below this share of the budget, the report says that there is room."""
+"""If the peak is below this fraction of the budget, the report suggests a larger batch."""
 
 _OPEN_GAP = 0.05
-"""From this gap on, the report suggests a longer search."""
+"""If the gap is larger, the report suggests a longer search."""
 
 _DEVIATION = 0.2
-"""Beyond this deviation, the report says that the compiled step differs from the planned one."""
+"""If the compiled step time deviates from the planned one by more than this fraction, the report
+says so."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact that the reader should know, and what to try."""
+    """One fact that the reader should know, and advice."""
 
     title: str
     text: str
@@ -33,7 +35,8 @@ class Finding:
 
 
 def findings(document: Document) -> tuple[Finding, ...]:
-    """The findings: first what limits the step, then memory, the bound and the compile check."""
+    """Returns the findings: first the budget and the largest part of the step, then memory, the
+    bound and the compile check."""
     return (
         *_over_budget(document),
         _limit(document),
@@ -54,7 +57,8 @@ def _over_budget(document: Document) -> Iterator[Finding]:
 
 
 def _limit(document: Document) -> Finding:
-    """The largest part of the step: computation, recomputation, or waiting."""
+    """Returns the finding on the largest part of the step: computation, recomputation, or
+    waiting."""
     estimate = document["estimate"]
     step = estimate["step_seconds"] or 1.0
     again = estimate["recompute_seconds"]

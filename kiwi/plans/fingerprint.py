@@ -1,9 +1,9 @@
-"""The identity of a traced function, to tell whether a saved plan is for it.
+"""The identity of a traced function, which tells whether a saved plan is for the function.
 
-Every equation has one line: primitive, a digest of its parameters, operands and result types. Lines
-contain no memory addresses and no variable names, so they are equal in every process. A plan
-depends only on the *structure*, which leaves out the values of literals and captured constants. The
-*values* include them, and tell whether the function is still the same.
+Every equation has one line: its primitive, a digest of its parameters, its operands and its result
+types. Lines contain no memory addresses and no variable names, so they are equal in every process.
+A plan depends only on the *structure* of the function, which leaves out the values of literals and
+captured constants. The *values* include them, and tell whether the function is still the same.
 """
 
 import difflib
@@ -22,14 +22,16 @@ from kiwi.hlo.program import Equation, Literal, Program
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _DIGITS = 16
 MOST_DIFFERENCES = 5
+"""An error lists this many differences, and the number of the others."""
 
 
 @dataclass(frozen=True)
 class EquationLine:
     """One equation.
 
-    - `text`: the line for people. `inputs`: its operands (`%7` or a literal's type). `literals`:
-      the values of its literal operands.
+    - `text`: the equation as a line for people.
+    - `inputs`: its operands: `%7` for value 7, or the type of a literal.
+    - `literals`: the values of its literal operands.
     """
 
     text: str
@@ -38,13 +40,13 @@ class EquationLine:
 
     @property
     def structure(self) -> str:
-        """The part that planning depends on."""
+        """The part of the line that planning depends on."""
         return f"{self.text} <- {' '.join(self.inputs)}"
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """A program's identity: `structure` and `values` are SHA-256 digests."""
+    """A program's identity. `structure` and `values` are SHA-256 digests in hexadecimal."""
 
     structure: str
     values: str
@@ -52,7 +54,7 @@ class Fingerprint:
 
 
 def fingerprint(program: Program) -> Fingerprint:
-    """The identity of a traced program."""
+    """Returns the identity of a traced program."""
     lines = tuple(_line(program, equation) for equation in program.equations)
     structure = hashlib.sha256()
     for value in (*program.arguments, *program.constants):
@@ -74,32 +76,40 @@ def fingerprint(program: Program) -> Fingerprint:
 
 
 def identities(lines: Sequence[EquationLine]) -> list[str]:
-    """One name for each equation, unique and equal in every process: `dot_general:5f0c…#3`. It
-    consists of the primitive, a digest of the line without operands, and how often that occurred
-    before."""
-    seen: dict[str, int] = {}
+    """Returns one name for each equation, unique and equal in every process, such as
+    `dot_general:5f0c…#3`. A name consists of the primitive, a digest of the line without operands,
+    and the number of earlier equations with the same line."""
+    counts: dict[str, int] = {}
     names = []
     for line in lines:
         primitive = line.text.split("[", 1)[0].split(" ", 1)[0]
         name = f"{primitive}:{_digest(line.text)[:8]}"
-        names.append(f"{name}#{seen.setdefault(name, 0)}")
-        seen[name] += 1
+        names.append(f"{name}#{counts.setdefault(name, 0)}")
+        counts[name] += 1
     return names
 
 
 def differences(saved: Sequence[EquationLine], found: Sequence[EquationLine]) -> list[str]:
-    """The first differences between the saved function and this one, as sentences."""
+    """Returns sentences about the first differences between the saved function and the present
+    one. `found` are the lines of the present function."""
     sentences = []
     texts = [line.text for line in saved], [line.text for line in found]
     matcher = difflib.SequenceMatcher(None, *texts, autojunk=False)
-    for kind, a, b, c, d in matcher.get_opcodes():
+    for kind, saved_start, saved_end, found_start, found_end in matcher.get_opcodes():
         if kind != "equal":
-            sentences.append(_difference(kind, texts[0][a:b], texts[1][c:d], a))
+            sentences.append(
+                _difference(
+                    kind,
+                    texts[0][saved_start:saved_end],
+                    texts[1][found_start:found_end],
+                    saved_start,
+                )
+            )
     if not sentences:
         sentences = _rewired(saved, found)
-    rest = len(sentences) - MOST_DIFFERENCES
-    more = [f"... and {rest} further differences"] if rest > 0 else []
-    return sentences[:MOST_DIFFERENCES] + more
+    remaining = len(sentences) - MOST_DIFFERENCES
+    ending = [f"... and {remaining} further differences"] if remaining > 0 else []
+    return sentences[:MOST_DIFFERENCES] + ending
 
 
 def _difference(kind: str, was: Sequence[str], now: Sequence[str], place: int) -> str:
@@ -115,26 +125,27 @@ def _difference(kind: str, was: Sequence[str], now: Sequence[str], place: int) -
 
 
 def _rewired(saved: Sequence[EquationLine], found: Sequence[EquationLine]) -> list[str]:
-    """Differences of operands, between equations that are otherwise the same."""
+    """Returns sentences about differing operands of equations that are otherwise the same."""
     sentences = []
     for place, (was, now) in enumerate(zip(saved, found, strict=True)):
-        what = f"equation {place} `{was.text}`"
+        equation = f"equation {place} `{was.text}`"
         if was.inputs != now.inputs:
             reads = " ".join(now.inputs)
-            sentences.append(f"{what} read {' '.join(was.inputs)}, reads {reads}")
+            sentences.append(f"{equation} read {' '.join(was.inputs)}, reads {reads}")
         elif was.literals != now.literals:
             has = " ".join(now.literals)
-            sentences.append(f"{what} had the literal {' '.join(was.literals)}, has {has}")
+            sentences.append(f"{equation} had the literal {' '.join(was.literals)}, has {has}")
     return sentences or ["the values of captured constants, or the results, differ"]
 
 
 def value_type(program: Program, value: int) -> str:
-    """The type of a program's value, see `type_text`."""
+    """Returns the type of a program's value as `type_text` writes it."""
     return type_text(program.values[value])
 
 
 def type_text(array: Any) -> str:
-    """The type of a value with a shape and a dtype, as JAX writes it: `f32[16,8]`."""
+    """Returns the type of a value with a shape and a dtype as JAX writes it, such as
+    `f32[16,8]`."""
     return f"{_short(array.dtype)}[{','.join(map(str, array.shape))}]"
 
 
@@ -146,7 +157,7 @@ def _line(program: Program, equation: Equation) -> EquationLine:
     params = "".join(
         f"{key}={canonical(value)};" for key, value in sorted(equation.jaxpr_eqn.params.items())
     )
-    types = [value_type(program, v) for v in equation.outputs]
+    types = [value_type(program, output) for output in equation.outputs]
     digest = f"[{_digest(params)[:6]}]" if params else ""
     text = f"{equation.name}{digest} -> {' '.join(types)}"
     literals = tuple(str(i.value) for i in equation.inputs if isinstance(i, Literal))
@@ -160,13 +171,17 @@ def _operand(program: Program, atom: int | Literal) -> str:
 
 
 def canonical(value: Any) -> str:
-    """A text of a value that is equal in every process."""
+    """Returns a text of a value that is equal in every process."""
     if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{k}:{canonical(v)}" for k, v in value.items())) + "}"
+        return (
+            "{"
+            + ",".join(sorted(f"{k}:{canonical(element)}" for k, element in value.items()))
+            + "}"
+        )
     if isinstance(value, set | frozenset):
-        return "{" + ",".join(sorted(canonical(v) for v in value)) + "}"
+        return "{" + ",".join(sorted(canonical(element) for element in value)) + "}"
     if isinstance(value, tuple | list) and type(value) in (tuple, list):
-        return "(" + ",".join(canonical(v) for v in value) + ")"
+        return "(" + ",".join(canonical(element) for element in value) + ")"
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{_digest(value.tobytes())}"
     return _ADDRESS.sub("", str(value))

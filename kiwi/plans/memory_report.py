@@ -1,9 +1,9 @@
-"""`kiwi.memory_report`: where the memory of a planned step goes, predicted and compiled.
+"""`kiwi.memory_report`: the owners of a planned step's memory, as predicted and as compiled.
 
-Both sides are broken down by the same owners, so that they can be subtracted. Owners are arguments
-and results of the function, the results of each unit (and its scratch memory), and the resharded
-copies made for a unit. Some memory has no unit. The compiled side adds fragmentation: memory that
-XLA's heap holds but cannot use.
+Both sides are broken down by the same owners, so that they can be subtracted. Owners are the
+arguments and results of the function, the results of each unit (with its scratch memory), and the
+resharded copies made for a unit. Some memory belongs to no unit. The compiled side adds
+fragmentation: memory that XLA's heap holds but cannot use.
 """
 
 from collections import Counter
@@ -18,13 +18,14 @@ from kiwi.sizes import format_bytes
 from kiwi.xla.read.buffer_assignment import CompiledMemory, LiveBuffer
 
 _MOST_ROWS = 16
+"""A table lists this many owners, the largest first, and sums up the others."""
 
 Owner = tuple[str, int]
 """The owner of memory: ("argument", value index), ("result", unit), ("copy", unit), or another kind
 with the index -1."""
 
 _OF_UNITS = ("result", "copy")
-"""The kinds of owners that are units."""
+"""The kinds of owners that belong to units."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class MemoryRow:
     """The memory of one owner at one point of time, on one device.
 
     - `what`: "argument", "result", "recomputed", "copy", "output", "other" or "fragmentation".
-    - `name`: the path of an argument, or the opcode of an operator with its phase.
-    - `source_line`: the line of the function that computes it, "" if unknown.
+    - `name`: the path of an argument, or the opcode of an operator with its phase and unit.
+    - `source_line`: the line of the function that computes the memory's value; "" if unknown.
     """
 
     bytes: int
@@ -44,9 +45,10 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class MemoryDifference:
-    """One owner's predicted and compiled bytes, both at the compiled peak.
+    """The predicted and the compiled bytes of one owner, both at the compiled peak.
 
-    - `unit`: the unit of the plan that owns them, or -1.
+    - `what`, `name`, `source_line`: as in `MemoryRow`.
+    - `unit`: the unit of the plan that owns the bytes, or -1.
     """
 
     predicted_bytes: int
@@ -59,11 +61,13 @@ class MemoryDifference:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Live values at the peaks, largest first. Print it for tables.
+    """The values alive at the peaks, the largest first. Its text consists of tables.
 
-    - `predicted_peak_bytes`, `predicted`: the predicted peak and the values alive at it.
+    - `target`: the compiler of the compiled program.
+    - `predicted_peak_bytes`, `predicted`: the predicted peak, and the values alive at that time.
     - `compiled_peak_bytes`, `compiled`: the same for the compiled program.
-    - `differences`: owners on which the two disagree at the compiled peak, largest first.
+    - `differences`: the owners whose predicted and compiled bytes differ at the compiled peak, the
+      largest difference first.
     """
 
     target: str
@@ -84,8 +88,10 @@ class MemoryReport:
 
 
 def memory_report(plan: PlanRecord) -> MemoryReport:
-    """The values alive at the compiled and at the predicted peak, and their differences; raises
-    `InvalidArgumentError` if the plan has no compiled program."""
+    """Returns the values alive at the compiled and at the predicted peak, and their differences.
+
+    **Raises:** `InvalidArgumentError` if the plan has no compiled program.
+    """
     if plan.compiled is None or plan.compiled.memory is None:
         raise InvalidArgumentError(
             "The plan carries no compiled program to report on.",
@@ -109,18 +115,21 @@ def memory_report(plan: PlanRecord) -> MemoryReport:
 
 
 def unit_at_peak(memory: CompiledMemory) -> int:
-    """The unit that runs at the compiled peak: the latest one with a name; 0 before any."""
-    named = [u for u in memory.units[: memory.peak_position + 1] if u >= 0]
+    """Returns the unit that runs at the compiled peak: the unit of the latest instruction up to the
+    peak that belongs to a unit; 0 if there is none."""
+    named = [unit for unit in memory.units[: memory.peak_position + 1] if unit >= 0]
     return named[-1] if named else 0
 
 
 def predicted_by_owner(plan: PlanRecord, unit: int) -> dict[Owner, int]:
-    """The predicted memory while a unit runs, in bytes by owner."""
-    return _sums(((b.kind, b.index), b.bytes) for b in plan.estimate.alive_at(unit))
+    """Returns the predicted memory while a unit runs, in bytes by owner."""
+    return _sums(
+        ((buffer.kind, buffer.index), buffer.bytes) for buffer in plan.estimate.alive_at(unit)
+    )
 
 
 def _sums(sizes: Iterable[tuple[Owner, int]]) -> dict[Owner, int]:
-    """Bytes by owner, without owners that hold nothing."""
+    """Returns the bytes of each owner that holds any."""
     bytes_of_owner: Counter[Owner] = Counter()
     for owner, size in sizes:
         bytes_of_owner[owner] += size
@@ -137,7 +146,7 @@ def _owner(buffer: LiveBuffer, arguments: Sequence[int]) -> Owner:
 
 
 class _Describer:
-    """Describes owners in words."""
+    """Makes the rows of owners, with names and source lines."""
 
     def __init__(self, plan: PlanRecord) -> None:
         self._units = plan.execution.units
@@ -146,29 +155,31 @@ class _Describer:
         self._paths = dict(zip(arguments, plan.traced.call.paths, strict=True))
 
     def rows(self, sizes: Mapping[Owner, int]) -> tuple[MemoryRow, ...]:
-        unsorted = (MemoryRow(size, *self._words(o)) for o, size in self._folded(sizes).items())
+        unsorted = (
+            MemoryRow(size, *self._words(owner)) for owner, size in self._folded(sizes).items()
+        )
         return tuple(sorted(unsorted, key=lambda row: (-row.bytes, row.what, row.name)))
 
     def differences(
         self, predicted: Mapping[Owner, int], compiled: Mapping[Owner, int]
     ) -> tuple[MemoryDifference, ...]:
-        mine, theirs = self._folded(predicted), self._folded(compiled)
+        predicted_bytes, compiled_bytes = self._folded(predicted), self._folded(compiled)
         unsorted = [
             MemoryDifference(
-                mine.get(o, 0),
-                theirs.get(o, 0),
-                *self._words(o),
-                unit=o[1] if o[0] in _OF_UNITS else -1,
+                predicted_bytes.get(owner, 0),
+                compiled_bytes.get(owner, 0),
+                *self._words(owner),
+                unit=owner[1] if owner[0] in _OF_UNITS else -1,
             )
-            for o in {**mine, **theirs}
-            if mine.get(o, 0) != theirs.get(o, 0)
+            for owner in {**predicted_bytes, **compiled_bytes}
+            if predicted_bytes.get(owner, 0) != compiled_bytes.get(owner, 0)
         ]
         key = lambda d: (-abs(d.predicted_bytes - d.compiled_bytes), d.what, d.name)  # noqa: E731
         return tuple(sorted(unsorted, key=key))
 
     def _folded(self, sizes: Mapping[Owner, int]) -> dict[Owner, int]:
-        """The owner, with a result that takes over an argument's buffer counted as that
-        argument."""
+        """Returns bytes by owner. A result that takes over an argument's buffer counts as that
+        argument, and a result of the function as output."""
         return _sums((self._canonical(owner), size) for owner, size in sizes.items())
 
     def _canonical(self, owner: Owner) -> Owner:
@@ -181,7 +192,7 @@ class _Describer:
         return ("output", -1) if output in self._units.graph.program.result_values else owner
 
     def _words(self, owner: Owner) -> tuple[str, str, str]:
-        """Kind, name and source line."""
+        """Returns the kind, the name and the source line of an owner."""
         kind, index = owner
         if kind == "argument":
             return kind, self._paths.get(index, "constant"), ""
@@ -196,10 +207,14 @@ class _Describer:
 
 
 def _rows_text(title: str, peak_bytes: int, rows: tuple[MemoryRow, ...]) -> str:
-    shown = [(format_bytes(r.bytes), r.what, r.name, r.source_line) for r in rows[:_MOST_ROWS]]
-    rest = rows[_MOST_ROWS:]
-    if rest:
-        shown.append((format_bytes(sum(r.bytes for r in rest)), f"{len(rest)} more", "", ""))
+    shown = [
+        (format_bytes(row.bytes), row.what, row.name, row.source_line) for row in rows[:_MOST_ROWS]
+    ]
+    further = rows[_MOST_ROWS:]
+    if further:
+        shown.append(
+            (format_bytes(sum(row.bytes for row in further)), f"{len(further)} more", "", "")
+        )
     head = f"{title}: peak {format_bytes(peak_bytes)} per device"
     return f"{head}\n{table(('bytes', 'what', 'name', 'source'), shown)}"
 
@@ -208,8 +223,13 @@ def _differences_text(rows: tuple[MemoryDifference, ...]) -> str:
     if not rows:
         return "Prediction and compiled program hold the same at the compiled peak."
     shown = [
-        (format_bytes(d.predicted_bytes), format_bytes(d.compiled_bytes), d.what, d.name)
-        for d in rows[:_MOST_ROWS]
+        (
+            format_bytes(difference.predicted_bytes),
+            format_bytes(difference.compiled_bytes),
+            difference.what,
+            difference.name,
+        )
+        for difference in rows[:_MOST_ROWS]
     ]
     head = "Differences at the compiled peak"
     return f"{head}\n{table(('predicted', 'compiled', 'what', 'name'), shown)}"

@@ -13,9 +13,9 @@ from kiwi.solver import SolveResult
 def plan_of_solution(
     planner: str, step: StepToPlan, solved: Solved, result: SolveResult, budget_bytes: int
 ) -> Plan:
-    """The plan of a solution, not yet compiled.
+    """Returns the plan of a solution, before anything is compiled.
 
-    - `planner`: the name of the planner that made it.
+    - `planner`: the name of the planner that made the solution.
     - `result`: the solver's result for the solution.
     """
     estimate = estimate_solution(solved)

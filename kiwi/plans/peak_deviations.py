@@ -1,12 +1,12 @@
-"""What a compiled program holds at its peak otherwise than the plan.
+"""The buffers on which a compiled program and its plan disagree at the compiled peak.
 
-A program is compared with the plan at the unit that runs at the compiled peak. XLA may run units in
-another order, above all where collectives overlap with computation and nothing is short of memory.
-So a buffer that only one side holds comes with its cause:
+The program is compared with the plan at the unit that runs at the compiled peak. XLA may run units
+in another order, above all where collectives overlap with computation and memory is plentiful. So a
+buffer that only one side holds comes with its cause:
 
-- *ahead of its turn*: the plan computes it later.
-- *longer than planned*: the plan has freed it before.
-- *not held*: XLA computes it inside of another kernel, later, or has freed it.
+- *ahead of its turn*: the plan computes the buffer later.
+- *longer than planned*: the plan has freed the buffer before.
+- *not held*: XLA computes the buffer inside of another kernel or later, or has freed it.
 """
 
 from collections import defaultdict
@@ -19,12 +19,13 @@ from kiwi.plans.record import PlanRecord
 AHEAD, LONGER, NOT_HELD = "ahead of its turn", "longer than planned", "not held"
 
 NO_OPERATOR = "buffers of no operator"
-"""The name of buffers that XLA names after none, most often those that a loop carries."""
+"""The name of buffers whose XLA instruction belongs to no unit, most often values that a loop
+carries."""
 
 
 def peak_rows(plan: PlanRecord) -> Iterable[KernelDeviation]:
-    """The buffers at the compiled peak on which plan and program disagree: one row for those of
-    equal units with the same cause.
+    """Yields the buffers at the compiled peak on which plan and program disagree. Buffers of equal
+    units with the same cause share one row.
 
     **Raises:** `InvalidArgumentError` if the plan has no compiled program.
     """
@@ -41,13 +42,13 @@ def peak_rows(plan: PlanRecord) -> Iterable[KernelDeviation]:
 
 
 _Bytes = Mapping[int, tuple[int, int]]
-"""By unit, the predicted and the compiled bytes."""
+"""The predicted and the compiled bytes of each unit."""
 
 
 def _by_cause(
     differences: Iterable[MemoryDifference], peak_unit: int
 ) -> Mapping[tuple[str, str], _Bytes]:
-    """The differences of units, by what stands before the names of their rows, and by cause."""
+    """Returns the differences of units, by the prefix of their rows' names and by cause."""
     held: dict[tuple[str, str], dict[int, tuple[int, int]]] = defaultdict(dict)
     for row in differences:
         if row.unit >= 0:
@@ -57,7 +58,7 @@ def _by_cause(
 
 
 def _cause(row: MemoryDifference, peak_unit: int) -> str:
-    """Why only one side holds a buffer; "" if both do, in different sizes."""
+    """Returns why only one side holds a buffer; "" if both sides hold it in different sizes."""
     if not row.compiled_bytes:
         return NOT_HELD
     if row.predicted_bytes:

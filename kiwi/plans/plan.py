@@ -22,26 +22,32 @@ from kiwi.report.notebook import fragment, plot_memory
 class Plan(PlanRecord):
     """How one training step runs on a mesh; see `kiwi.plan`.
 
-    Its attributes are those of `kiwi.plans.record.PlanRecord`. Methods that are functions elsewhere
-    are documented there.
+    `kiwi.plans.record.PlanRecord` documents the attributes. A method that is a function of another
+    module is documented there.
     """
 
     def save(self, path: str | Path) -> None:
         """Writes the plan to a file that `kiwi.load_plan` reads.
 
-        The header has `timings`. Apart from these, equal plans give equal bytes.
+        The header contains the wall times of planning. Apart from these, equal plans give equal
+        bytes.
 
         **Raises:** `PlanFileError` if the file cannot be written.
         """
         write(document(self), path, timings_document(self.timings))
 
     def write_report(self, path: str | Path) -> None:
-        """Writes the HTML report, one file for a browser; raises `InvalidArgumentError` if the file
-        cannot be written."""
+        """Writes the HTML report, a single file for a browser.
+
+        **Raises:** `InvalidArgumentError` if the file cannot be written.
+        """
         write_report(path, report_data(document(self), self))
 
     def plot_memory(self, ax: Any = None) -> Any:
-        """Draws memory over the step with matplotlib (extra `report`); returns the axes."""
+        """Draws the memory over the step with matplotlib (extra `report`) and returns the axes.
+
+        - `ax`: the axes to draw on; by default new ones.
+        """
         return plot_memory(report_data(document(self), self), ax)
 
     def _repr_html_(self) -> str:

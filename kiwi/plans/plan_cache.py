@@ -1,19 +1,19 @@
-"""Plans on disk, so that a request that was answered once is not searched again.
+"""The cache of plans on disk: a request that was answered once is not searched again.
 
-A file is a plan file (`kiwi.plans.file`) with one more section. Its name is the digest of the
-request's family, and that of the request. The digests include the sources of Kiwi, so a changed
-Kiwi does not use the files of another one. A file that cannot be read is ignored, and a plan that
-cannot be written is not kept.
+A file is a plan file (`kiwi.plans.file`) with one more section. Its name consists of the digest of
+the request's family and the digest of the request. The digests include the sources of Kiwi, so a
+changed Kiwi does not use older files. A file that cannot be read is ignored. A plan that cannot be
+written is not kept.
 
-**A family** is all requests that differ in the budget alone. The plan of a smaller budget answers a
-request for a larger one if its program is faster, so that a plan for more memory is never slower as
-compiled than one for less.
+**A family** consists of all requests that differ only in the budget. The plan of a smaller budget
+answers a request for a larger budget if its program is faster. So the compiled program for more
+memory is never slower than one for less memory.
 
-**The identity of a request**: equal requests have equal plans. So everything that may decide a plan
-is part of it: the traced program, the caller's statements about arguments and results, the settings
-with the hardware and its measurements, the sources of Kiwi, the versions of the libraries, and
-whatever the compile check depends on. Something irrelevant in it costs a plan made again. Something
-missing from it would return a wrong plan.
+**The identity of a request**: equal requests have equal plans. So a request consists of everything
+that may decide a plan: the traced program, the caller's statements about arguments and results, the
+settings with the hardware and its measurements, the sources of Kiwi, the versions of the libraries,
+and everything that the compile check depends on. If it contained something irrelevant, a plan would
+be made again without need. If something were missing, a wrong plan would be returned.
 """
 
 import datetime
@@ -54,13 +54,13 @@ from kiwi.xla.compilers import ATTACHED
 _LOG = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "KIWI_PLAN_CACHE"
-"""The environment variable that names the folder. "off" means no cache."""
+"""The environment variable that names the cache's folder. "off" disables the cache."""
 
 MOST_FILES = 500
-"""The number of files that are kept, the last used ones."""
+"""The cache keeps this many files, the last used ones, and deletes the others."""
 
 LEAST_FASTER = 0.999
-"""The plan of a smaller budget is taken if its program takes less than this part of the time."""
+"""The plan of a smaller budget is used if its program takes less than this fraction of the time."""
 
 _PACKAGES = (
     *("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt"),
@@ -71,7 +71,7 @@ _COMPILER_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 @dataclass(frozen=True)
 class _Made:
-    """How a plan was made, which plan files do not say."""
+    """The facts about the making of a plan that plan files do not contain. `on` is the date."""
 
     on: str
     planning_seconds: float
@@ -83,14 +83,14 @@ class _Made:
 
 @dataclass(frozen=True)
 class PlanCache:
-    """Plans in the files of a folder, which any number of processes may share."""
+    """A cache of plans in the files of a folder. Several processes may share the folder."""
 
     folder: Path
 
     @staticmethod
     def of_user() -> "PlanCache | None":
-        """The cache in this user's folder; None if the environment says "off" or there is no such
-        folder."""
+        """Returns the cache in this user's folder; None if the environment says "off" or the user
+        has no home folder."""
         named = os.environ.get(FOLDER_VARIABLE, "")
         if named == "off":
             return None
@@ -100,7 +100,8 @@ class PlanCache:
             return None
 
     def plan(self, step: StepToPlan, settings: Settings, planner: MadeBy) -> Plan:
-        """The plan of an equal request, or a new one, which is kept; raises as the planner does."""
+        """The plan of an equal earlier request, or a new plan, which is kept. Raises as the planner
+        does."""
         family = request_family(step, settings)
         path = self.folder / f"{family}_{_with_budget(family, settings)}.json"
         answer = _read(path, step, settings, planner)
@@ -109,16 +110,18 @@ class PlanCache:
             # If the clock ended a search, another run may find a better plan.
             if answer.solve_result.deterministic and answer.as_written is None:
                 self._keep(answer, path)
-        others = (each for each in sorted(self.folder.glob(f"{family}_*.json")) if each != path)
-        return _fastest(answer, others, step, settings, planner)
+        other_files = (
+            file for file in sorted(self.folder.glob(f"{family}_*.json")) if file != path
+        )
+        return _fastest(answer, other_files, step, settings, planner)
 
     def _keep(self, plan: Plan, path: Path) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write({**document(plan), "made": _made(plan)}, path)
-            kept = sorted(self.folder.glob("*.json"), key=lambda each: -each.stat().st_mtime)
-            for old in kept[MOST_FILES:]:
-                old.unlink(missing_ok=True)
+            cached = sorted(self.folder.glob("*.json"), key=lambda file: -file.stat().st_mtime)
+            for unused in cached[MOST_FILES:]:
+                unused.unlink(missing_ok=True)
         except (KiwiError, OSError) as error:
             _LOG.debug("The plan is not kept in %s: %s", path, error)
 
@@ -137,22 +140,23 @@ def _made(plan: Plan) -> Document:
 
 
 def _read(path: Path, step: StepToPlan, settings: Settings, planner: MadeBy) -> Plan | None:
-    """The plan in a file; None if there is no file, or if it cannot be read."""
+    """Returns the plan in a file; None if the file does not exist or cannot be read."""
     try:
         saved = read(path)
-        made = from_plain(saved["made"], _Made)
+        origin_data = from_plain(saved["made"], _Made)
         plan = restore(saved, step, planner)
         os.utime(path)
     except (KiwiError, OSError, KeyError, TypeError, ValueError, IndexError) as error:
         _LOG.debug("No plan is taken from %s: %s", path, error)
         return None
-    return _completed(plan, made, step, settings, planner)
+    return _completed(plan, origin_data, step, settings, planner)
 
 
 def _fastest(
     plan: Plan, others: Iterable[Path], step: StepToPlan, settings: Settings, planner: MadeBy
 ) -> Plan:
-    """The plan, or that of an equal request with a smaller budget if its program is faster.
+    """Returns `plan`, or the plan of an otherwise equal request with a smaller budget if that
+    plan's program is faster.
 
     `others`: the files of the other requests of the family.
     """
@@ -163,14 +167,15 @@ def _fastest(
     for path in others:
         seconds = _seconds_within(path, settings.memory_budget_bytes)
         if seconds is not None and seconds < most_seconds:
-            other = _read(path, step, settings, planner)
-            if other is not None and other.fits:
-                best, most_seconds = _for_larger_budget(other, plan), seconds
+            candidate = _read(path, step, settings, planner)
+            if candidate is not None and candidate.fits:
+                best, most_seconds = _for_larger_budget(candidate, plan), seconds
     return best
 
 
 def _seconds_within(path: Path, budget_bytes: int) -> float | None:
-    """The seconds of the compiled program of a plan in a file, if its budget is smaller."""
+    """Returns the seconds of the compiled program of a plan in a file; None if the plan's budget is
+    not below `budget_bytes`, or if the seconds are not known."""
     try:
         saved = read(path)
         if saved["options"]["memory_budget_bytes"] >= budget_bytes:
@@ -181,8 +186,8 @@ def _seconds_within(path: Path, budget_bytes: int) -> float | None:
 
 
 def _for_larger_budget(other: Plan, plan: Plan) -> Plan:
-    """The plan of a smaller budget as the answer to the request of a plan. What is proven for the
-    larger budget holds for the smaller one."""
+    """Returns `other`, the plan of a smaller budget, as the answer to the request of `plan`. The
+    bound for the larger budget also holds for the smaller budget."""
     note = Note.of(
         topics.FROM_SMALLER_BUDGET,
         f"The plan was made for a budget of {format_bytes(other.memory_budget_bytes)}: its program "
@@ -201,7 +206,8 @@ def _for_larger_budget(other: Plan, plan: Plan) -> Plan:
 def _completed(
     plan: Plan, made: _Made, step: StepToPlan, settings: Settings, planner: MadeBy
 ) -> Plan:
-    """The plan with what the request says and files do not: source lines, measurements, times."""
+    """Returns the plan with the data that files do not contain: source lines and measurements from
+    the request, and the times of its making."""
     program = step.program
     roots = [program.equations[unit.root] for unit in plan.execution.units.units]
     decisions: tuple[Decision, ...] = tuple(
@@ -230,7 +236,7 @@ def _completed(
 
 
 def request_digest(step: StepToPlan, settings: Settings) -> str:
-    """The SHA-256 digest of a request."""
+    """Returns the SHA-256 digest of a request."""
     return _with_budget(request_family(step, settings), settings)
 
 
@@ -239,8 +245,7 @@ def _with_budget(family: str, settings: Settings) -> str:
 
 
 def request_family(step: StepToPlan, settings: Settings) -> str:
-    """The SHA-256 digest of what a request has in common with those for other budgets of device
-    memory."""
+    """Returns the SHA-256 digest of a request without its budget of device memory."""
     parts = {
         "kiwi": [VERSION, _sources()],
         "versions": _versions(),
@@ -254,7 +259,7 @@ def request_family(step: StepToPlan, settings: Settings) -> str:
 
 @functools.cache
 def _sources() -> str:
-    """A digest of all files installed with Kiwi."""
+    """Returns a digest of all files that are installed with Kiwi."""
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -281,7 +286,11 @@ def _program(step: StepToPlan) -> list[Any]:
         print_.structure,
         print_.values,
         [equation.name_stack for equation in program.equations],
-        [canonical(kernel_text(e.kernel, e.kernel_jaxpr)) for e in program.equations if e.kernel],
+        [
+            canonical(kernel_text(kernel_equation.kernel, kernel_equation.kernel_jaxpr))
+            for kernel_equation in program.equations
+            if kernel_equation.kernel
+        ],
         canonical(dict(program.hints)),
         canonical(dict(program.constraints)),
         [program.is_on_host(value) for value in values],
@@ -290,13 +299,13 @@ def _program(step: StepToPlan) -> list[Any]:
 
 def _call(step: StepToPlan) -> list[Any]:
     call = step.call
-    given = [canonical(call.given_shardings.get(k)) for k in range(len(call.paths))]
+    given_shardings = [canonical(call.given_shardings.get(k)) for k in range(len(call.paths))]
     results = result_shardings(call.options, step.out_tree)
     return [
         list(call.paths),
         [shape.weak_type for shape in call.shapes],
         list(call.donated),
-        given,
+        given_shardings,
         [canonical(asked) for asked in call.asked],
         canonical(call.tree),
         canonical(step.out_tree),
@@ -308,23 +317,30 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     for name in IN_FILES:
         yield name, canonical(getattr(settings, name))
     mesh = settings.mesh
-    by = plan_converter(mesh.axis_names)
-    yield "mesh", to_plain(mesh, by)
-    yield "corrections", to_plain(settings.corrections, by)
+    conversion = plan_converter(mesh.axis_names)
+    yield "mesh", to_plain(mesh, conversion)
+    yield "corrections", to_plain(settings.corrections, conversion)
     yield "table", mesh.table and mesh.table.digest
     yield "host_budget", settings.host_budget_bytes
-    given = settings.constraints
+    constraints = settings.constraints
     # The order matters: the first pattern that matches counts.
-    yield "shardings", [(pattern, canonical(s)) for pattern, s in given.shardings.items()]
-    yield "constraints", [list(given.forbid_replicated), list(given.memory_kinds.items())]
+    yield (
+        "shardings",
+        [(pattern, canonical(sharding)) for pattern, sharding in constraints.shardings.items()],
+    )
+    yield (
+        "constraints",
+        [list(constraints.forbid_replicated), list(constraints.memory_kinds.items())],
+    )
     yield "notes", [sorted(settings.dropped_pins), [note.plain for note in settings.notes]]
 
 
 def _check(verify: str | None) -> list[Any]:
-    """Everything besides the plan that the compiled program depends on."""
+    """Returns everything besides the plan that the compiled program depends on: environment
+    variables, JAX's configuration, and attached devices."""
     if verify is None:
         return []
     variables = {name: os.environ.get(name, "") for name in _COMPILER_VARIABLES}
     configuration = {name: canonical(value) for name, value in jax.config.values.items()}
-    devices = [str(d.device_kind) for d in jax.devices()] if verify == ATTACHED else []
+    devices = [str(device.device_kind) for device in jax.devices()] if verify == ATTACHED else []
     return [variables, configuration, devices]

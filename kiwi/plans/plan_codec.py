@@ -1,5 +1,7 @@
-"""Conversion of a plan's parts to plain data: a sharding as lists of mesh axis names, one list for
-each dimension; an interval as `[start, end, bytes]`; a `PartitionSpec` as the list of its entries.
+"""Conversion of a plan's parts to plain data and back.
+
+A sharding becomes a list of lists of mesh axis names, one list for each dimension. An interval
+becomes `[start, end, bytes]`. A `PartitionSpec` becomes the list of its entries.
 """
 
 import functools
@@ -19,60 +21,66 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.simulated import SimulatedTime
 
 OPEN = "?"
-"""Stands for `PartitionSpec.UNCONSTRAINED`."""
+"""The entry that stands for `PartitionSpec.UNCONSTRAINED`."""
 
 _DERIVED: dict[type, tuple[str, ...]] = {
-    SimulatedTime: ("by_unit",),  # Before the programs that have one.
+    SimulatedTime: ("by_unit",),  # Before `CompiledProgram`, which has such a field.
     CompiledProgram: ("compile_seconds", "schedule"),  # Equal plans have equal documents.
     Decision: ("shape", "sharding", "seconds"),
     DeviceMesh: ("table",),  # Tables are long, and stay in their own files.
     Estimate: ("buffers", "times"),
 }
-"""Fields that are left out because other parts of the document determine them."""
+"""The fields that are left out, because other parts of the document determine them or because they
+would differ between equal plans."""
 
 
 @functools.lru_cache(maxsize=8)
 def plan_converter(axis_names: tuple[str, ...]) -> cattrs.Converter:
-    """A converter for the parts of a plan on a mesh with these axes. It ignores keys that are no
-    fields: an object of a document may hold several parts, as an operator does."""
-    by, names = converter(forbid_extra_keys=False), axis_names
-    by.register_unstructure_hook(TensorSharding, lambda sharding: axes(sharding, names))
-    by.register_structure_hook(
+    """Returns a converter for the parts of a plan on a mesh with these axes. The converter ignores
+    keys that are not fields, because an object of a document may hold several parts, as an operator
+    does."""
+    conversion, names = converter(forbid_extra_keys=False), axis_names
+    conversion.register_unstructure_hook(TensorSharding, lambda sharding: axes(sharding, names))
+    conversion.register_structure_hook(
         TensorSharding,
         lambda dims, _: TensorSharding(tuple(tuple(map(names.index, dim)) for dim in dims)),
     )
-    by.register_unstructure_hook(Interval, lambda i: [int(i.start), int(i.end), int(i.bytes)])
-    by.register_structure_hook(Interval, lambda numbers, _: Interval(*numbers))
-    by.register_unstructure_hook(PartitionSpec, _entries)
-    by.register_unstructure_hook(NamedSharding, lambda sharding: _entries(sharding.spec))
+    conversion.register_unstructure_hook(
+        Interval, lambda i: [int(i.start), int(i.end), int(i.bytes)]
+    )
+    conversion.register_structure_hook(Interval, lambda numbers, _: Interval(*numbers))
+    conversion.register_unstructure_hook(PartitionSpec, _entries)
+    conversion.register_unstructure_hook(NamedSharding, lambda sharding: _entries(sharding.spec))
     for kind in (PartitionSpec | None, PartitionSpec | NamedSharding | None):
-        by.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
-    # A class takes the hooks of its fields when its own is made.
+        conversion.register_structure_hook(kind, lambda entries, _: partition_spec(entries))
+    # The hook of a class takes over the hooks of its fields when it is made.
     for kind, derived in _DERIVED.items():
         omitted: Any = {name: override(omit=True) for name in derived}
-        by.register_unstructure_hook(kind, make_dict_unstructure_fn(kind, by, **omitted))
-    return by
+        conversion.register_unstructure_hook(
+            kind, make_dict_unstructure_fn(kind, conversion, **omitted)
+        )
+    return conversion
 
 
 def mesh_of(document: Mapping[str, Any]) -> DeviceMesh:
-    """The mesh of a plan's document, with the hardware that the plan was priced for."""
+    """Returns the mesh of a plan's document, with the hardware that the plan was priced for."""
     parts = {"hardware": document["hardware"], "links": document["links"]}
     mesh = document["mesh"]
     return from_plain({**mesh, **parts}, DeviceMesh, plan_converter(tuple(mesh["axis_names"])))
 
 
 def axes(sharding: TensorSharding, names: Sequence[str]) -> list[list[str]]:
-    """A sharding as lists of axis names."""
+    """Returns a sharding as lists of axis names, one for each dimension."""
     return [[names[axis] for axis in dim] for dim in sharding.dims]
 
 
 def _entries(spec: PartitionSpec) -> list[Any]:
-    entries = (OPEN if e is PartitionSpec.UNCONSTRAINED else e for e in spec)
-    return [list(e) if isinstance(e, tuple) else e for e in entries]
+    entries = (OPEN if entry is PartitionSpec.UNCONSTRAINED else entry for entry in spec)
+    return [list(entry) if isinstance(entry, tuple) else entry for entry in entries]
 
 
 def partition_spec(entries: Sequence[Any] | None) -> PartitionSpec | None:
-    """A `PartitionSpec` from its entries, or from lists of axis names."""
+    """Returns the `PartitionSpec` with the given entries or lists of axis names; None for None."""
     return None if entries is None else PartitionSpec(*map(_entry, entries))
 
 

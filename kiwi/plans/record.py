@@ -1,6 +1,6 @@
 """A plan as data: the decisions, their predicted cost, and the compiled program's figures.
 
-Everything that reads a plan (files, reports, explanations) takes a `PlanRecord`.
+All code that reads a plan (files, reports, explanations) takes a `PlanRecord`.
 `kiwi.plans.plan.Plan` adds the methods for users.
 """
 
@@ -40,7 +40,7 @@ from kiwi.xla.step import XLAS_OWN, Step
 
 
 class MadeBy(Protocol):
-    """The part of a planner that a plan needs (`kiwi.planners.planner.Planner`)."""
+    """The methods of a planner that a plan needs (`kiwi.planners.planner.Planner`)."""
 
     formulate: Callable[..., PlanningProblem]
     make: Callable[..., Any]
@@ -50,10 +50,11 @@ class MadeBy(Protocol):
 class Origin:
     """The step, the settings and the planner of a plan.
 
-    A `PlanningProblem` is large and quick to make again, so a plan keeps only what it is made from.
+    A `PlanningProblem` is large and quick to make again. So a plan keeps only the data from which
+    the problem is formulated.
 
-    - `offered`: residencies that today's problem may not offer by itself: the plan's own, or those
-      of plans that it was made from (`kiwi.planners.joint`).
+    - `offered`: for each unit, residencies that the problem has to offer in addition. They come
+      from the plan itself, or from plans that it was made from (`kiwi.planners.joint`).
     """
 
     step: StepToPlan
@@ -70,12 +71,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of the closed loop, see `kiwi.campaign.closed_loop`.
+    """One round of the closed loop (`kiwi.campaign.closed_loop`).
 
     - `limit_bytes`: the memory limit of the solver.
-    - `correction_bytes`: the most that earlier rounds' compiled programs added to the prediction.
-    - `predicted_peak_bytes`: the estimate's peak. `compiled_peak_bytes`: None without a check.
-    - `solve_seconds`, `compile_seconds`: wall time.
+    - `correction_bytes`: the most bytes by which compiled programs of earlier rounds exceeded their
+      prediction.
+    - `predicted_peak_bytes`: the estimate's peak.
+    - `compiled_peak_bytes`: the compiled program's peak; None without a check.
+    - `solve_seconds`, `compile_seconds`: wall times.
     - `is_tied`: whether barriers kept every step in the plan's order.
     """
 
@@ -89,7 +92,7 @@ class Round:
 
     @property
     def peak_bytes(self) -> int:
-        """The compiled peak, or the predicted one without a check."""
+        """The compiled peak; without a check, the predicted peak."""
         compiled_bytes = self.compiled_peak_bytes
         return self.predicted_peak_bytes if compiled_bytes is None else compiled_bytes
 
@@ -98,36 +101,40 @@ class Round:
 class PlanRecord:
     """How one training step runs on a mesh; see `kiwi.plan`.
 
-    - `mesh`: the device mesh. `profile`: the name of the hardware profile.
-    - `planner`: its name. `planner_parameters`: its parameters that are not at their defaults.
-    - `memory_budget_bytes`: per device.
-    - `estimate`: predicted times and memory.
-    - `compiled`: figures of the program compiled for the plan's hardware; None if it was not
+    - `mesh`: the device mesh.
+    - `profile`: the name of the hardware profile.
+    - `planner`: the name of the planner.
+    - `memory_budget_bytes`: the memory budget of each device.
+    - `estimate`: the predicted times and memory.
+    - `compiled`: the figures of the program compiled for the plan's hardware; None if it was not
       compiled.
-    - `solve_result`: status, objective, bound, gap and seconds of the solver, before copies of
+    - `solve_result`: the status, objective, bound, gap and seconds of the solver, before copies of
       operands are kept (`kiwi.problem.kept_copies`).
-    - `execution`: schedule and layouts, from which the program is emitted.
+    - `execution`: the schedule and the layouts from which the program is emitted.
     - `traced`: the traced step.
     - `notes`: notes for the reader, each with a stable code.
-    - `planning_seconds`: wall time of planning, compile checks included.
+    - `planning_seconds`: the wall time of planning, compile checks included.
     - `breakdown`: the decisions, and the estimate split by argument and operator.
-    - `origin`: what the plan was made from, for explaining and changing it.
-    - `progress`: states of the solver, in time.
+    - `origin`: the step, settings and planner that the plan was made from, with which the plan is
+      explained and changed; None if they are not known.
+    - `progress`: the states of the solver over time.
+    - `rounds`: the rounds of the closed loop. The last round made this plan, unless it was refused.
+      Rounds of searches with other prices (`corrections`) come first.
     - `as_written`: with `planner="xla"`, the estimate of the program that `jax.jit` runs as it is,
       without the order that a plan imposes; otherwise None.
-    - `rounds`: the rounds of the closed loop. The last one is this plan, unless it was refused.
-      Rounds of searches by other prices (`corrections`) come first.
     - `host_limit_bytes`: the host memory that one device may use; None if nothing is offloaded.
-    - `history`: the attempts of the search (`kiwi.campaign.attempts`). `made_by`: the positions in
-      it of the two attempts that made the plan's solution and its program.
-    - `timings`: where the time of planning went, from tracing on; empty in plans from files.
-    - `deviations`: where the compiled program differs from the plan: kernels by their seconds,
-      then buffers at another peak than planned, each with the largest difference first.
-    - `corrections`: corrected prices: those that the plan was made with, and those that its
-      programs taught.
-    - `cross_check`: the program of another compiler than the plan's, if one checked it.
     - `cached_on`: the day on which a plan from the cache (`kiwi.plans.plan_cache`) was made; "" for
-      a new plan. Its times are those of that day.
+      a new plan. Its wall times were measured on that day.
+    - `planner_parameters`: the planner's parameters that are not at their defaults.
+    - `history`: the attempts of the search (`kiwi.campaign.attempts`).
+    - `made_by`: the positions in `history` of the attempts that made the plan's solution and its
+      program.
+    - `timings`: the time of each stage of planning, from tracing on; empty in plans from files.
+    - `cross_check`: the program of another compiler than the plan's, if one checked the plan.
+    - `corrections`: the corrected prices that the plan was made with, and the prices that its
+      compiled programs corrected.
+    - `deviations`: the differences between the compiled program and the plan: first kernels by
+      their seconds, then buffers if the peaks differ. The largest differences come first.
     """
 
     mesh: DeviceMesh
@@ -158,15 +165,15 @@ class PlanRecord:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """One for each materialised operator, in execution order."""
+        """The decision for each materialised operator, in execution order."""
         return self.breakdown.operators
 
     @functools.cached_property
     def in_shardings(self) -> Any:
         """A `PartitionSpec` for each argument leaf, as a pair (positional, keyword) of pytrees.
 
-        Without keyword arguments it is the tuple of the positional ones alone, as `jax.jit` takes
-        it.
+        Without keyword arguments it is the tuple of the positional arguments only, as `jax.jit`
+        takes it.
         """
         args, kwargs = jax.tree.unflatten(self.traced.call.tree, self._in_specs)
         return (args, kwargs) if kwargs else args
@@ -178,79 +185,80 @@ class PlanRecord:
 
     @property
     def fits(self) -> bool:
-        """Whether the plan is within the budget of the device and of the host: as compiled, or as
-        estimated without a check."""
+        """Whether the plan is within the budgets of device and host memory. The compiled peaks
+        count; without a check, the estimated peaks."""
         is_within = self.host_limit_bytes is None or self.host_peak_bytes <= self.host_limit_bytes
         return self.peak_bytes <= self.memory_budget_bytes and is_within
 
     @property
     def peak_bytes(self) -> int:
-        """The compiled peak, or the estimated one without a check."""
+        """The compiled peak of device memory; without a check, the estimated peak."""
         return (self.compiled or self.estimate).peak_bytes
 
     @property
     def step_seconds(self) -> float:
-        """The step time of the compiled schedule, or the estimated one where that is unknown."""
+        """The step time of the compiled schedule; if it is unknown, the estimated step time."""
         seconds = None if self.compiled is None else self.compiled.step_seconds
         return self.estimate.step_seconds if seconds is None else seconds
 
     @property
     def time_ratio(self) -> float | None:
-        """The step time of the compiled schedule over the estimated one; None without a check."""
+        """The step time of the compiled schedule divided by the estimated step time; None if the
+        former is unknown."""
         seconds = None if self.compiled is None else self.compiled.step_seconds
         return None if seconds is None else seconds / self.estimate.step_seconds
 
     @property
     def host_peak_bytes(self) -> int:
-        """The host memory that one device uses, as compiled or else as estimated. The compiled
-        figure includes arguments and results that the caller keeps there."""
+        """The compiled peak of the host memory of one device; without a check, the estimated peak.
+        The compiled peak includes arguments and results that the caller keeps on the host."""
         return (self.compiled or self.estimate).host_peak_bytes
 
     @property
     def time_shares(self) -> Mapping[str, float]:
-        """The shares of the predicted time that are "measured", "interpolated", "extrapolated" from
-        measurements, or "analytic". They add up to 1."""
+        """The fractions of the predicted time that are "measured", "interpolated", "extrapolated"
+        from measurements, or "analytic". They add up to 1."""
         return self.estimate.time_shares
 
     @property
     def unforeseen_collectives(self) -> tuple[AxisUse, ...]:
-        """Collectives of the compiled program beyond the plan's, by kind and mesh axes.
-
-        Empty without a check.
-        """
+        """The collectives of the compiled program beyond the plan's, by kind and mesh axes. Without
+        a compiled program, the cross check supplies them; without any check, there are none."""
         if self.compiled is None:
             return () if self.cross_check is None else self.cross_check.unforeseen_collectives
         return unforeseen(self.estimate.collective_uses, self.compiled.collective_uses)
 
     @functools.cached_property
     def _in_specs(self) -> list[Any]:
-        return [self.mesh.partition_spec(s) for s in self.execution.argument_shardings]
+        return [
+            self.mesh.partition_spec(sharding) for sharding in self.execution.argument_shardings
+        ]
 
     @functools.cached_property
     def _out_specs(self) -> list[Any]:
-        whole = jax.sharding.PartitionSpec()
+        replicated = jax.sharding.PartitionSpec()
         return [
-            whole if s is None else self.mesh.partition_spec(s)
-            for s in self.execution.result_shardings
+            replicated if sharding is None else self.mesh.partition_spec(sharding)
+            for sharding in self.execution.result_shardings
         ]
 
     @functools.cached_property
     def function(self) -> Callable[..., list[Any]]:
-        """The planned step over flat argument leaves, to be traced by `jax.jit`."""
+        """The planned step as a function of flat argument leaves, to be traced by `jax.jit`."""
         return emit(self.execution)
 
     @functools.cached_property
     def step(self) -> Step:
-        """The planned step with everything that compiling it needs."""
+        """The planned step with all data that its compilation needs."""
         program, specs = self.execution.units.graph.program, (self._in_specs, self._out_specs)
         on_host = (
             frozenset(k for k, value in enumerate(values) if program.is_on_host(value))
             for values in (program.arguments, program.results)
         )
         call = self.traced.call
-        given = self.function, call.shapes, self.mesh
+        inputs = self.function, call.shapes, self.mesh
         return Step(
-            *given,
+            *inputs,
             *specs,
             call.donated,
             *on_host,
@@ -266,15 +274,19 @@ class PlanRecord:
 
     @property
     def _kernel_seconds(self) -> Mapping[int, float]:
-        """The price of one run of each library kernel, by unit."""
+        """The seconds of one run of a library kernel, by unit."""
         kernels, graph = self.execution.kernels, self.execution.units.graph
         kinds = kernel_kinds(kernels, self.mesh)
         by_unit: dict[int, float] = {}
         for unit, decision in zip(self.execution.units.units, self.decisions, strict=True):
-            calls = sum(graph.program.equations[e].kernel_calls for e in unit.equations)
+            calls = sum(
+                graph.program.equations[equation].kernel_calls for equation in unit.equations
+            )
             if calls:
                 work = kinds.of(unit).work
-                result_bytes = sum(graph.program.values[v].size_bytes for v in unit.outputs)
+                result_bytes = sum(
+                    graph.program.values[output].size_bytes for output in unit.outputs
+                )
                 seconds = work.share_without_beside(result_bytes) * decision.seconds
                 by_unit[unit.index] = seconds / decision.trips / calls
             elif graph.equations[unit.root].is_region:
@@ -284,13 +296,13 @@ class PlanRecord:
         return by_unit
 
     def place(self, *args: Any, mesh: jax.sharding.Mesh | None = None, **kwargs: Any) -> Any:
-        """Moves arguments to where the plan wants them. Returns them in the form given (a tuple if
-        several).
+        """Moves arguments to the plan's shardings. Returns the moved arguments: one argument as it
+        is, several as a tuple, and a pair (positional, keyword) if there are keyword arguments.
 
-        - `mesh`: the devices to use, by default the first `plan.mesh.size` attached ones.
+        - `mesh`: the devices to use, by default the first `plan.mesh.size` attached devices.
 
-        **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments are not those
-        planned for.
+        **Raises:** `NotEnoughDevicesError`; `InvalidArgumentError` if the arguments have another
+        structure than the planned one.
         """
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self.traced.call.tree:
@@ -312,8 +324,9 @@ class PlanRecord:
     def step_for(self, compiler: Compiler) -> Step:
         """The planned step for a compiler.
 
-        For a compiler that the plan was not made for, it gets the barriers that every plan needs.
-        If that compiler does not order steps by memory, it gets a barrier at every step.
+        For a compiler that the plan was not made for, the step gets the barriers that every plan
+        needs. If that compiler does not order steps by memory, the step gets a barrier at every
+        step of the schedule.
         """
         if compiler.name == self.execution.compiler.name:
             return self.step
@@ -330,14 +343,16 @@ class PlanRecord:
         return replace(self.step, function=emit(execution), arrangement=XLAS_OWN)
 
     def jit(self, mesh: jax.sharding.Mesh) -> Callable[..., list[Any]]:
-        """The planned step over flat leaves, jitted for concrete devices; raises
-        `CompilerUnavailableError` if Kiwi does not know their compiler."""
+        """The planned step over flat argument leaves, jitted for concrete devices.
+
+        **Raises:** `CompilerUnavailableError` if Kiwi does not know the devices' compiler.
+        """
         compiler = of_devices(mesh)
         return self.step_for(compiler).jit(mesh, self.run_options(compiler))
 
     def run_options(self, compiler: Compiler, *, waits: bool = False) -> Mapping[str, Any]:
         """The compiler options that the plan runs with. Collectives overlap with computation,
-        unless a check found no room for that or the step `waits` for them."""
+        unless a check found that the overlapping program does not fit, or `waits` is set."""
         if compiler.name == self.execution.compiler.name:
             compiler = compiler.arranged(self.execution.arrangement)
         checked, ways = self.compiled, compiler.overlapping_options
@@ -350,16 +365,17 @@ class PlanRecord:
     def lower(self, devices: Sequence[Any] | None = None) -> jax.stages.Lowered:
         """The planned step lowered for devices, to be compiled, read or compared.
 
-        - `devices`: devices of jax, by default the attached ones. Described devices
-          (`jax.experimental.topologies`) are enough, so nothing needs to be attached.
+        - `devices`: JAX devices, by default the attached devices. Described devices
+          (`jax.experimental.topologies`) are enough, so no device needs to be attached.
 
-        **Raises:** `NotEnoughDevicesError`; `CompilerUnavailableError` as `jit`.
+        **Raises:** `NotEnoughDevicesError`; `CompilerUnavailableError` as `jit` does.
         """
         jitted: Any = self.jit(self.mesh.jax_mesh(devices))
         return jitted.lower(*self.step.arguments)
 
     def residency_counts(self) -> Mapping[str, int]:
-        """How many operators are kept, recomputed and, if there are any, offloaded."""
+        """The number of operators that are kept and recomputed, and, if there are any, that are
+        offloaded."""
         residencies = [decision.residency for decision in self.decisions]
         names = dict.fromkeys(("keep", "recompute", *sorted(residencies)))
         return {residency: residencies.count(residency) for residency in names}
@@ -368,10 +384,11 @@ class PlanRecord:
 def place_leaves(
     leaves: Sequence[Any], shardings: Sequence[jax.sharding.NamedSharding]
 ) -> list[Any]:
-    """Moves leaves to their shardings. A leaf that is already in place is returned unchanged.
+    """Moves leaves to their shardings and returns them. A leaf that is already in place is returned
+    unchanged.
 
-    `jax.device_put` may take over the buffer of an array, and cannot take it twice. So an array
-    that stands for several leaves is copied.
+    `jax.device_put` may take over the buffer of an array, and cannot take it over twice. So an
+    array that stands for several leaves is copied.
     """
     moved = set[int]()
 
@@ -384,4 +401,6 @@ def place_leaves(
             moved.add(id(leaf))
         return jax.device_put(leaf, sharding)
 
-    return [placed(leaf, s) for leaf, s in zip(leaves, shardings, strict=True)]
+    return [
+        placed(leaf, leaf_sharding) for leaf, leaf_sharding in zip(leaves, shardings, strict=True)
+    ]

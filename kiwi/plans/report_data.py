@@ -1,4 +1,4 @@
-"""The data of the HTML report: a plan's document, and what files leave out."""
+"""The data of the HTML report: a plan's document, and data that plan files do not contain."""
 
 import math
 from dataclasses import asdict
@@ -13,6 +13,7 @@ from kiwi.xla.read.buffer_assignment import CompiledMemory, held_curve
 from kiwi.xla.read.name_scopes import scope_of
 
 MOST_BUFFERS = 200
+"""The report lists this many buffers alive at the compiled peak, and leaves out the others."""
 
 
 def report_data(
@@ -21,12 +22,13 @@ def report_data(
     sweep: dict[str, Any] | None = None,
     search: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The data of `kiwi.report.render`.
+    """Returns the data for `kiwi.report.render`.
 
-    - `plan`: the plan, if it was just made: the report then shows wall times and the solver's
-      progress.
-    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve. `search`: the table of
-      `kiwi.configurations.result.SearchResult.json`.
+    - `document`: the plan's document.
+    - `plan`: the plan itself, if it was just made. The report then shows wall times and the
+      solver's progress.
+    - `sweep`: the table of `kiwi.sweep.sweep_json`, for the Pareto curve.
+    - `search`: the table of `kiwi.configurations.result.SearchResult.json`.
     """
     budget = document["options"]["memory_budget_bytes"]
     checks = document["checks"] or document["estimate"]
@@ -41,12 +43,12 @@ def report_data(
         "compiled_peak": _compiled_peak(document),
         "progress": [
             {
-                "seconds": p.seconds,
-                "objective": p.objective,
-                "bound": p.bound if math.isfinite(p.bound) else None,
-                "peak_bytes": p.peak_bytes,
+                "seconds": state.seconds,
+                "objective": state.objective,
+                "bound": state.bound if math.isfinite(state.bound) else None,
+                "peak_bytes": state.peak_bytes,
             }
-            for p in (() if plan is None else plan.progress)
+            for state in (() if plan is None else plan.progress)
         ],
         "seconds": None if plan is None else {"planning": plan.planning_seconds},
         "timings": timings_document(() if plan is None else plan.timings),
@@ -56,7 +58,8 @@ def report_data(
 
 
 def _compiled_curve(document: Document) -> list[int] | None:
-    """The most that the compiled program holds while each operator runs; None if unknown."""
+    """Returns the most bytes that the compiled program holds while each operator runs; None if
+    unknown."""
     memory = (document["checks"] or {}).get("memory")
     if memory is None or not document["operators"]:
         return None
@@ -64,13 +67,13 @@ def _compiled_curve(document: Document) -> list[int] | None:
 
 
 def _compiled_peak(document: Document) -> list[dict[str, Any]]:
-    """The buffers alive at the compiled peak, each with the operator that it belongs to."""
+    """Returns the buffers alive at the compiled peak, each with the operator that it belongs to."""
     memory = (document["checks"] or {}).get("memory")
     if memory is None:
         return []
     operators = list(document["operators"].values())
     paths = list(document["arguments"])
-    return [_buffer(b, operators, paths) for b in memory["at_peak"][:MOST_BUFFERS]]
+    return [_buffer(buffer, operators, paths) for buffer in memory["at_peak"][:MOST_BUFFERS]]
 
 
 def _buffer(buffer: dict[str, Any], operators: list[Document], paths: list[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Puts a saved plan back on its function: a `Plan` from a document and a traced call.
+"""Restores a saved plan: makes a `Plan` from a document and a traced call.
 
-The function is traced anew. The document supplies layouts, order and figures only: what is executed
-is always the present function.
+The function is traced again. The document supplies only layouts, order and figures. A restored plan
+always executes the present function.
 """
 
 from collections.abc import Sequence
@@ -42,13 +42,15 @@ from kiwi.xla.step import Arrangement
 
 
 def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: bool = True) -> Plan:
-    """The plan for a function, which has to be the one that it was made for.
+    """Returns the saved plan for a function, which has to be the function that it was made for.
 
+    - `saved`: the plan's document.
+    - `traced`: the traced call of the function.
     - `planner`: the planner that changes or explains the plan.
     - `strict`: False accepts other values of literals and captured constants, on which no plan
       depends.
 
-    **Raises:** `PlanMismatchError` with the differences.
+    **Raises:** `PlanMismatchError` with the differences if the function is another one.
     """
     _check_function(saved, traced, strict=strict)
     mesh = mesh_of(saved)
@@ -57,9 +59,13 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
     table = _table(saved)
     # A plan cannot be priced again without the table that it was priced from.
     lost = regrouped or (saved["options"]["recorded"] and table is None)
-    own = replace(_with_given_shardings(saved, traced), units=units)
+    planned_step = replace(_with_given_shardings(saved, traced), units=units)
     history = history_of(saved)
-    origin = None if lost else _origin(saved, own, replace(mesh, table=table), breakdown, planner)
+    origin = (
+        None
+        if lost
+        else _origin(saved, planned_step, replace(mesh, table=table), breakdown, planner)
+    )
     return Plan(
         mesh=mesh,
         profile=saved["options"]["profile"],
@@ -77,7 +83,7 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         corrections=corrections_of(saved),
         solve_result=solve_result_of(saved),
         execution=_execution(saved, units, mesh, breakdown),
-        traced=own,
+        traced=planned_step,
         notes=tuple(map(Note.of_plain, saved["notes"])),
         planning_seconds=0.0,
         breakdown=breakdown,
@@ -85,26 +91,32 @@ def restore(saved: Document, traced: StepToPlan, planner: MadeBy, *, strict: boo
         host_limit_bytes=origin.settings.host_limit_bytes if origin else None,
         planner_parameters=saved["options"]["planner_parameters"],
         history=history,
-        made_by=tuple(k for k, each in enumerate(history) if each.outcome is Outcome.ANSWER),
+        made_by=tuple(k for k, trial in enumerate(history) if trial.outcome is Outcome.ANSWER),
     )
 
 
 def check_arguments(saved: Document, call: Call) -> None:
-    """Raises `PlanMismatchError` unless paths, types and donation are the plan's."""
+    """Checks that the paths, types and donation of a call's arguments equal the saved plan's.
+
+    **Raises:** `PlanMismatchError` if they differ.
+    """
     donated = ("", " (donated)")
-    wanted = {path: a["type"] + donated[a["donated"]] for path, a in saved["arguments"].items()}
-    given = {
+    wanted = {
+        path: argument["type"] + donated[argument["donated"]]
+        for path, argument in saved["arguments"].items()
+    }
+    present = {
         path: type_text(shape) + donated[position in call.donated]
         for position, (path, shape) in enumerate(zip(call.paths, call.shapes, strict=True))
     }
-    if list(wanted.items()) == list(given.items()):
+    if list(wanted.items()) == list(present.items()):
         return
-    sentences = [f"{p} is new" for p in given if p not in wanted]
-    sentences += [f"{p} is missing" for p in wanted if p not in given]
+    sentences = [f"{name} is new" for name in present if name not in wanted]
+    sentences += [f"{name} is missing" for name in wanted if name not in present]
     sentences += [
-        f"{p} was {wanted[p]}, is {given[p]}"
-        for p in wanted
-        if p in given and wanted[p] != given[p]
+        f"{name} was {wanted[name]}, is {present[name]}"
+        for name in wanted
+        if name in present and wanted[name] != present[name]
     ]
     raise _mismatch(
         "The saved plan is for other arguments", sentences or ["their order differs"], saved
@@ -112,7 +124,7 @@ def check_arguments(saved: Document, call: Call) -> None:
 
 
 def on_host_of(saved: Document) -> OnHost:
-    """The arguments and results in host memory."""
+    """Returns the arguments and results that a saved plan has in host memory."""
     arguments, results = (
         frozenset(k for k, entry in enumerate(saved[part].values()) if "memory_kind" in entry)
         for part in ("arguments", "results")
@@ -127,12 +139,12 @@ def _mismatch(
     cause: str = "",
     suggestion: str = "Plan again: kiwi.plan(fun, ...) or `kiwi plan`.",
 ) -> PlanMismatchError:
-    more = f"; and {len(sentences) - 5} more" if len(sentences) > 5 else ""
+    ending = f"; and {len(sentences) - 5} more" if len(sentences) > 5 else ""
     if not cause:
         cause = "The function or its arguments have changed since the plan was made."
         if saved["jax"] != jax.__version__:
             cause += f" The plan was made with jax {saved['jax']}, this is {jax.__version__}."
-    what = f"{what}: {'; '.join(sentences[:5])}{more}."
+    what = f"{what}: {'; '.join(sentences[:5])}{ending}."
     differences = tuple(sentences)
     return PlanMismatchError(
         what, topic=topics.OTHER_STEP, cause=cause, suggestion=suggestion, differences=differences
@@ -151,11 +163,11 @@ def _check_function(saved: Document, traced: StepToPlan, *, strict: bool) -> Non
         for text, inputs, *literals in wanted["equations"].values()
     ]
     sentences = differences(lines, present.equations)
-    other: dict[str, str] = {}
+    hints: dict[str, str] = {}
     if wanted["structure"] == present.structure:
-        other["cause"] = "Only values of constants have changed, on which no plan depends."
-        other["suggestion"] = "apply(fun, strict=False), or plan again."
-    raise _mismatch("The saved plan is for another function", sentences, saved, **other)
+        hints["cause"] = "Only values of constants have changed, on which no plan depends."
+        hints["suggestion"] = "apply(fun, strict=False), or plan again."
+    raise _mismatch("The saved plan is for another function", sentences, saved, **hints)
 
 
 def _converter(saved: Document) -> cattrs.Converter:
@@ -163,7 +175,7 @@ def _converter(saved: Document) -> cattrs.Converter:
 
 
 def _table(saved: Document) -> ProfileTable | None:
-    """The table of the plan, if it still exists unchanged at its place."""
+    """Returns the profile table of the plan; None if it no longer exists unchanged at its place."""
     reference = saved["options"]["table"]
     if reference is None or reference["loaded_from"] is None:
         return None
@@ -175,7 +187,8 @@ def _table(saved: Document) -> ProfileTable | None:
 
 
 def _units(saved: Document, traced: StepToPlan) -> tuple[UnitGraph, bool]:
-    """The units in the plan's order, and whether today's rules group equations differently."""
+    """Returns the units in the plan's order, and whether today's rules group equations differently
+    than the rules that the plan was made with."""
     roots = [operator["root"] for operator in saved["operators"].values()]
     known = [unit.root for unit in traced.units.units]
     if roots == known:
@@ -190,23 +203,27 @@ def _execution(
     layouts = {source.value: source.sharding for source in breakdown.sources}
     for decision, unit in zip(breakdown.operators, units.units, strict=True):
         layouts.update(zip(unit.outputs, decision.results, strict=True))
-    by = _converter(saved)
+    conversion = _converter(saved)
     results = tuple(
-        None if r["sharding"] is None else from_plain(r["sharding"], TensorSharding, by)
-        for r in saved["results"].values()
+        None
+        if result["sharding"] is None
+        else from_plain(result["sharding"], TensorSharding, conversion)
+        for result in saved["results"].values()
     )
     target = target_named(saved["options"]["compiler"])
     return Execution(
         target.kernels(units, mesh.hardware),
         mesh,
         Schedule(tuple(saved["schedule"])),
-        tuple(layouts[a] for a in units.graph.program.arguments),
+        tuple(layouts[argument] for argument in units.graph.program.arguments),
         results,
         layouts,
         tuple(decision.reads for decision in breakdown.operators),
         frozenset(read for decision in breakdown.operators for read in decision.kept_copies),
         None if saved["tied_steps"] is None else frozenset(saved["tied_steps"]),
-        frozenset(made.unit for made in breakdown.operators if made.fetch_at is not None),
+        frozenset(
+            operator.unit for operator in breakdown.operators if operator.fetch_at is not None
+        ),
         arrangement=Arrangement(**saved["arrangement"]),
         copies_ahead=saved["copies_ahead"],
         gradients_in_time=saved["gradients_in_time"],
@@ -215,7 +232,8 @@ def _execution(
 
 
 def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:
-    """The breakdown in a document; `units` give the values of arguments and constants."""
+    """Returns the breakdown in a document. `units` supplies the values of arguments and
+    constants."""
     program = units.graph.program
     values = (*program.arguments, *program.constants)
     sources = zip(values, (*saved["arguments"].values(), *saved["constants"]), strict=True)
@@ -225,19 +243,21 @@ def breakdown_of(saved: Document, units: UnitGraph) -> CostBreakdown:
 
 
 def history_of(saved: Document) -> tuple[Trial, ...]:
-    """The attempts of the search."""
+    """Returns the attempts of the search in a document."""
     return from_plain(saved["history"], tuple[Trial, ...], _converter(saved), "history")
 
 
 def estimate_of(saved: Document, breakdown: CostBreakdown | None = None) -> Estimate:
-    """The estimate. Its `buffers` come from the breakdown, if there is one."""
+    """Returns the estimate in a document. Its `buffers` come from the breakdown; without a
+    breakdown they are empty."""
     plain = {**saved["estimate"], "buffers": []}
     estimate = from_plain(plain, Estimate, _converter(saved), "estimate")
     return replace(estimate, buffers=() if breakdown is None else breakdown.buffers)
 
 
 def compiled_of(saved: Document) -> CompiledProgram | None:
-    """The figures of the compiled program. Its compile time is zero."""
+    """Returns the figures of the compiled program in a document, or None. The compile time is 0,
+    because files do not contain it."""
     if saved["checks"] is None:
         return None
     checks = {**saved["checks"], "compile_seconds": 0.0}
@@ -245,7 +265,7 @@ def compiled_of(saved: Document) -> CompiledProgram | None:
 
 
 def cross_check_of(saved: Document) -> CrossCheck | None:
-    """The program of another compiler than the plan's."""
+    """Returns the check by another compiler than the plan's in a document, or None."""
     if saved["cross_check"] is None:
         return None
     program = {**saved["cross_check"]["program"], "compile_seconds": 0.0}
@@ -254,12 +274,13 @@ def cross_check_of(saved: Document) -> CrossCheck | None:
 
 
 def corrections_of(saved: Document) -> Corrections:
-    """The corrected prices by which the plan is priced."""
+    """Returns the corrected prices in a document."""
     return from_plain(saved["corrections"], Corrections, _converter(saved), "corrections")
 
 
 def solve_result_of(saved: Document) -> SolveResult:
-    """Status, objective and bound; without the options' indices, which files do not keep."""
+    """Returns the solver's result in a document: status, objective and bound. It has no solution,
+    because files do not contain option indices."""
     bounds = saved["bounds"]
     bound = bounds["bound_seconds"]
     return SolveResult(
@@ -275,13 +296,14 @@ def solve_result_of(saved: Document) -> SolveResult:
 
 
 def decisions_of(saved: Document) -> tuple[Decision, ...]:
-    """One decision per operator, in execution order."""
+    """Returns the decisions in a document, one for each operator, in execution order."""
     operators = [_with_derived(operator) for operator in saved["operators"].values()]
     return from_plain(operators, tuple[Decision, ...], _converter(saved), "operators")
 
 
 def _with_derived(operator: Document) -> Document:
-    """A `Decision` with the fields that other entries of the document determine."""
+    """Returns an operator of a document with the fields of `Decision` that other entries
+    determine."""
     results, types, seconds = (operator[key] for key in ("results", "types", "seconds"))
     shape = types[0].partition("[")[2].rstrip("]") if types else ""
     return {
@@ -295,21 +317,27 @@ def _with_derived(operator: Document) -> Document:
 
 
 def _with_given_shardings(saved: Document, traced: StepToPlan) -> StepToPlan:
-    """The call with the shardings that the caller of the saved plan had fixed."""
+    """Returns the step with the shardings that the caller of the saved plan had fixed."""
     arguments, results = (
-        [partition_spec(v["sharding"]) if v.get("given") else None for v in saved[part].values()]
+        [
+            partition_spec(entry["sharding"]) if entry.get("given") else None
+            for entry in saved[part].values()
+        ]
         for part in ("arguments", "results")
     )
-    given = {k: spec for k, spec in enumerate(arguments) if spec is not None}
+    argument_shardings = {k: spec for k, spec in enumerate(arguments) if spec is not None}
     out = jax.tree.unflatten(traced.out_tree, results) if any(results) else None
     options = replace(traced.call.options, out_shardings=out)
-    return replace(traced, call=replace(traced.call, given_shardings=given, options=options))
+    return replace(
+        traced, call=replace(traced.call, given_shardings=argument_shardings, options=options)
+    )
 
 
 def _origin(
     saved: Document, traced: StepToPlan, mesh: DeviceMesh, breakdown: CostBreakdown, planner: MadeBy
 ) -> Origin | None:
-    """The origin of the plan."""
+    """Returns the origin of the plan; None if the document does not contain the options of its
+    search."""
     options = saved["options"]
     if "solver" not in options:
         return None
@@ -321,5 +349,5 @@ def _origin(
         corrections=corrections_of(saved),
         **{name: options[name] for name in IN_FILES},
     )
-    own = tuple((decision.choice.residency,) for decision in breakdown.operators)
-    return Origin(traced, settings, planner, own)
+    offered = tuple((decision.choice.residency,) for decision in breakdown.operators)
+    return Origin(traced, settings, planner, offered)

@@ -1,4 +1,4 @@
-"""A plan in words and tables, for the terminal."""
+"""The summary of a plan as text and tables, for the terminal."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,18 +12,20 @@ from kiwi.solver import SolveStatus
 from kiwi.xla.read.collectives import COLLECTIVE_KINDS
 
 _MOST_ROWS = 8
+"""A table shows this many rows, and the number of the others."""
 _LEAST_SHARE = 0.05
-"""Stages with a smaller share of the time are not shown."""
+"""Stages with a smaller fraction of the processor time are summed up as "all else"."""
 SAME_TIME = SAME_PEAK = 0.05
-"""Up to this difference the compiled step is said to take the planned time, or the planned
-memory."""
+"""If the compiled step time or peak differs from the estimated one by a larger fraction, the
+summary says why."""
 
 _LONGEST_PATH = 44
 _INDEX = re.compile(r"\[\d+\]")
 
 
 def summary(plan: PlanRecord) -> str:
-    """About thirty lines: the plan's cost, whether it fits, and what is sharded and recomputed."""
+    """Returns a text of about thirty lines: the plan's cost, whether the plan fits, its shardings,
+    and its offloaded and recomputed operators."""
     blocks = [_head(plan), _time(plan), _memory(plan), _collectives(plan)]
     blocks += [_arguments(plan), _offloaded(plan), _recomputed(plan)]
     blocks.append("\n".join(note.line for note in plan.notes))
@@ -46,8 +48,8 @@ def _head(plan: PlanRecord) -> str:
 
 
 def _quality(plan: PlanRecord) -> str:
-    """How good the plan is by its prices and its account of memory, which is all that the solver
-    proves. It is called "optimal" only if the compiled program takes the planned time."""
+    """Returns the quality that the solver proves, by the plan's prices and its account of memory.
+    The plan is called "optimal" only if the compiled program takes the planned time."""
     result, ratio = plan.solve_result, plan.time_ratio
     if result.gap is None:
         return f"{result.status.value}, no bound"
@@ -58,37 +60,41 @@ def _quality(plan: PlanRecord) -> str:
 
 
 def _planner(plan: PlanRecord) -> str:
-    """The planner's name, with its parameters that are not at their defaults."""
-    given = ", ".join(f"{name}={value!r}" for name, value in plan.planner_parameters.items())
-    return f"{plan.planner}({given})" if given else plan.planner
+    """Returns the planner's name, with the parameters that are not at their defaults."""
+    parameters = ", ".join(f"{name}={value!r}" for name, value in plan.planner_parameters.items())
+    return f"{plan.planner}({parameters})" if parameters else plan.planner
 
 
 def _timings(plan: PlanRecord) -> str:
-    """One line with the stages that took most of the processor's time."""
-    total = sum(each.cpu_seconds for each in plan.timings)
+    """Returns a line with the stages that took most of the processor time."""
+    total = sum(stage_time.cpu_seconds for stage_time in plan.timings)
     if not total:
         return ""
-    shown = [t for t in plan.timings if t.cpu_seconds >= _LEAST_SHARE * total]
-    rest = total - sum(each.cpu_seconds for each in shown)
-    parts = [f"{each.stage} {each.cpu_seconds:.1f}" for each in shown]
-    parts += [f"all else {rest:.1f}"] if rest >= _LEAST_SHARE * total else []
+    shown = [
+        candidate for candidate in plan.timings if candidate.cpu_seconds >= _LEAST_SHARE * total
+    ]
+    remaining = total - sum(stage_time.cpu_seconds for stage_time in shown)
+    parts = [f"{stage_time.stage} {stage_time.cpu_seconds:.1f}" for stage_time in shown]
+    parts += [f"all else {remaining:.1f}"] if remaining >= _LEAST_SHARE * total else []
     return f"\nprocessor {total:.1f} s: {', '.join(parts)}"
 
 
 def _time(plan: PlanRecord) -> str:
-    e = plan.estimate
-    seconds = {part: getattr(e, f"{part}_seconds") for part in PARTS}
-    text = ", ".join(f"{part} {format_seconds(s)}" for part, s in seconds.items())
-    if e.hidden_seconds:
-        text += f"; {format_seconds(e.hidden_seconds)} of it behind computation"
-    shares = describe(e.time_shares)
+    estimate = plan.estimate
+    seconds = {part: getattr(estimate, f"{part}_seconds") for part in PARTS}
+    text = ", ".join(
+        f"{part} {format_seconds(part_seconds)}" for part, part_seconds in seconds.items()
+    )
+    if estimate.hidden_seconds:
+        text += f"; {format_seconds(estimate.hidden_seconds)} of it behind computation"
+    shares = describe(estimate.time_shares)
     origin = f"\n  {shares}" if shares else ""
-    estimated = f"Step time, estimated  {format_seconds(e.step_seconds)}\n  {text}{origin}"
+    estimated = f"Step time, estimated  {format_seconds(estimate.step_seconds)}\n  {text}{origin}"
     return "\n".join((estimated, *_simulated(plan)))
 
 
 def _simulated(plan: PlanRecord) -> Iterator[str]:
-    """The time of the compiled program."""
+    """Yields lines about the time of the compiled program."""
     compiled = plan.compiled
     if compiled is None or compiled.time is None:
         return
@@ -117,27 +123,29 @@ def _along(axes: tuple[str, ...] | None) -> str:
 
 def _memory(plan: PlanRecord) -> str:
     estimated = f"Peak memory, estimated  {format_bytes(plan.estimate.peak_bytes)}"
-    c = plan.compiled
-    if c is None:
+    compiled = plan.compiled
+    if compiled is None:
         return f"{estimated}\nPeak memory, compiled   {_unchecked(plan)}{_host(plan)}"
-    ratio = plan.estimate.peak_bytes / max(1, c.peak_bytes)
+    ratio = plan.estimate.peak_bytes / max(1, compiled.peak_bytes)
     return (
         f"{estimated}\n"
-        f"Peak memory, compiled   {format_bytes(c.peak_bytes)} ({c.target}), "
+        f"Peak memory, compiled   {format_bytes(compiled.peak_bytes)} ({compiled.target}), "
         f"estimated / compiled {ratio:.2f}\n"
-        f"  arguments {format_bytes(c.argument_bytes)}, "
-        f"temporaries {format_bytes(c.temporary_bytes)}{_why_other_peak(plan)}{_host(plan)}"
+        f"  arguments {format_bytes(compiled.argument_bytes)}, "
+        f"temporaries {format_bytes(compiled.temporary_bytes)}{_why_other_peak(plan)}{_host(plan)}"
         f"{_rounds(plan)}"
     )
 
 
 def has_other_peak(plan: PlanRecord) -> bool:
-    """Whether the compiled peak is another one than estimated."""
+    """Returns whether the compiled peak differs from the estimated peak by more than
+    `SAME_PEAK`."""
     return abs(plan.peak_bytes - plan.estimate.peak_bytes) > SAME_PEAK * plan.peak_bytes
 
 
 def _why_other_peak(plan: PlanRecord) -> str:
-    """The buffers that make the compiled peak another one than estimated."""
+    """Returns a line about the buffers that make the compiled peak differ from the estimated
+    peak."""
     if not has_other_peak(plan):
         return ""
     excess_bytes = plan.peak_bytes - plan.estimate.peak_bytes
@@ -146,7 +154,8 @@ def _why_other_peak(plan: PlanRecord) -> str:
 
 
 def _unchecked(plan: PlanRecord) -> str:
-    """Why the program of the plan's hardware is not known, and what another compiler says."""
+    """Returns why the program for the plan's hardware is not known, and the memory of another
+    compiler's program."""
     check = plan.cross_check
     if check is None:
         return "not checked"
@@ -158,7 +167,7 @@ def _unchecked(plan: PlanRecord) -> str:
 
 
 def _host(plan: PlanRecord) -> str:
-    """The plan's use of host memory, if it has any."""
+    """Returns a line about the plan's use of host memory; "" if it uses none."""
     size, checked = plan.estimate.host_peak_bytes, plan.compiled
     if not size:
         return ""
@@ -168,11 +177,11 @@ def _host(plan: PlanRecord) -> str:
 
 
 def _rounds(plan: PlanRecord) -> str:
-    """The rounds of the closed loop."""
+    """Returns a line about the rounds of the closed loop; "" without rounds."""
     if not plan.rounds:
         return ""
-    solving = format_seconds(sum(r.solve_seconds for r in plan.rounds))
-    compiling = format_seconds(sum(r.compile_seconds for r in plan.rounds))
+    solving = format_seconds(sum(round_.solve_seconds for round_ in plan.rounds))
+    compiling = format_seconds(sum(round_.compile_seconds for round_ in plan.rounds))
     count = f"{len(plan.rounds)} round{'s' if len(plan.rounds) > 1 else ''}"
     return f"\n  {count} of planning and compiling: solver {solving}, compiler {compiling}"
 
@@ -182,12 +191,12 @@ def _collectives(plan: PlanRecord) -> str:
     compiled = program.collectives if program else {}
     rows = []
     for kind in COLLECTIVE_KINDS:
-        planned, made = plan.estimate.collectives.get(kind), compiled.get(kind)
-        if planned is None and made is None:
+        planned, compiled_use = plan.estimate.collectives.get(kind), compiled.get(kind)
+        if planned is None and compiled_use is None:
             continue
         cells = [
             "-" if use is None else f"{use.count} x, {format_bytes(use.bytes)}"
-            for use in (planned, made)
+            for use in (planned, compiled_use)
         ]
         rows.append((kind, *cells))
     if not rows:
@@ -197,7 +206,8 @@ def _collectives(plan: PlanRecord) -> str:
 
 
 def _arguments(plan: PlanRecord) -> str:
-    """The largest arguments and their shardings. Those of equal layers share a line."""
+    """Returns a table of the largest arguments and their shardings. Arguments of equal layers share
+    a line."""
     sizes: dict[tuple[str, ...], list[int]] = {}
     call, shardings = plan.traced.call, plan.execution.argument_shardings
     for path, shape, sharding in zip(call.paths, call.shapes, shardings, strict=True):
@@ -211,7 +221,7 @@ def _arguments(plan: PlanRecord) -> str:
 
 
 def _shortened(path: str) -> str:
-    """A long path without its middle: both ends tell arguments apart."""
+    """Returns a path, if it is long without its middle, since both ends distinguish arguments."""
     if len(path) <= _LONGEST_PATH:
         return path
     half = (_LONGEST_PATH - 3) // 2
@@ -219,16 +229,16 @@ def _shortened(path: str) -> str:
 
 
 def _recomputed(plan: PlanRecord) -> str:
-    recomputed = [d for d in plan.decisions if d.residency == "recompute"]
+    recomputed = [decision for decision in plan.decisions if decision.residency == "recompute"]
     if not recomputed and plan.estimate.recompute_seconds:
         seconds = format_seconds(plan.estimate.recompute_seconds)
-        what = "results that have no buffer"
-        return f"The function's own jax.checkpoint computes {what} again: {seconds}."
-    if not recomputed and not any(d.residency == "offload" for d in plan.decisions):
+        subject = "results that have no buffer"
+        return f"The function's own jax.checkpoint computes {subject} again: {seconds}."
+    if not recomputed and not any(decision.residency == "offload" for decision in plan.decisions):
         return f"All {len(plan.decisions)} operators are kept; nothing is recomputed."
     if not recomputed:
         return "Nothing is recomputed."
-    size = sum(d.trips * d.bytes for d in recomputed)
+    size = sum(decision.trips * decision.bytes for decision in recomputed)
     seconds = format_seconds(plan.estimate.recompute_seconds)
     head = (
         f"Recomputed: {len(recomputed)} of {len(plan.decisions)} operators, {format_bytes(size)} "
@@ -238,34 +248,34 @@ def _recomputed(plan: PlanRecord) -> str:
 
 
 def _offloaded(plan: PlanRecord) -> str:
-    offloaded = [d for d in plan.decisions if d.residency == "offload"]
+    offloaded = [decision for decision in plan.decisions if decision.residency == "offload"]
     if not offloaded:
         return ""
-    size = format_bytes(sum(d.trips * d.bytes for d in offloaded))
+    size = format_bytes(sum(decision.trips * decision.bytes for decision in offloaded))
     head = f"Offloaded: {len(offloaded)} of {len(plan.decisions)} operators, {size}"
     return f"{head}\n{_listed(offloaded)}"
 
 
 def _listed(decisions: Sequence[Decision]) -> str:
-    """The largest groups of operators, by source line."""
+    """Returns a table of groups of operators with the same opcode and source line."""
     groups: dict[tuple[str, str], list[Decision]] = {}
     for decision in decisions:
         groups.setdefault((decision.opcode, decision.source_line), []).append(decision)
     rows = [
         (
-            str(sum(d.trips for d in g)),
+            str(sum(member.trips for member in group)),
             opcode,
             line.rsplit("/", 1)[-1],
-            format_bytes(sum(d.trips * d.bytes for d in g)),
+            format_bytes(sum(member.trips * member.bytes for member in group)),
         )
-        for (opcode, line), g in groups.items()
+        for (opcode, line), group in groups.items()
     ]
     return table(("times", "opcode", "source", "bytes"), rows, _MOST_ROWS)
 
 
 def mesh_text(axis_names: Sequence[str], shape: Sequence[int]) -> str:
-    """`x=2, y=4`."""
-    return ", ".join(f"{n}={s}" for n, s in zip(axis_names, shape, strict=True))
+    """Returns a mesh as text, such as "x=2, y=4"."""
+    return ", ".join(f"{name}={size}" for name, size in zip(axis_names, shape, strict=True))
 
 
 def table(
@@ -274,15 +284,16 @@ def table(
     most_rows: int | None = None,
     others: str = "more",
 ) -> str:
-    """Left-aligned columns under a header: the first `most_rows`, and how many `others` follow."""
+    """Returns left-aligned columns under a header. After the first `most_rows` rows, a line says
+    how many more rows there are; `others` is the noun of that line."""
     lines = aligned((header, *rows[:most_rows]))
-    rest = len(rows) - len(lines) + 1
-    more = [f"... and {rest} {others}"] if rest > 0 else []
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *more])
+    remaining = len(rows) - len(lines) + 1
+    ending = [f"... and {remaining} {others}"] if remaining > 0 else []
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *ending])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row, in left-aligned columns."""
+    """Returns a line for each row, in left-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (zip(row, widths, strict=True) for row in rows)
     return ["  ".join(cell.ljust(width) for cell, width in row).rstrip() for row in padded]

@@ -10,14 +10,16 @@ _Plan = TypeVar("_Plan", bound=PlanRecord)
 
 
 def without_user_shardings(plan: _Plan, *, effort: str = "quick") -> _Plan:
-    """The plan of the same request without the shardings that the function and its arguments ask
-    for (`respect_user_shardings=False`). It is not compiled.
+    """Returns the plan of the same request without the shardings that the function and its
+    arguments ask for (`respect_user_shardings=False`). The plan is not compiled.
 
-    The difference of its `estimate.step_seconds` to this plan's is their cost. It is a second plan,
-    made with the given effort. Unlike with `respect_user_shardings=False`, each `shard_map` stays.
+    The cost of these shardings is the difference between the `estimate.step_seconds` of this plan
+    and of the new plan. Unlike with `respect_user_shardings=False`, each `shard_map` stays.
+
+    - `effort`: the effort of the search for the new plan.
 
     **Raises:** `InvalidArgumentError` if the problem cannot be formulated again;
-    `InfeasibleBudgetError`, `NoPlanFoundError` as `kiwi.plan`.
+    `InfeasibleBudgetError` and `NoPlanFoundError` as `kiwi.plan` does.
     """
     origin = origin_of(plan)
     settings = replace(

@@ -1,1 +1,1 @@
-"""The planning problem: options of every unit, their prices, the edges between them."""
+"""The planning problem: the options of every unit, their prices, and the edges between units."""

@@ -1,4 +1,4 @@
-"""The other options of one operator, priced as if everything around it stayed as it is."""
+"""The other options of each operator, priced as if all other operators kept their options."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,20 @@ from kiwi.solver.evaluate import evaluate
 from kiwi.solver.problem import Edge, Load, Node
 
 MOST_ALTERNATIVES = 3
+"""At most this many other options of a unit are listed, the cheapest first."""
 
 
 @dataclass(frozen=True)
 class Alternative:
     """Another option of a unit.
 
-    - `reads`, `results`: the layouts expected and yielded.
-    - `recompute_at`: the unit before which it would run again, or None if it is kept.
+    - `reads`: the layouts in which the unit expects its operands.
+    - `results`: the layouts of its results.
+    - `recompute_at`: the unit before which this unit would run again; None if its result is kept.
     - `change_seconds`: the change of the step time if every other choice stayed.
-    - `change_bytes`: the change of the memory of its own results at the plan's peak.
-    - `fetch_at`: the unit before which it would be fetched from the host, if offloaded.
+    - `change_bytes`: the change of the unit's own memory at the time of the plan's peak.
+    - `fetch_at`: the unit before which the result would be fetched from the host; None if it is not
+      offloaded.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -39,30 +42,30 @@ class Alternative:
 def local_alternatives(
     planning: PlanningProblem, solution: Sequence[int], restricted: PlanningProblem
 ) -> list[tuple[Alternative, ...]]:
-    """The cheapest other options of each unit, without those that its neighbours forbid.
+    """Returns the cheapest other options of each unit that its neighbours' choices allow.
 
-    Nodes of copies are passed over: copies follow from the choices of producer and reader and cost
-    no time. An option that no longer makes or reads a kept copy loses what the copy saves.
+    The nodes of copies are not considered: copies follow from the choices of producer and reader,
+    and cost no time. An option that no longer makes or reads a kept copy loses what the copy saves.
 
     - `restricted`: the solution's problem with the copies that the plan keeps.
     """
-    first = len(planning.sources)
+    first_unit = len(planning.sources)
     chosen = zip(planning.problem.nodes, solution, strict=True)
     held = (interval for node, option in chosen for interval in node.usage[option])
     peak_time = int(np.argmax(curve_bytes(held, planning.problem.horizon)))
     local = _local(planning, solution)
     for unit, options, edge in _lost(planning, restricted):
-        local[first + unit].lose(edge, options)
+        local[first_unit + unit].lose(edge, options)
     loads = evaluate(restricted.problem, [0] * len(restricted.problem.nodes)).loads
     return [
-        _cheapest(planning, node.unit, local[first + node.unit], loads, solution, peak_time)
+        _cheapest(planning, node.unit, local[first_unit + node.unit], loads, solution, peak_time)
         for node in planning.unit_nodes
     ]
 
 
 def local_costs(planning: PlanningProblem, solution: Sequence[int]) -> list[np.ndarray]:
-    """The cost of every option of each node, with its edges to the neighbours' chosen options. It
-    is infinite if a neighbour's choice forbids the option."""
+    """Returns, for each node, the cost of every option in seconds, with the edges to the chosen
+    options of its neighbours. The cost is infinite if a neighbour's choice forbids the option."""
     return [local.costs for local in _local(planning, solution)]
 
 
@@ -78,7 +81,8 @@ def _local(planning: PlanningProblem, solution: Sequence[int]) -> "list[_Local]"
 
 
 class _Local:
-    """The costs and loads of a node's options, with its edges to the neighbours' choices."""
+    """The costs and loads of a node's options, with its edges to the chosen options of its
+    neighbours."""
 
     def __init__(self, node: Node) -> None:
         self.costs = np.array(node.costs)
@@ -86,20 +90,23 @@ class _Local:
         self._load(node.loads, ...)
 
     def add(self, edge: Edge, lines: Any) -> None:
-        """Adds an edge. `lines` are the cells of the options."""
+        """Adds an edge. `lines` indexes the cell of each option in the edge's cost matrix."""
         self.costs += edge.costs[lines]
         self._load(edge.loads, lines)
 
     def lose(self, edge: Edge, options: list[int]) -> None:
-        """Takes back an edge's saving from the options that go without it."""
+        """Takes back an edge's saving from `options`, which do without it."""
         cell = edge.cell(0, 0)
         self.costs[options] -= edge.costs[cell]
         for load in edge.loads:
             self._amounts(load)[options] -= load.amounts[cell]
 
     def step_costs(self, total: Mapping[tuple[int, int], float], chosen: int) -> np.ndarray:
-        """The costs less the seconds hidden in the node's windows. `total` is the loads of a
-        solution that chooses `chosen`."""
+        """The costs less the seconds hidden in the node's windows.
+
+        - `total`: the loads of the solution, by window and channel.
+        - `chosen`: the option that the solution chooses for this node.
+        """
         seconds = np.array(self.costs)
         for window in {window for window, _ in self._loads}:
             keys = {key for key in (*total, *self._loads) if key[0] == window}
@@ -108,8 +115,8 @@ class _Local:
         return seconds
 
     def _change(self, key: tuple[int, int], chosen: int) -> np.ndarray:
-        own = self._loads.get(key)
-        return np.zeros_like(self.costs) if own is None else own - own[chosen]
+        amounts = self._loads.get(key)
+        return np.zeros_like(self.costs) if amounts is None else amounts - amounts[chosen]
 
     def _load(self, loads: Sequence[Load], lines: Any) -> None:
         for load in loads:
@@ -123,7 +130,8 @@ class _Local:
 def _lost(
     planning: PlanningProblem, restricted: PlanningProblem
 ) -> Iterator[tuple[int, list[int], Edge]]:
-    """For makers and readers of kept copies, the options that lose an edge's saving."""
+    """Yields, for each maker and reader of a kept copy, the unit, the options that lose the saving,
+    and the edge that states it."""
     behind = len(restricted.sources) + len(restricted.unit_nodes)
     for edge in restricted.problem.edges:
         if edge.head < behind or edge.costs[edge.cell(0, 0)] >= 0:
@@ -137,10 +145,12 @@ def _lost(
 
 
 def _without_copy(planning: PlanningProblem, copy: CopyNode) -> list[int]:
-    """The options of a unit without a copy in the kept layout."""
+    """Returns the options of a unit that make no copy in the kept layout."""
     read, target, is_again = copy.read, copy.options[0].target, copy.reader is Reader.AGAIN
     return planning.unit_nodes[copy.unit].options_where(
-        lambda s, r: s.reads[read] != target or (is_again and not r.recomputes)
+        lambda strategy, residency: (
+            strategy.reads[read] != target or (is_again and not residency.recomputes)
+        )
     )
 
 
@@ -152,7 +162,8 @@ def _cheapest(
     solution: Sequence[int],
     peak_time: int,
 ) -> tuple[Alternative, ...]:
-    """The cheapest options, one for each pair of layouts and time of recomputation."""
+    """Returns the cheapest options of a unit, one for each combination of layouts and times of
+    recomputation and fetch."""
     node = planning.unit_nodes[unit]
     index = len(planning.sources) + unit
     chosen, usage = solution[index], planning.problem.nodes[index].usage
@@ -162,12 +173,12 @@ def _cheapest(
         strategy, residency = node.choice(option)
         return strategy.reads, strategy.results, residency.recompute_at, residency.fetch_at
 
-    own, cheapest = appearance(chosen), {}
+    chosen_appearance, cheapest = appearance(chosen), {}
     for option in np.argsort(costs, kind="stable").tolist():
         if not np.isfinite(costs[option]) or len(cheapest) == MOST_ALTERNATIVES:
             break
         key = appearance(option)
-        if key != own and key not in cheapest:
+        if key != chosen_appearance and key not in cheapest:
             more_bytes = bytes_at(usage[option], peak_time) - bytes_at(usage[chosen], peak_time)
             change = float(costs[option] - costs[chosen]), more_bytes
             cheapest[key] = Alternative(*key[:3], *change, key[3])

@@ -4,19 +4,20 @@ If a unit expects an operand in another layout than the stored one, the resharde
 the unit runs, beside the original. The problem gets a node for each such read, between producer and
 reader, with these options:
 
-- *direct(d)*: the value is stored in layout d and read so. It takes no memory.
+- *direct(d)*: the value is stored in layout d and is read in this layout. No copy takes memory.
 - *copy(d, t)*: the value is stored in another layout. A copy in layout d is held while the reader
-  runs, and while it runs again at time t if it is recomputed. It takes twice that memory if the
-  reader cannot read the gathered value as it lies (`Kernel.transposed_copies`).
-- *kept(d)*: the value is stored in another layout, and the copy in layout d of an earlier reader is
-  held until this one reads it. So parameters gathered for the forward pass stay gathered until the
+  runs. If the reader is recomputed, a copy is held again at time t. A copy takes twice its memory
+  if the reader cannot read the gathered value as it lies (`Kernel.transposed_copies`).
+- *kept(d)*: the value is stored in another layout. An earlier reader's copy in layout d is held
+  until this reader reads it. So parameters gathered for the forward pass stay gathered until the
   backward pass has read them: FSDP without resharding in between. Parameters gathered for a layer
   that is recomputed stay gathered for its gradients.
 
-For any choice of producer and reader either *direct* or *copy* is allowed. *Kept* is offered once
-everything else is decided (`kiwi.problem.kept_copies`), if an earlier reader expects the same
-layout. A recomputed unit then counts as two readers, with a node each. Resharding is priced on the
-edge between producer and reader. The edge between producer and copy gives it back for *kept*.
+For any choice of producer and reader, exactly one of *direct* and *copy* is allowed. *Kept* is
+offered once everything else is decided (`kiwi.problem.kept_copies`), if an earlier reader expects
+the same layout. A recomputed unit then counts as two readers, with a node each. Resharding is
+priced on the edge between producer and reader. For *kept*, the edge between producer and copy gives
+this price back.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,24 +37,25 @@ from kiwi.mesh import TensorSharding
 from kiwi.problem.strategies import ShardingStrategy
 
 CopiedBytes = Callable[[Value, TensorSharding], int]
-"""Bytes of one device's part of a copy, in a layout."""
+"""Returns the bytes of one device's part of a copy of a value in a layout."""
 
 NEGLIGIBLE = 0.004
-"""Smaller copies, as a part of the memory limit, count only while they are kept, since they are too
-many. In an estimate the part is one of all values on a device, if that is less."""
+"""Copies below this fraction of the memory limit take no memory, except while they are kept: their
+nodes would be too many. In an estimate the fraction refers to the bytes of all values on a device,
+if these are fewer than the limit."""
 
 
 Transposes = Callable[[TensorSharding, TensorSharding], bool]
-"""Whether the copy of an operand, from the stored to the expected layout, is transposed."""
+"""Returns whether the copy of an operand from the stored to the expected layout is transposed."""
 
 
 def never(stored: TensorSharding, target: TensorSharding) -> bool:
-    """No copy is transposed."""
+    """Returns False for all layouts: no copy is transposed."""
     return False
 
 
 class Reading(Enum):
-    """How a reader gets its operand, see above."""
+    """How a reader gets its operand; the module's docstring explains the three ways."""
 
     DIRECT = "direct"
     COPY = "copy"
@@ -61,7 +63,7 @@ class Reading(Enum):
 
 
 class Reader(Enum):
-    """The computations of a unit that a copy is for."""
+    """The runs of a unit that read a copy: all, only the first, or only the recomputation."""
 
     ALL = "all"
     FIRST = "first"
@@ -72,8 +74,9 @@ class Reader(Enum):
 class CopyOption:
     """One option of a copy.
 
-    `target` is the layout that is read. `again_at` is None if nothing is recomputed.
-    `is_transposed` says that the reader transposes the copy from the stored layout.
+    - `target`: the layout in which the reader reads the value.
+    - `again_at`: the time at which the reader is recomputed; None if it is not.
+    - `is_transposed`: whether the reader transposes the copy.
     """
 
     target: TensorSharding
@@ -88,23 +91,24 @@ class CopyOption:
 
     @property
     def again(self) -> tuple[int, ...]:
-        """When the reader is recomputed."""
+        """The times at which the reader is recomputed: one or none."""
         return () if self.again_at is None else (self.again_at,)
 
 
 TimesAgain = Callable[[int, CopyOption], Sequence[int]]
-"""The points of time at which a unit is recomputed and its copies have an option."""
+"""Returns the points of time at which a unit is recomputed, under an option of one of its
+copies."""
 
 
 @dataclass(frozen=True, eq=False)
 class CopyNode:
     """The node of read number `read` of unit `unit`.
 
-    - `reader`: the computations of the unit that it is for.
-    - `earlier`: the number of the node, among all copies, whose copy *kept* holds on to.
-    - `is_negligible`: its memory counts only while it is kept.
+    - `moved`: the value that is copied: the unit's operand in the dtype that `Kernel.moved` gives.
     - `transposes`: whether the reader transposes a copy, by stored layout and target.
-    - `moved`: what is copied: the value that is read, in the dtype that `Kernel.moved` says.
+    - `earlier`: the number, among all copy nodes, of the node whose copy *kept* holds on to.
+    - `is_negligible`: whether the copy's memory counts only while the copy is kept.
+    - `reader`: the runs of the unit that read the copy.
     """
 
     unit: int
@@ -123,7 +127,7 @@ class CopyNode:
 
     @property
     def operand_read(self) -> OperandRead:
-        """The value, unit and read of a node with one reader."""
+        """The unit, the read, and whether the recomputation reads, for a node with one reader."""
         return OperandRead(self.unit, self.read, self.reader is Reader.AGAIN)
 
     def buffers(
@@ -134,7 +138,13 @@ class CopyNode:
         copies: Sequence["CopyNode"],
         again: TimesAgain,
     ) -> tuple[Buffer, ...]:
-        """The memory of one option. `copies` are all nodes."""
+        """The buffers that one option holds.
+
+        - `copied_bytes`: the local bytes of a value's copy in a layout.
+        - `ranges`: the live ranges of the step.
+        - `copies`: all copy nodes of the problem.
+        - `again`: when a unit is recomputed under an option.
+        """
         if not option.is_copy:
             return ()
         maker, spans = self.unit, self._spans(option, ranges, again)
@@ -142,7 +152,7 @@ class CopyNode:
         if option.reading is Reading.KEPT:
             earlier = self._earlier(copies)
             since = earlier._spans(earlier.options[0], ranges, again)[-1][1]
-            # Readers that run at one point of time hold one copy.
+            # Readers that run at the same point of time hold one copy.
             spans = [(since, spans[-1][1])] if since < spans[-1][1] else []
             maker = self._maker(copies)
         elif self.is_negligible:
@@ -153,7 +163,7 @@ class CopyNode:
     def _spans(
         self, option: CopyOption, ranges: LiveRanges, again: TimesAgain
     ) -> list[tuple[int, int]]:
-        """When the readers run."""
+        """Returns the spans of time in which the node's readers run."""
         first = [ranges.operands_held(self.unit)] if self.reader is not Reader.AGAIN else []
         times = again(self.unit, option) if self.reader is not Reader.FIRST else ()
         return [*first, *((time, time + 1) for time in times)]
@@ -163,37 +173,40 @@ class CopyNode:
         return copies[self.earlier]
 
     def _maker(self, copies: Sequence["CopyNode"]) -> int:
-        """The unit that makes the copy that *kept* holds on to."""
+        """Returns the unit that makes the copy that *kept* holds on to."""
         return self.unit if self.earlier is None else self._earlier(copies)._maker(copies)
 
     def wanted(
         self, strategy: ShardingStrategy, layouts: Mapping[int, TensorSharding]
     ) -> TensorSharding:
-        """The layout of the copy under the unit's strategy. `layouts` are those of all stored
-        values."""
+        """The layout of the copy under the unit's strategy. `layouts` gives the layout of each
+        stored value."""
         return strategy.reads[self.read]
 
     def allowed_after(self, layouts: Sequence[TensorSharding]) -> np.ndarray:
         """Boolean [layouts, options]: which options agree with the stored layout."""
         index, targets = self._target_numbers()
-        is_copy = np.array([o.is_copy for o in self.options])
+        is_copy = np.array([option.is_copy for option in self.options])
         stored = np.array([index.get(layout, -1) for layout in layouts])
         allowed = (stored[:, None] != targets[None, :]) == is_copy[None, :]
         if self.transposes is never:
             return allowed
-        is_transposed = np.array([o.is_transposed for o in self.options])
-        transposed = [[self.transposes(layout, t) for t in index] for layout in layouts]
+        is_transposed = np.array([option.is_transposed for option in self.options])
+        transposed = [[self.transposes(layout, target) for target in index] for layout in layouts]
         return allowed & (~is_copy | (np.array(transposed)[:, targets] == is_transposed))
 
     def allowed_before(
         self, wanted: Sequence[TensorSharding], times: Sequence[int | None]
     ) -> np.ndarray:
-        """Boolean [options, wanted x times]: which options agree with the reader's choice. `times`
-        are the times at which the reader is recomputed, None if it is not."""
+        """Boolean [options, wanted x times]: which options agree with the reader's choice.
+
+        - `wanted`: the layouts that the reader may expect.
+        - `times`: the times at which the reader may be recomputed; None for no recomputation.
+        """
         index, targets = self._target_numbers()
-        is_copy = np.array([o.is_copy for o in self.options])
+        is_copy = np.array([option.is_copy for option in self.options])
         number_of_time = {time: k for k, time in enumerate(times)}
-        again = np.array([number_of_time.get(o.again_at, -1) for o in self.options])
+        again = np.array([number_of_time.get(option.again_at, -1) for option in self.options])
         expected = np.array([index.get(layout, -1) for layout in wanted])
         same_target = targets[:, None] == expected[None, :]
         same_time = again[:, None] == np.arange(len(times))[None, :]
@@ -204,7 +217,8 @@ class CopyNode:
     def option_between(
         self, stored: TensorSharding, wanted: TensorSharding, reader: Residency
     ) -> int:
-        """The first option that goes with the choices of producer and reader."""
+        """The index of the first option that agrees with the layout `stored` by the producer, the
+        layout `wanted` by the reader, and the reader's residency."""
         is_copy = stored != wanted
         is_transposed = is_copy and self.transposes(stored, wanted)
         asked = (wanted, is_copy, is_transposed)
@@ -221,20 +235,20 @@ class CopyNode:
         return np.array([option.reading is Reading.KEPT for option in self.options])
 
     def _target_numbers(self) -> tuple[dict[TensorSharding, int], np.ndarray]:
-        """A number for each distinct target, and that of each option."""
+        """Returns the number of each distinct target, and the target's number for each option."""
         index: dict[TensorSharding, int] = {}
-        numbers = [index.setdefault(o.target, len(index)) for o in self.options]
+        numbers = [index.setdefault(option.target, len(index)) for option in self.options]
         return index, np.array(numbers)
 
 
 @dataclass(frozen=True, eq=False)
 class GatheredResult(CopyNode):
-    """The node of a result that takes over the donated argument `argument`. Collectives bring it
-    into the argument's layout, but the compiler does not let them write there
-    (`TargetFacts.copies_gathered_results`).
+    """The node of a result that takes over the donated argument `argument`, if collectives bring
+    the result into the argument's layout and the compiler does not let collectives write into the
+    argument's buffer (`TargetFacts.copies_gathered_results`).
 
-    The gathered result is held until the step ends. Readers of the argument read a copy of it, made
-    as the step starts.
+    The gathered result is held until the step ends. Readers of the argument read a copy of the
+    argument, which is made at the start of the step.
     """
 
     argument: int = -1
@@ -253,7 +267,7 @@ class GatheredResult(CopyNode):
         copies: Sequence[CopyNode],
         again: TimesAgain,
     ) -> tuple[Buffer, ...]:
-        """Memory of one option."""
+        """The buffers that one option holds. Parameters: as in `CopyNode.buffers`."""
         if not option.is_copy:
             return ()
         size, made = copied_bytes(self.moved, option.target), ranges.first_run[self.unit]
@@ -264,7 +278,7 @@ class GatheredResult(CopyNode):
 
 
 def of_each_reader(node: CopyNode) -> Iterator[CopyNode]:
-    """A node of one target as several, one for each computation of its unit."""
+    """Yields a node with one option as several nodes, one for each run of its unit."""
     (option,) = node.options
     if option.again_at is None:
         yield replace(node, reader=Reader.FIRST)
@@ -281,37 +295,48 @@ def copy_node(
     residencies: Sequence[Residency],
     transposes: Transposes = never,
 ) -> CopyNode | None:
-    """The node of one read; None if stored and expected layout never differ. `transposes`: as in
-    `CopyNode`."""
+    """Returns the node of one read; None if the stored and the expected layout never differ.
+
+    - `unit`, `read`, `moved`, `transposes`: as in `CopyNode`.
+    - `layouts`: the layouts in which the producer may store the value.
+    - `wanted`: the layouts that the reader may expect.
+    - `residencies`: the residencies of the reader.
+    """
     targets, stored = sorted(set(wanted)), set(layouts)
     if len(targets) == 1 and stored == set(targets):
         return None
-    times = list(dict.fromkeys(r.recompute_at for r in residencies))
+    times = list(dict.fromkeys(residency.recompute_at for residency in residencies))
     options = [CopyOption(target, Reading.DIRECT) for target in targets if target in stored]
     options += [
         CopyOption(target, Reading.COPY, time, is_transposed)
         for target in targets
-        for is_transposed in sorted({transposes(s, target) for s in stored if s != target})
+        for is_transposed in sorted(
+            {transposes(layout, target) for layout in stored if layout != target}
+        )
         for time in times
     ]
     return CopyNode(unit, read, moved, tuple(options), transposes)
 
 
 def that_keeps(node: CopyNode, earlier: int, *, always: bool) -> CopyNode:
-    """A node of one reader and target with the option *kept*, for the copy that node `earlier`
-    makes or keeps. `always` leaves out the option to make one."""
-    (made,) = node.options
-    kept = replace(made, reading=Reading.KEPT)
-    return replace(node, options=(kept,) if always else (made, kept), earlier=earlier)
+    """Returns a node of one reader and target with the option *kept* added: it holds on to the copy
+    that node `earlier` makes or keeps. With `always`, *kept* is the only option."""
+    (copied,) = node.options
+    kept_option = replace(copied, reading=Reading.KEPT)
+    return replace(
+        node, options=(kept_option,) if always else (copied, kept_option), earlier=earlier
+    )
 
 
 def readers_of_copies(
     units: UnitGraph, copies: Iterable[CopyNode], kept: frozenset[OperandRead] | None
 ) -> Iterator[CopyNode]:
-    """A node for each reader of copies with one option, with the option to keep the copy of the
-    reader before it in the same loop body. A recomputed unit reads twice. `kept`: the reads that
-    have only this option; None leaves all open."""
-    nodes = (_RunningReader.of(units, each) for copy in copies for each in of_each_reader(copy))
+    """Yields, for copy nodes with one option each, a node for each reader. A reader gets the option
+    to keep the copy of the reader before it in the same loop body. A recomputed unit reads twice.
+
+    `kept`: the reads that keep, and have only this option; None leaves all choices open.
+    """
+    nodes = (_RunningReader.of(units, node) for copy in copies for node in of_each_reader(copy))
     latest: dict[tuple[Any, ...], tuple[int, _RunningReader]] = {}
     for number, reader in enumerate(sorted(nodes, key=lambda reader: reader.runs_at)):
         copy, before = reader.node, latest.get(reader.key)
@@ -327,9 +352,9 @@ def readers_of_copies(
 class _RunningReader:
     """A node of one reader.
 
-    - `runs_at`: the order in which readers run; reads of one computation run at once.
-    - `key`: equal for all readers that might share a copy: what is moved, to which layout, in which
-      loop's body.
+    - `runs_at`: the sort key of the order in which readers run. Reads of one run have equal keys.
+    - `key`: equal for all readers that might share a copy: the value and dtype that is moved, the
+      layout, and the loop's body.
     - `may_share`: whether each iteration of the body has a value of its own.
     """
 
@@ -344,7 +369,8 @@ class _RunningReader:
         runs_at: tuple[int, ...] = (node.unit,)
         around = program.loops_around(unit.loop)
         if node.reader is Reader.AGAIN:
-            # See `kiwi.memory.loop_bodies`: before the unit at that time, no deeper than this one.
+            # The recomputation runs before the unit at `time`, in no deeper loop than this unit
+            # (`kiwi.memory.loop_bodies`).
             (time,) = node.options[0].again
             runs_at = time - 1, len(around), node.unit
             around = program.loops_around(units.units[time].loop)[: len(around)]

@@ -1,4 +1,4 @@
-"""Strategies with the seconds of compiled programs (`kiwi.corrections`)."""
+"""Strategies whose seconds are corrected by compiled programs (`kiwi.corrections`)."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from kiwi.problem.strategies import ShardingStrategy
 
 
 def kind_of(units: UnitGraph, unit: Unit) -> str:
-    """A digest of a unit's computation: its operators, and shapes and dtypes of its operands and
-    results. It is the same in all equal layers, in each process and for each budget."""
+    """Returns a digest of a unit's computation: 16 hexadecimal digits over its operators, the
+    shapes and dtypes of its operands and results, its phase and its trips. The digest is the same
+    in equal layers, in every process and for every budget."""
     program = units.graph.program
-    names = [program.equations[e].name for e in unit.equations]
-    values = [program.values[v] for v in (*unit.reads, *unit.outputs)]
+    names = [program.equations[equation].name for equation in unit.equations]
+    values = [program.values[index] for index in (*unit.reads, *unit.outputs)]
     types = [(value.shape, str(value.dtype)) for value in values]
     text = repr((names, types, unit.phase.value, units.trips(unit)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -26,11 +27,12 @@ def corrected(
     unit: Unit,
     strategies: Sequence[ShardingStrategy],
 ) -> tuple[ShardingStrategy, ...]:
-    """The strategies of a unit, with the seconds that programs took."""
+    """Returns the strategies of a unit, with compute seconds corrected where an entry of
+    `corrections` applies."""
     if not corrections:
         return tuple(strategies)
-    own = corrections.of(kind_of(units, unit))
-    return tuple(_corrected(own, strategy) for strategy in strategies)
+    entries = corrections.of(kind_of(units, unit))
+    return tuple(_corrected(entries, strategy) for strategy in strategies)
 
 
 def _corrected(entries: Sequence[Correction], strategy: ShardingStrategy) -> ShardingStrategy:

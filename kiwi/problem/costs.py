@@ -1,25 +1,25 @@
-"""Seconds that a unit computes on one device: a roofline over its fused kernel.
+"""Compute seconds of a unit on one device: a roofline over its fused kernel.
 
 seconds = launch + max(work / rate, bytes read and written / memory bandwidth)
 
-- Figures of the mesh's profile table, if it has one, replace these, see
-  `kiwi.problem.recorded_seconds`.
-- A copy between host and device memory takes its bytes over the bandwidth between them.
-- A region that is planned whole takes the sum over its units, loops times their trips
-  (`kiwi.hlo.regions.units`).
+- If the mesh has a profile table, recorded seconds replace the roofline
+  (`kiwi.problem.recorded_seconds`).
+- A copy between host and device memory takes its bytes divided by the bandwidth between them.
+- A region that is planned as a whole takes the sum over its units, with a loop's body multiplied by
+  its trip count (`kiwi.hlo.regions.units`).
 - A unit in a loop's body takes its seconds once per iteration.
-- If no kernel computes a matmul together with the maps of its result, those maps are a kernel of
-  their own, which reads the result and writes it again. So is an addition by a library that has to
-  wait for the sum of partial sums. Operands that the library cannot read as they lie are transposed
-  in another kernel each (`Kernel.transposed_operands`).
-- If a compiler reduces rows in the kernel of their readers (`Kernel.rows`), the reduction takes a
-  launch. If it were free, plans would recompute its few bytes for the backward pass, and the
-  barrier for that makes a kernel of it.
-- What each reader takes from the operand (`Kernel.in_readers`) takes nothing: the readers count its
-  bytes.
-- A unit with several library calls launches each of them.
-- A reduction in the kernel of an earlier unit (`Kernel.shared`) takes a launch and its own traffic,
-  a map its traffic alone.
+- If no kernel computes a matmul together with the elementwise operators behind it, these operators
+  are a second kernel, which reads the result and writes it again. So is a library's addition that
+  has to wait until partial sums are summed. Each operand that the library cannot read as it lies is
+  transposed in one further kernel (`Kernel.transposed_operands`).
+- If the compiler reduces rows in the kernel of their readers (`Kernel.rows`), the reduction takes
+  one launch. If the reduction were free, plans would recompute its few bytes for the backward pass,
+  and the barrier of that recomputation would turn the reduction into a kernel.
+- A unit that each reader computes for itself (`Kernel.in_readers`) takes nothing: the readers count
+  its bytes.
+- A unit with several library calls takes a launch for each of them.
+- In the kernel of an earlier unit (`Kernel.shared`), a reduction takes a launch and its traffic,
+  and an elementwise operator takes its traffic only.
 """
 
 import functools
@@ -47,39 +47,41 @@ from kiwi.targets.registry import TARGETS
 
 _SLICES = frozenset({"dynamic_slice", "slice"})
 _PARTIAL_READERS = _SLICES | {"gather"}
-"""Operators that read no more of their first operand than they yield."""
+"""Operators that read at most as many bytes of their first operand as their result has."""
 
 
 @dataclass(frozen=True)
 class UnitWork:
-    """A unit's computation and traffic, unsharded.
+    """The computation and memory traffic of a unit, unsharded.
 
     - `work[k]`: the seconds of the k-th equation at the device's rate, and the factors whose
-      sharding divides them.
-    - `read_bytes[k]`: bytes of the k-th read, as it is stored. For a read that is only sliced,
-      bytes of the slices.
-    - `read_once`: no more bytes of a read are touched than the result has.
-    - `recorded`: its work as the mesh's profile table knows it; None without one.
-    - `workspace_bytes`: memory while it runs unsharded, beyond operands and results.
+      sharding divides these seconds.
+    - `read_bytes[k]`: the bytes of the k-th read, as the value is stored. If the unit only slices
+      the value, the bytes of the slices.
+    - `read_once`: whether the unit touches at most as many bytes of each read as its result has.
+    - `launch_seconds`: the time of one kernel launch.
+    - `bytes_per_second`: the bandwidth of its traffic.
+    - `recorded`: the unit's work according to the mesh's profile table; None without a table.
+    - `workspace_bytes`: the memory that the unit needs beyond operands and results while it runs.
     - `trips`: how often the unit runs in a step; less than once in a branch.
-    - `border`: the border of a loop that it stands at, if any. The start or end value of an
-      iteration lies in place. An iteration writes one element of a stack.
-    - `stacked`: how many elements a stacked result has; 1 if it is none.
-    - `is_transfer`: whether it copies between host and device memory.
-    - `reduced_for_readers`: the factors that it reduces in its readers' kernel; None if it has a
-      kernel of its own.
-    - `in_readers`: whether its readers compute it.
-    - `further_calls`: its library calls without the first.
-    - `at_hand[k]`: if the kernel of an earlier unit computes it, whether that unit has the k-th
-      read anyway; otherwise None.
-    - `reduces`: whether it ends in a reduction.
-    - `functions`: the part of `work` that other execution units compute meanwhile, on devices that
-      have such.
-    - `region`: the price of the region that it runs, if it runs one.
-    - `beside`: the seconds of the traffic of its further kernels.
-    - `maps_apart`: whether maps behind its matmul are a kernel of their own. `adds_apart`: the
-      factors whose sharding puts an addition into a kernel of its own, which waits for partial
-      sums.
+    - `border`: the kind of loop border that the unit stands at, if any. The start or end value of
+      an iteration lies in place. An iteration writes one element of a stack.
+    - `stacked`: the number of elements of a stacked result; 1 for any other result.
+    - `is_transfer`: whether the unit copies between host and device memory.
+    - `reduced_for_readers`: the factors that the unit reduces in its readers' kernel; None if it
+      has a kernel of its own.
+    - `in_readers`: whether the unit's readers compute it.
+    - `further_calls`: the number of its library calls after the first.
+    - `at_hand[k]`: if the kernel of an earlier unit computes this unit, whether that kernel has the
+      k-th read anyway. None for a unit with a kernel of its own.
+    - `reduces`: whether the unit ends in a reduction.
+    - `functions`: the part of `work` that a device's function units compute at the same time as
+      the rest; empty on devices without such units.
+    - `region`: the price of the region that the unit runs, if it runs one.
+    - `beside`: the seconds of the traffic of its further kernels, and the factors that divide them.
+    - `maps_apart`: whether the elementwise operators behind its matmul are a kernel of their own.
+    - `adds_apart`: the factors whose sharding puts an addition into a kernel of its own, which
+      waits for partial sums.
     - `transposed`: the reads, by number, that a kernel of its own transposes first.
     """
 
@@ -108,7 +110,7 @@ class UnitWork:
 
     @classmethod
     def of(cls, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> "UnitWork":
-        """The work of `unit` on a device of `mesh`."""
+        """Returns the work of `unit` on a device of `mesh`."""
         units, kernel, hardware = kernels.units, kernels[unit.index], mesh.hardware
         values = units.graph.program.values
         equation = units.graph.program.equations[unit.root]
@@ -120,7 +122,7 @@ class UnitWork:
         table = None if is_transfer else mesh.table
         bandwidth = hardware.sustained_memory_bytes_per_second
         return cls(
-            work=tuple(w for w, apart in zip(work, is_apart, strict=True) if not apart),
+            work=tuple(part for part, apart in zip(work, is_apart, strict=True) if not apart),
             read_bytes=tuple(_read_bytes(kernels, unit, key) for key, _ in unit.rule.reads),
             read_once=bool(units.graph.opcodes[unit.root] & _PARTIAL_READERS),
             launch_seconds=hardware.kernel_launch_seconds,
@@ -152,11 +154,11 @@ class UnitWork:
     def price(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> Price:
-        """Seconds on one device, and the weakest provenance among their parts.
+        """The seconds of all runs in a step on one device, and their weakest provenance.
 
-        - `shards`: into how many pieces each sharded factor is cut.
-        - `read_bytes`: local bytes of each read.
-        - `result_bytes`: local bytes of the results.
+        - `shards`: the number of pieces of each sharded factor.
+        - `read_bytes`: the local bytes of each read.
+        - `result_bytes`: the local bytes of all results together.
         """
         if self.in_readers or self.border in EXITS | {CARRY, CASE}:
             return Price(0.0, Provenance.ANALYTIC)
@@ -165,7 +167,7 @@ class UnitWork:
         result_bytes //= self.stacked
         read = read_bytes
         if self.read_once or self.border == SLICE:
-            read = [min(b, result_bytes) for b in read]
+            read = [min(operand_bytes, result_bytes) for operand_bytes in read]
         moved_bytes = result_bytes if self.is_transfer else sum(read) + result_bytes
         if self.border == STACK:  # XLA fills it with zeros before the loop begins.
             moved_bytes += result_bytes
@@ -193,16 +195,19 @@ class UnitWork:
         return Price(self.trips * seconds, once.provenance)
 
     def share_without_beside(self, result_bytes: int) -> float:
-        """The share of its seconds that its own kernel takes, without the traffic of further
-        kernels."""
+        """The fraction of the unit's seconds that its own kernel takes, without the traffic of
+        further kernels; 1 if there are none."""
         if not self.beside or self.at_hand is not None:
             return 1.0
         alone = replace(self, beside=())
-        own, all_of_it = (w.price({}, self.read_bytes, result_bytes) for w in (alone, self))
-        return own.seconds / all_of_it.seconds
+        own_price, full_price = (
+            work.price({}, self.read_bytes, result_bytes) for work in (alone, self)
+        )
+        return own_price.seconds / full_price.seconds
 
     def least_seconds(self, devices: int) -> float:
-        """The least seconds of its computation on one of so many devices, if all share it."""
+        """The seconds of computation on one device if `devices` devices share the work evenly,
+        without traffic and launches. The matmuls of a region are not divided."""
         shared_seconds = sum(seconds for seconds, _ in self.work) / devices
         region_seconds = 0.0 if self.region is None else self.region.multiplying_seconds
         return self.trips * (shared_seconds + region_seconds)
@@ -210,19 +215,20 @@ class UnitWork:
     def apart_seconds(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
-        """The extra seconds of a kernel of its own, compared with the kernel of its readers or of
-        an earlier unit; 0 if it has one anyway. The arguments are those of `price`."""
+        """The extra seconds if the unit gets a kernel of its own instead of a place in the kernel
+        of its readers or of an earlier unit; 0 if it has a kernel of its own anyway. Parameters: as
+        in `price`."""
         if self.at_hand is None and not self._is_in_kernel_of_readers(shards):
             return 0.0
         alone = replace(self, reduced_for_readers=None, at_hand=None)
-        there, here = (work.price(shards, read_bytes, result_bytes) for work in (self, alone))
-        return max(0.0, here.seconds - there.seconds)
+        shared, separate = (work.price(shards, read_bytes, result_bytes) for work in (self, alone))
+        return max(0.0, separate.seconds - shared.seconds)
 
     def again_seconds(
         self, once: Price, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> float:
-        """The seconds of a second run, with the arguments and result of `price`: transposed
-        operands lie ready."""
+        """The seconds of a second run. The transposed operands of the first run are still there.
+        `once` is the result of `price`; the other parameters are as in `price`."""
         if not any(operand.is_transposed(shards) for _, operand in self.transposed):
             return once.seconds
         return replace(self, transposed=()).price(shards, read_bytes, result_bytes).seconds
@@ -230,19 +236,20 @@ class UnitWork:
     def _apart(
         self, shards: Mapping[int, int], read_bytes: Sequence[int], result_bytes: int
     ) -> tuple[int, int]:
-        """The traffic of kernels beside its library's, and their number."""
+        """Returns the bytes that kernels beside the library's read and write, and the number of
+        these kernels."""
         moved = [read_bytes[k] for k, operand in self.transposed if operand.is_transposed(shards)]
-        if self.maps_apart or any(shards.get(f, 1) > 1 for f in self.adds_apart):
+        if self.maps_apart or any(shards.get(factor, 1) > 1 for factor in self.adds_apart):
             moved.append(result_bytes)
         return 2 * sum(moved), len(moved)
 
     def _is_in_kernel_of_readers(self, shards: Mapping[int, int]) -> bool:
         factors = self.reduced_for_readers
-        return factors is not None and all(shards.get(f, 1) == 1 for f in factors)
+        return factors is not None and all(shards.get(factor, 1) == 1 for factor in factors)
 
 
 def _further_calls(units: UnitGraph, unit: Unit, hardware: Hardware) -> int:
-    """How many library calls a unit launches after its first one, where each is a kernel."""
+    """Returns the number of library calls after a unit's first one, each a kernel of its own."""
     if hardware.traits.has_function_units:
         return 0  # Matmuls that are added are one kernel.
     calls = (units.graph.opcodes[k] & LIBRARY_OPCODES for k in unit.equations)
@@ -250,15 +257,15 @@ def _further_calls(units: UnitGraph, unit: Unit, hardware: Hardware) -> int:
 
 
 def _workspace_bytes(equation: Equation, is_region: bool) -> int:
-    """The memory that an equation's function holds beyond its operands and results."""
+    """Returns the bytes that an equation's function holds beyond its operands and results."""
     if is_region:
         return region_workspace_bytes(equation.jaxpr_eqn)
     return 0 if equation.kernel is None else peak_bytes(equation.kernel_jaxpr)
 
 
 def _moved_in_kernels(units: UnitGraph, unit: Unit) -> Iterator[MovedBeside]:
-    """The traffic of a function with a sharding rule before and after the library kernels that it
-    calls. A function without such calls is priced as one kernel."""
+    """Yields the traffic of a function with a sharding rule, before and after the library kernels
+    that it calls. A function without such calls is priced as one kernel."""
     for place, index in enumerate(unit.equations):
         equation = units.graph.program.equations[index]
         if equation.kernel is not None and kernel_calls(equation.kernel_jaxpr):
@@ -267,13 +274,13 @@ def _moved_in_kernels(units: UnitGraph, unit: Unit) -> Iterator[MovedBeside]:
 
 
 def _factors(unit: Unit, moved: MovedBeside) -> frozenset[int]:
-    """Those that cut what kernels beside the unit's own move."""
+    """Returns the factors whose sharding divides the traffic of a kernel beside the unit's own."""
     return unit.rule.operator_factors[moved.place] if moved.factors is None else moved.factors
 
 
 def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
-    """For each read, whether the earlier kernel that computes the unit has it anyway; None if the
-    unit has a kernel of its own."""
+    """Returns, for each read, whether the earlier kernel that computes the unit has the value
+    anyway; None if the unit has a kernel of its own."""
     if kernel.shared is None:
         return None
     return tuple(key in kernel.shared.values for key, _ in kernel.unit.rule.reads)
@@ -283,10 +290,10 @@ def _at_hand(kernel: Kernel) -> tuple[bool, ...] | None:
 class RegionPrice:
     """The price of one run of a region on one device.
 
-    - `seconds`: all seconds without those of collectives.
-    - `multiplying_seconds`: those of its matmuls, convolutions and library kernels.
-    - `kernel_seconds`: those of its library kernels, of which `kernel_runs` run.
-    - `provenance`: the weakest among its parts.
+    - `seconds`: all seconds except collectives.
+    - `multiplying_seconds`: the seconds of its matmuls, convolutions and library kernels.
+    - `kernel_seconds`: the seconds of its library kernels. `kernel_runs`: how often they run.
+    - `provenance`: the weakest provenance among its parts.
     """
 
     seconds: float = 0.0
@@ -296,7 +303,7 @@ class RegionPrice:
     provenance: Provenance = Provenance.ANALYTIC
 
     def times(self, trips: float) -> "RegionPrice":
-        """The price of so many runs."""
+        """The price of `trips` runs."""
         return RegionPrice(
             trips * self.seconds,
             trips * self.multiplying_seconds,
@@ -307,7 +314,8 @@ class RegionPrice:
 
 
 def region_price(kernels: KernelGraph, equation: Equation, mesh: DeviceMesh) -> RegionPrice:
-    """The price of an equation's region; for a conditional, that of its costliest branch."""
+    """Returns the price of an equation's region. A conditional has the price of its costliest
+    branch."""
     parts = units_of_region(equation.jaxpr_eqn, kernels.facts.fusion)
     prices = [_program_price(units, mesh, kernels.facts.target) for units in parts]
     runs = trips(equation.jaxpr_eqn)
@@ -318,14 +326,15 @@ def region_price(kernels: KernelGraph, equation: Equation, mesh: DeviceMesh) -> 
 
 @functools.lru_cache(maxsize=64)
 def _program_price(units: UnitGraph, mesh: DeviceMesh, target: str) -> RegionPrice:
-    """The price of a program's units, one after another on one device, without collectives."""
+    """Returns the price of a program's units, run one after another on one device, without
+    collectives."""
     kernels = TARGETS[target].kernels(units, mesh.hardware)
     equations, prices = units.graph.program.equations, []
     for unit in units.units:
         if equations[unit.root].communicates:
             continue
         work = UnitWork.of(kernels, unit, mesh)
-        result_bytes = sum(units.graph.program.values[v].size_bytes for v in unit.outputs)
+        result_bytes = sum(units.graph.program.values[value].size_bytes for value in unit.outputs)
         price = work.price({}, work.read_bytes, result_bytes)
         if work.region is not None:
             inside = work.region.times(work.trips)
@@ -357,11 +366,13 @@ def _sum(prices: Sequence[RegionPrice]) -> RegionPrice:
 
 
 def _local_seconds(own: Sequence[tuple[float, frozenset[int]]], shards: Mapping[int, int]) -> float:
-    return sum(t / prod(shards.get(f, 1) for f in factors) for t, factors in own)
+    return sum(
+        seconds / prod(shards.get(factor, 1) for factor in factors) for seconds, factors in own
+    )
 
 
 def _read_bytes(kernels: KernelGraph, unit: Unit, value: int) -> int:
-    """The bytes that each of a unit's reads of a value reads, as the value is stored."""
+    """Returns the bytes of one of a unit's reads of a value, as the value is stored."""
     sliced_bytes = _sliced_bytes(kernels.units, unit, value)
     itemsize = kernels.units.graph.program.values[value].itemsize
     return sliced_bytes * kernels.storage.itemsize(value) // itemsize
@@ -369,11 +380,20 @@ def _read_bytes(kernels: KernelGraph, unit: Unit, value: int) -> int:
 
 def _sliced_bytes(units: UnitGraph, unit: Unit, value: int) -> int:
     program = units.graph.program
-    readers = [e for e in map(program.equations.__getitem__, unit.equations) if value in e.reads]
+    readers = [
+        equation
+        for equation in map(program.equations.__getitem__, unit.equations)
+        if value in equation.reads
+    ]
     size_bytes = program.values[value].size_bytes
-    if not all(units.graph.opcodes[e.index] & _SLICES and e.inputs[0] == value for e in readers):
+    if not all(
+        units.graph.opcodes[equation.index] & _SLICES and equation.inputs[0] == value
+        for equation in readers
+    ):
         return size_bytes
-    read_bytes = sum(program.values[o].size_bytes for e in readers for o in e.outputs)
+    read_bytes = sum(
+        program.values[output].size_bytes for equation in readers for output in equation.outputs
+    )
     return min(size_bytes, read_bytes // [key for key, _ in unit.rule.reads].count(value))
 
 

@@ -2,11 +2,11 @@
 
     max over v of (sum of c(u), u up to v + sum of k(w), w from v on)
 
-with the seconds c(u) of computing unit u and k(v) of copying the result of v. A backward body takes
-the same in reverse (docs/how_it_works/cost_model.md, "Copies to the host"; two machines in line,
-Johnson, *Optimal two- and three-stage production schedules*, 1954). The v of the maximum, if
-everything that may be is copied, divides the body: the copies from v on can hide only behind the
-computation after v.
+where c(u) is the time of computing unit u, and k(w) the time of copying the result of unit w. A
+backward body takes the same in reverse (docs/how_it_works/cost_model.md, "Copies to the host"; two
+machines in line, Johnson, *Optimal two- and three-stage production schedules*, 1954). Let v be the
+unit of the maximum when everything that may be copied is copied. It divides the body: the copies
+from v on can hide only behind the computation after v.
 """
 
 import math
@@ -21,27 +21,39 @@ from kiwi.memory.residency import Residency
 
 @dataclass(frozen=True)
 class Crowded:
-    """The units at which copies crowd, by loop. In forward bodies these are copies to the host, of
-    the unit and of all behind it. In backward bodies they are copies from the host, read by the
-    unit and by all before it."""
+    """The units at which copies crowd, by loop.
+
+    - `to_host`: in forward bodies, the copies to the host of this unit and all units behind it
+      crowd.
+    - `from_host`: in backward bodies, the copies from the host that this unit and all units before
+      it read crowd.
+    """
 
     to_host: Mapping[int | None, int] = field(default_factory=dict)
     from_host: Mapping[int | None, int] = field(default_factory=dict)
 
     def is_beside(self, unit: Unit) -> bool:
-        """Whether copies that crowd may hide behind computing a unit the first time."""
-        first, last = self.to_host.get(unit.loop, math.inf), self.from_host.get(unit.loop, -1)
-        return unit.index > first or unit.index < last
+        """Whether crowded copies may hide behind the first computation of a unit."""
+        first_crowded, last_crowded = (
+            self.to_host.get(unit.loop, math.inf),
+            self.from_host.get(unit.loop, -1),
+        )
+        return unit.index > first_crowded or unit.index < last_crowded
 
     def is_among(self, unit: Unit) -> bool:
-        """Whether the copy of a unit's result to the host is a crowded one."""
+        """Whether the copy of a unit's result to the host is a crowded copy."""
         return unit.index >= self.to_host.get(unit.loop, math.inf)
 
     def until(self, loop: int, residencies: Iterable[Residency]) -> np.ndarray:
-        """By residency, whether the fetch or the recomputation in a backward body is a crowded
-        copy, or may hide one."""
-        last = self.from_host.get(loop, -1)
-        return np.array([r.again_at is not None and r.again_at <= last for r in residencies])
+        """Boolean [residencies]: whether the fetch in the backward body `loop` is a crowded copy,
+        or the recomputation there may hide one."""
+        last_crowded = self.from_host.get(loop, -1)
+        return np.array(
+            [
+                residency.again_at is not None and residency.again_at <= last_crowded
+                for residency in residencies
+            ]
+        )
 
 
 def crowded(
@@ -50,9 +62,13 @@ def crowded(
     copied_seconds: Mapping[int, float],
     fetched: Mapping[int, tuple[int, int]],
 ) -> Crowded:
-    """The units where copies crowd. Arguments are by unit: the least seconds of computing, the
-    seconds of copying its result either way, and, if it may be copied, the loop that reads it from
-    there and the unit before which it does."""
+    """Returns the units at which copies crowd. All mappings are by unit.
+
+    - `computed_seconds`: the least seconds of computing the unit.
+    - `copied_seconds`: the seconds of copying the unit's result in one direction.
+    - `fetched`: for units whose results may be copied, the loop that fetches the result and the
+      unit before which it is fetched.
+    """
     needed: dict[int, float] = {}
     for unit, (_, time) in fetched.items():
         needed[time] = needed.get(time, 0.0) + copied_seconds[unit]
@@ -62,8 +78,8 @@ def crowded(
             bodies.setdefault(unit.loop, []).append(unit.index)
     forward = {units.units[unit].loop for unit in fetched}
     backward = {loop for loop, _ in fetched.values()}
-    to_host = {k: _most(own[::-1], computed_seconds, copied_seconds) for k, own in bodies.items()}
-    from_host = {k: _most(own, computed_seconds, needed) for k, own in bodies.items()}
+    to_host = {k: _most(body[::-1], computed_seconds, copied_seconds) for k, body in bodies.items()}
+    from_host = {k: _most(body, computed_seconds, needed) for k, body in bodies.items()}
     return Crowded(
         {k: unit for k, unit in to_host.items() if unit is not None and k in forward},
         {k: unit for k, unit in from_host.items() if unit is not None and k in backward},
@@ -73,8 +89,8 @@ def crowded(
 def _most(
     body: Sequence[int], computed_seconds: Mapping[int, float], copied_seconds: Mapping[int, float]
 ) -> int | None:
-    """The unit up to which the computation before leaves the most copies over; None if it leaves
-    none."""
+    """Returns the unit with the most seconds of copies of this unit and the units before it in
+    `body` that computation before it has not hidden; None if there are no such copies."""
     left_seconds, most_seconds, most = 0.0, 0.0, None
     for unit in body:
         left_seconds += copied_seconds.get(unit, 0.0)

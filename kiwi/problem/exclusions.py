@@ -1,9 +1,9 @@
-"""Why options of an operator were not offered, in sentences.
+"""Sentences that say why options of an operator were not offered.
 
 1. A mesh axis does not divide a factor of the operator's sharding rule evenly.
-2. A factor may not be cut at all: the operator needs it whole on every device.
-3. Recomputation is offered only for forward operators without side effects, whose results are read
-   again after the forward pass and are no results of the function.
+2. The operator needs a factor whole on every device, so that no mesh axis may cut the factor.
+3. Recomputation is offered only for forward operators without side effects, if their results are
+   read again after the forward pass and are not results of the function.
 """
 
 from collections.abc import Iterator
@@ -17,20 +17,20 @@ from kiwi.problem.build import PlanningProblem
 
 
 def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
-    """The sentences for one unit."""
+    """Returns the sentences for one unit."""
     asked = planning.units.units[unit]
     return (*rule_exclusions(asked.rule, planning.mesh), *_residency(planning, asked))
 
 
 def rule_exclusions(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[str]:
-    """Cases 1 and 2: the shardings that an operator's rule does not have."""
+    """Yields the sentences of cases 1 and 2: shardings that the operator's rule does not have."""
     for factor in sorted(rule.shardable):
         size = rule.factor_sizes[factor]
-        axes = [a for a in mesh.nontrivial_axes if size % mesh.shape[a]]
+        axes = [axis for axis in mesh.nontrivial_axes if size % mesh.shape[axis]]
         if axes and size > 1:
-            names = " and ".join(f"{mesh.axis_names[a]} ({mesh.shape[a]})" for a in axes)
-            where = _where(rule, factor)
-            yield f"Not over {names}: {where}, of size {size}, cannot be cut evenly."
+            names = " and ".join(f"{mesh.axis_names[axis]} ({mesh.shape[axis]})" for axis in axes)
+            place = _where(rule, factor)
+            yield f"Not over {names}: {place}, of size {size}, cannot be cut evenly."
     for factor in sorted(rule.blocked):
         size = rule.factor_sizes[factor]
         if size > 1:
@@ -49,8 +49,8 @@ def _where(rule: ComposedRule, factor: int) -> str:
 
 
 def _residency(planning: PlanningProblem, unit: Unit) -> Iterator[str]:
-    """Case 3."""
-    if any(r.recomputes for r in planning.unit_nodes[unit.index].residency.options):
+    """Yields the sentence of case 3."""
+    if any(option.recomputes for option in planning.unit_nodes[unit.index].residency.options):
         return
     why = why_not_recomputed(planning.units, unit)
     if planning.fixed.rewrite is not None:
@@ -61,7 +61,7 @@ def _residency(planning: PlanningProblem, unit: Unit) -> Iterator[str]:
 
 
 def why_not_recomputed(units: UnitGraph, unit: Unit) -> str:
-    """Why all residencies of a unit keep its result, in a sentence."""
+    """Returns a sentence that says why no residency of a unit recomputes its result."""
     if unit.phase is not Phase.FORWARD:
         return f"It belongs to the {unit.phase.value} pass."
     if not unit.may_recompute:

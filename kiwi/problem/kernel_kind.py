@@ -1,8 +1,8 @@
-"""`KernelKind`: what equal kernels have in common, such as those of a model's equal layers.
+"""`KernelKind`: the properties that equal kernels share, such as the kernels of equal layers.
 
 Kernels of one kind offer the same strategies, with the same seconds and bytes. So the strategies of
-a kind are enumerated and priced once (`kiwi.problem.strategy_table`), the memory of a strategy is
-that of all its kernels (`kiwi.problem.unit_memory`), and nodes of equal strategies can be tied
+a kind are enumerated and priced once (`kiwi.problem.strategy_table`), all its kernels take the same
+memory under a strategy (`kiwi.problem.unit_memory`), and nodes of equal strategies can be tied
 (`kiwi.problem.equal_layers`).
 """
 
@@ -26,7 +26,7 @@ from kiwi.problem.manual_computations import GivenLayouts, given_layouts
 class TensorKind:
     """A tensor that a kernel reads or writes.
 
-    - `storage`: what its buffer depends on beside shape and dtype (`Storage.kind`).
+    - `storage`: the facts beside shape and dtype that its buffer depends on (`Storage.kind`).
     """
 
     shape: tuple[int, ...]
@@ -36,28 +36,29 @@ class TensorKind:
 
 @dataclass(frozen=True)
 class KernelKind:
-    """What equal kernels have in common on one mesh.
+    """The properties that equal kernels share on one mesh.
 
-    The operator's rule:
+    The operator's sharding rule:
 
-    - `factor_sizes`, `reduction`, `blocked`: as of `ComposedRule`.
+    - `factor_sizes`, `reduction`, `blocked`: as in `ComposedRule`.
     - `read_dims`, `result_dims`: the factors of each dimension of each tensor.
 
-    What it reads and writes:
+    The tensors that the kernel reads and writes:
 
     - `reads`, `results`: the tensors as they are stored.
-    - `moved_dtypes`: the dtype in which collectives move each read. `summed_dtype`: that of partial
-      sums; "" without a result.
+    - `moved_dtypes`: the dtype in which collectives move each read.
+    - `summed_dtype`: the dtype in which collectives move partial sums; "" without a result.
     - `given`: the layouts that a `shard_map` fixes; None for all other kernels.
 
-    Facts that rules of the target state, and prices:
+    Facts that the target's rules state, and prices:
 
-    - `workspace`, `workspace_of_result`: as of `Kernel`.
-    - `work`: its computation and traffic on a device of the mesh, with all other facts of the
-      kernel that decide how long it runs.
-    - `operand_trips`, `result_trips`: how often operands, and each result, are resharded in a step.
-    - `share_of_sums`, `added_first`: as of `kiwi.kernels.joined_sums`. The latter is 1 for a target
-      that adds nothing up before devices exchange it.
+    - `workspace`, `workspace_of_result`: as in `Kernel`.
+    - `work`: the kernel's computation and traffic on a device of the mesh, with all other facts
+      that decide how long it runs.
+    - `operand_trips`: how often operands are resharded in a step.
+    - `result_trips`: how often each result is resharded in a step.
+    - `share_of_sums`, `added_first`: as in `kiwi.kernels.joined_sums`. `added_first` is 1 for a
+      target that exchanges every partial sum on its own.
     """
 
     factor_sizes: tuple[int, ...]
@@ -80,7 +81,7 @@ class KernelKind:
 
     @classmethod
     def of(cls, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> "KernelKind":
-        """The kind of a unit's kernel."""
+        """Returns the kind of a unit's kernel."""
         units, kernel, rule = kernels.units, kernels[unit.index], unit.rule
         values, adds_first = units.graph.program.values, kernels.facts.adds_sums_first
 
@@ -110,7 +111,7 @@ class KernelKind:
 
 
 class KernelKinds:
-    """The kinds of a step's kernels on a mesh. Equal kernels have one object."""
+    """The kinds of a step's kernels on a mesh. Equal kernels share one object."""
 
     def __init__(self, kernels: KernelGraph, mesh: DeviceMesh) -> None:
         self._kernels, self._mesh = kernels, mesh
@@ -121,24 +122,25 @@ class KernelKinds:
         """The kind of a unit's kernel."""
         kind = self._of_unit.get(unit.index)
         if kind is None:
-            made = KernelKind.of(self._kernels, unit, self._mesh)
-            kind = self._of_unit[unit.index] = self._known.setdefault(made, made)
+            new_kind = KernelKind.of(self._kernels, unit, self._mesh)
+            kind = self._of_unit[unit.index] = self._known.setdefault(new_kind, new_kind)
         return kind
 
 
 @functools.lru_cache(maxsize=8)
 def kernel_kinds(kernels: KernelGraph, mesh: DeviceMesh) -> KernelKinds:
-    """The kinds of a step's kernels. They are kept while the step is planned."""
+    """Returns the kinds of a step's kernels. They are cached while the step is planned."""
     return KernelKinds(kernels, mesh)
 
 
 def summed_value(units: UnitGraph, unit: Unit) -> Value:
-    """The value that is summed over devices if a unit leaves partial sums: its result, or the
-    result of its last matmul or reduction if the unit widens that afterwards."""
+    """Returns the value that is summed over devices if a unit leaves partial sums: the unit's
+    result, or the result of its last matmul or reduction if the unit converts it to a wider dtype
+    afterwards."""
     program = units.graph.program
     result = program.values[unit.outputs[0]]
     for index in reversed(unit.equations):
         if units.graph.opcodes[index] & (LIBRARY_OPCODES | {"reduce"}):
-            first = program.values[program.equations[index].outputs[0]]
-            return first if first.itemsize < result.itemsize else result
+            summand = program.values[program.equations[index].outputs[0]]
+            return summand if summand.itemsize < result.itemsize else result
     return result

@@ -1,12 +1,12 @@
-"""Calls of a unit that are kernels of their own (matmuls, convolutions, reductions, scatters), as
-profile tables know them.
+"""Library calls of a unit: operators that are kernels of their own (matmuls, convolutions,
+reductions, scatters), identified as in profile tables.
 
-A call is identified by its opcode, by the parameters of its primitive beside shapes (the
+A call is identified by its opcode, by the parameters of its primitive other than shapes (the
 *variant*), and by the shapes of its operands on one device.
 
-If kernels are bound by their bytes (`BackendTraits.is_bound_by_bytes`), matmuls are those of
-matrices, as a library gets them. Operands that lie otherwise are transposed in kernels of their
-own, which are priced separately. Moves and sums are no calls there.
+If kernels are bound by their bytes (`BackendTraits.is_bound_by_bytes`), a matmul is identified by
+the matrices that the library gets. Operands that lie otherwise are transposed in kernels of their
+own, which are priced separately. Transposes and sums are not calls there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ RECORDED_OPCODES = LIBRARY_OPCODES | {
     "sort",
     "transpose",
 }
-"""Calls whose time does not follow from their bytes: on CPUs the time of a reduction depends on the
-dimensions that are summed over."""
+"""Operators that profile tables record, since their time does not follow from their bytes. On CPUs,
+for example, the time of a reduction depends on the dimensions that it sums over."""
 
 FUNCTIONS = frozenset(
     {"acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh"}
@@ -41,7 +41,8 @@ FUNCTIONS = frozenset(
 """Elementwise primitives that take longer than arithmetic."""
 
 _BY_BYTES = frozenset({"reduce", "transpose"})
-"""Calls whose time follows from their bytes, if kernels are bound by bytes."""
+"""Operators that are not recorded if kernels are bound by their bytes: their time follows from
+these."""
 
 _NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
 """Parameters of primitives that do not change the computation on one device."""
@@ -49,30 +50,37 @@ _NOT_IN_VARIANT = frozenset({"out_sharding", "lhs_shape", "rhs_shape"})
 
 @dataclass(frozen=True)
 class CallTensor:
-    """An operand or the result of a call, unsharded. `dims`: the factors of each dimension."""
+    """An operand or the result of a call, unsharded. `dims` lists the factors of each dimension."""
 
     shape: tuple[int, ...]
     dims: Dims
     size_bytes: int
 
     def local_shape(self, shards: Mapping[int, int]) -> tuple[int, ...]:
-        """The shape on one device, each factor cut into so many pieces."""
+        """The shape on one device. `shards` gives the number of pieces of each sharded factor."""
         pairs = zip(self.shape, self.dims, strict=True)
-        return tuple(size // prod(shards.get(f, 1) for f in factors) for size, factors in pairs)
+        return tuple(
+            size // prod(shards.get(factor, 1) for factor in factors) for size, factors in pairs
+        )
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
-        """The bytes on one device."""
-        return self.size_bytes // prod(shards.get(f, 1) for own in self.dims for f in own)
+        """The bytes on one device; `shards` as in `local_shape`."""
+        return self.size_bytes // prod(
+            shards.get(factor, 1) for factors in self.dims for factor in factors
+        )
 
     def grouped(self, groups: Sequence[Sequence[int]]) -> "CallTensor":
-        """The tensor with one dimension for each group of its dimensions."""
-        shape = tuple(prod(self.shape[d] for d in group) for group in groups)
-        dims = tuple(tuple(chain.from_iterable(self.dims[d] for d in group)) for group in groups)
+        """The tensor with each group of its dimensions merged into one dimension."""
+        shape = tuple(prod(self.shape[dim] for dim in group) for group in groups)
+        dims = tuple(
+            tuple(chain.from_iterable(self.dims[dim] for dim in group)) for group in groups
+        )
         return CallTensor(shape, dims, self.size_bytes)
 
     def lies(self, groups: Sequence[Sequence[int]]) -> bool:
-        """Whether its dimensions lie in this order, not counting those of one element."""
-        order = [d for group in groups for d in group if self.shape[d] > 1]
+        """Whether the dimensions lie in the order of `groups`. Dimensions of size one are
+        ignored."""
+        order = [dim for group in groups for dim in group if self.shape[dim] > 1]
         return order == sorted(order)
 
 
@@ -80,10 +88,10 @@ class CallTensor:
 class LibraryCall:
     """One call, unsharded.
 
-    - `opcode`, `variant`, `dtype`: its identity in a table, beside shapes.
-    - `factors`: all factors that divide its work. `flops`: its work.
-    - `hlo`: the opcodes of `RECORDED_OPCODES` that it consists of.
-    - `subscripts`: for a matmul of matrices, those of `einsum`; otherwise none.
+    - `opcode`, `variant`, `dtype`: the call's key in a profile table, together with shapes.
+    - `factors`: all factors whose sharding divides its work. `flops`: its work.
+    - `hlo`: the opcodes of `RECORDED_OPCODES` that the call consists of.
+    - `subscripts`: for a matmul of matrices, its `einsum` subscripts; otherwise "".
     """
 
     opcode: str
@@ -98,21 +106,22 @@ class LibraryCall:
 
     @property
     def is_matmul(self) -> bool:
-        """Whether it is a matmul or convolution, which work bounds and not memory."""
+        """Whether the call is a matmul or a convolution, which is bound by work and not by memory
+        traffic."""
         return bool(self.hlo & LIBRARY_OPCODES)
 
     @property
     def known(self) -> tuple[str, str, str]:
-        """Its identity in a table, beside shapes."""
+        """The call's key in a profile table, without shapes."""
         return self.opcode, self.variant, self.dtype
 
     def local_shapes(self, shards: Mapping[int, int]) -> Shapes:
-        """The operands on one device, each factor cut into so many pieces."""
+        """The operands' shapes on one device; `shards` as in `CallTensor.local_shape`."""
         return tuple(operand.local_shape(shards) for operand in self.operands)
 
     def local_flops(self, shards: Mapping[int, int]) -> float:
-        """The work of one device."""
-        return self.flops / prod(shards.get(f, 1) for f in self.factors)
+        """The FLOPs of one device."""
+        return self.flops / prod(shards.get(factor, 1) for factor in self.factors)
 
     def local_bytes(self, shards: Mapping[int, int]) -> int:
         """The bytes that one device reads and writes."""
@@ -122,8 +131,9 @@ class LibraryCall:
 def library_calls(
     units: UnitGraph, unit: Unit, hardware: Hardware
 ) -> tuple[LibraryCall | None, ...]:
-    """The call of each equation of a unit on such devices; None if the equation is another
-    operator, or several."""
+    """Returns the library call of each equation of a unit on devices of `hardware`. The call is
+    None if the equation is no recorded operator, is a region, or has operands that are no
+    values."""
     calls = [_call(units, unit, position) for position in range(len(unit.equations))]
     if not hardware.traits.is_bound_by_bytes:
         return tuple(calls)
@@ -136,23 +146,23 @@ def library_calls(
 
 
 def variant(equation: Any) -> str:
-    """The computation of a traced equation, without the shapes of its operands."""
+    """Returns the parameters of a traced equation as text, without the shapes of its operands."""
     params = equation.params
     return " ".join(f"{k}={params[k]}" for k in sorted(params) if k not in _NOT_IN_VARIANT)
 
 
 def _of_matrices(call: LibraryCall, equation: Any) -> LibraryCall:
-    """The matmul as one of batches of matrices. An operand is taken by rows or by columns as it
-    lies; by rows if another kernel transposes it."""
+    """Returns the matmul as a matmul of batched matrices. An operand is read by rows or by columns,
+    as it lies. An operand that another kernel transposes is read by rows."""
     orders = [*orders_of_matmul(equation)]
-    (left, left_matrix), (right, right_matrix) = (
+    (left_subscripts, left_matrix), (right_subscripts, right_matrix) = (
         _matrix(operand, names, groups)
         for operand, names, groups in zip(call.operands, ("bmk", "bkn"), orders, strict=True)
     )
     batch, rows = len(orders[0][0]), len(orders[0][1])
     dims = range(len(call.result.shape))
     result = call.result.grouped((dims[:batch], dims[batch : batch + rows], dims[batch + rows :]))
-    subscripts, params = f"{left},{right}->bmn", equation.params
+    subscripts, params = f"{left_subscripts},{right_subscripts}->bmn", equation.params
     types = f"precision={params['precision']} result={params['preferred_element_type']}"
     return replace(
         call,
@@ -166,8 +176,8 @@ def _of_matrices(call: LibraryCall, equation: Any) -> LibraryCall:
 def _matrix(
     operand: CallTensor, names: str, groups: tuple[Sequence[int], ...]
 ) -> tuple[str, CallTensor]:
-    """An operand as matrices, and the names of their dimensions; `groups`: those in front of them,
-    of rows and of columns."""
+    """Returns the einsum subscripts of an operand, and the operand as batched matrices. `groups`
+    are the operand's batch dimensions, its row dimensions and its column dimensions."""
     batch, rows, columns = groups
     if operand.lies((batch, columns, rows)) and not operand.lies(groups):
         return names[0] + names[:0:-1], operand.grouped((batch, columns, rows))
@@ -190,7 +200,9 @@ def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
     result_dims = dict(rule.operator_results[position])[equation.outputs[0]]
     values = [graph.program.values[i] for i in (*inputs, equation.outputs[0])]
     pairs = zip(values, (*dims, result_dims), strict=True)
-    *operands, result = (CallTensor(v.shape, d, v.size_bytes) for v, d in pairs)
+    *operands, result = (
+        CallTensor(value.shape, factors, value.size_bytes) for value, factors in pairs
+    )
     return LibraryCall(
         equation.name,
         variant(equation.jaxpr_eqn),
@@ -206,10 +218,14 @@ def _call(units: UnitGraph, unit: Unit, position: int) -> LibraryCall | None:
 def _operand_dims(
     operands: tuple[tuple[Any, Dims], ...], inputs: Sequence[int]
 ) -> tuple[Dims, ...] | None:
-    """The factors of each input; an operand read twice alike is listed once."""
-    own = {value: [dims for key, dims in operands if key == value] for value in inputs}
-    if not all(own.values()):
+    """Returns the factors of each input; None if one is not among `operands`, which list an input
+    once that is read twice in the same way."""
+    dims_of_input = {value: [dims for key, dims in operands if key == value] for value in inputs}
+    if not all(dims_of_input.values()):
         return None
     before = [inputs[:position].count(value) for position, value in enumerate(inputs)]
     pairs = zip(inputs, before, strict=True)
-    return tuple(own[value][min(repeated, len(own[value]) - 1)] for value, repeated in pairs)
+    return tuple(
+        dims_of_input[value][min(repeated, len(dims_of_input[value]) - 1)]
+        for value, repeated in pairs
+    )

@@ -1,8 +1,8 @@
 """Manual computations: a `shard_map` fixes the layouts of its operands and results.
 
-Such a unit has one strategy, between the layouts of its `in_specs` and `out_specs`. Its mesh may
-have other axes than the plan's, see `kiwi.mesh.axes_of_mesh`. Its body is written for one device.
-The collectives inside are priced like any others.
+A unit that is a `shard_map` has one strategy, with the layouts of its `in_specs` and `out_specs`.
+The mesh of the `shard_map` may have other axes than the plan's mesh (`kiwi.mesh.axes_of_mesh`). Its
+body is written for one device. The collectives inside are priced like any others.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -27,7 +27,8 @@ from kiwi.mesh.collective_kinds import (
 from kiwi.mesh.collectives import collective
 
 Axes = Mapping[Hashable, tuple[int, ...]]
-"""By name of an axis of a `shard_map`'s mesh, the axes of the plan's mesh whose product it is."""
+"""For each axis of a `shard_map`'s mesh, by name, the axes of the plan's mesh whose product it
+is."""
 
 _KINDS = {
     "all_gather": ALL_GATHER,
@@ -40,14 +41,17 @@ _KINDS = {
     "psum_invariant": ALL_REDUCE,
     "reduce_scatter": REDUCE_SCATTER,
 }
-"""The collective of each primitive."""
+"""The kind of collective of each primitive."""
 
 
 @dataclass(frozen=True)
 class GivenLayouts:
-    """The layouts of a unit's reads and results that the program fixes, and its collectives.
-    `collectives` are those of one run, each with the seconds of all its repetitions. `stored` says
-    of each result whether it has a buffer of its own."""
+    """The layouts of a unit's reads and results that the program fixes, and the unit's collectives.
+
+    - `collectives`: the collectives of one run, each with the seconds of all its repetitions in the
+      step.
+    - `stored`: for each result, whether it has a buffer of its own.
+    """
 
     reads: tuple[TensorSharding, ...]
     results: tuple[TensorSharding, ...]
@@ -56,8 +60,8 @@ class GivenLayouts:
 
 
 def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayouts | None:
-    """The layouts that a unit's `shard_map` fixes; None for all other units, and for a `shard_map`
-    on another mesh."""
+    """Returns the layouts that a unit's `shard_map` fixes; None for any other unit, and for a
+    `shard_map` whose mesh does not match the plan's."""
     equation = units.graph.program.equations[unit.root]
     layouts = manual_layouts(units.graph.program, equation, mesh)
     axes = None if layouts is None else axes_of_mesh(mesh, equation.jaxpr_eqn.params["mesh"])
@@ -65,9 +69,9 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
         return None
     repeated = units.trips(unit)
     collectives = (
-        replace(c, seconds=repeated * c.seconds)
+        replace(once, seconds=repeated * once.seconds)
         for region in inner_jaxprs(equation.jaxpr_eqn)
-        for c in _collectives(region, mesh, axes, 1)
+        for once in _collectives(region, mesh, axes, 1)
     )
     return GivenLayouts(
         tuple(layouts[value] for value, _ in unit.rule.reads),
@@ -78,7 +82,7 @@ def given_layouts(units: UnitGraph, unit: Unit, mesh: DeviceMesh) -> GivenLayout
 
 
 def _stored(units: UnitGraph, unit: Unit) -> tuple[bool, ...]:
-    """Of each result of a unit, whether it has a buffer of its own."""
+    """Returns, for each result of a unit, whether it has a buffer of its own."""
     program = units.graph.program
     equation = program.equations[unit.root]
 
@@ -92,20 +96,20 @@ def _stored(units: UnitGraph, unit: Unit) -> tuple[bool, ...]:
 
 
 def region_name(equation: Equation) -> str:
-    """A region in words; for a `shard_map` also its line and its mesh."""
+    """Returns the name of a region; for a `shard_map` also its source line and its mesh."""
     if equation.name != "shard_map":
         return equation.name
     return f"{placed(equation)} over the mesh {mesh_text(equation.jaxpr_eqn.params['mesh'])}"
 
 
 def placed(equation: Equation) -> str:
-    """A region and where it stands."""
+    """Returns the name of a region and its source line, if known."""
     line = f" at {equation.source_line}" if equation.source_line else ""
     return f"{equation.name}{line}"
 
 
 def mesh_text(mesh: Any) -> str:
-    """A mesh of jax in words: its axes and their sizes."""
+    """Returns the axes of a JAX mesh and their sizes as text, such as "data=4, model=2"."""
     axes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
     return ", ".join(f"{name}={size}" for name, size in axes)
 
@@ -113,8 +117,9 @@ def mesh_text(mesh: Any) -> str:
 def manual_layouts(
     program: Program, equation: Equation, mesh: DeviceMesh
 ) -> dict[int, TensorSharding] | None:
-    """The layouts, by value, of a `shard_map`'s operands and results; None for all other equations,
-    and for one on another mesh. An operand that is read in several layouts is wanted in the first.
+    """Returns the layouts of a `shard_map`'s operands and results, by value index; None for any
+    other equation, and for a `shard_map` whose mesh does not match the plan's. For an operand that
+    is read in several layouts, the first layout counts.
     """
     eqn = equation.jaxpr_eqn
     if equation.name != "shard_map":
@@ -122,27 +127,28 @@ def manual_layouts(
     axes = axes_of_mesh(mesh, eqn.params["mesh"])
     if axes is None:
         return None
-    kept = [
+    specs_of_results = [
         spec
-        for spec, v in zip(eqn.params["out_specs"], eqn.outvars, strict=True)
-        if not isinstance(v, jex.DropVar)
+        for spec, var in zip(eqn.params["out_specs"], eqn.outvars, strict=True)
+        if not isinstance(var, jex.DropVar)
     ]
     pairs = [
         *zip(equation.inputs, eqn.params["in_specs"], strict=True),
-        *zip(equation.outputs, kept, strict=True),
+        *zip(equation.outputs, specs_of_results, strict=True),
     ]
     layouts: dict[int, TensorSharding] = {}
     for value, spec in pairs:
         if not isinstance(value, int) or value in layouts:
             continue
         info = program.values[value]
-        whole = TensorSharding.replicated(len(info.shape))
-        layouts[value] = whole if info.is_extended else _layout(spec, len(info.shape), axes)
+        replicated = TensorSharding.replicated(len(info.shape))
+        layouts[value] = replicated if info.is_extended else _layout(spec, len(info.shape), axes)
     return layouts
 
 
 def _layout(spec: Any, rank: int, axes: Axes) -> TensorSharding:
-    """A `PartitionSpec` over the axes of the region's mesh, translated to the plan's."""
+    """Returns the layout on the plan's mesh of a `PartitionSpec` over the axes of the region's
+    mesh."""
     entries = [*spec, *[None] * (rank - len(spec))]
     return TensorSharding(tuple(_plan_axes(entry, axes) for entry in entries))
 
@@ -159,8 +165,10 @@ def _collectives(jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: int) -> Ite
         kind = _KINDS.get(eqn.primitive.name)
         if kind is None:
             continue
-        sides = ([v.aval for v in side] for side in (eqn.invars, eqn.outvars))
-        size_bytes = max(sum(prod(a.shape) * a.dtype.itemsize for a in side) for side in sides)
+        sides = ([var.aval for var in side] for side in (eqn.invars, eqn.outvars))
+        size_bytes = max(
+            sum(prod(aval.shape) * aval.dtype.itemsize for aval in side) for side in sides
+        )
         names = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
         once = collective(kind, mesh, _plan_axes(names, axes), size_bytes)
         if once.axes:

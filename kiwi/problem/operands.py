@@ -1,7 +1,7 @@
-"""How the units of a step read their operands on a mesh, whatever is chosen.
+"""The facts about a step's operands on a mesh that do not depend on a plan's choices.
 
-All problems of one step share one `Operands`: the whole problem, those restricted to a solution,
-and those of other orders of copies.
+All problems of one step share one `Operands`: the whole problem, problems restricted to a solution,
+and problems with other crowded copies.
 """
 
 import functools
@@ -18,14 +18,14 @@ from kiwi.problem.edges import resharding_table
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """The resharding of operands, by reader, each computed once."""
+    """The resharding of operands by reader. Each table is computed once."""
 
     kernels: KernelGraph
     mesh: DeviceMesh
 
     def table(self, value: int, reader: Unit | None = None) -> ReshardingTable:
-        """Resharding between the layouts of a value, for a unit that reads it. Equal values share
-        one table."""
+        """The prices of resharding between the layouts of a value, for a unit that reads it or for
+        the value as it is stored. Equal values share one table."""
         key = value, None if reader is None else reader.index
         if key not in self._tables:
             moved, share = self.kernels.units.graph.program.values[value], 1.0
@@ -36,8 +36,8 @@ class Operands:
         return self._tables[key]
 
     def read(self, unit: Unit, value: int) -> tuple[ReshardingTable, float, bool, bool]:
-        """The table, the trips, and whether the reader is elementwise, or a slice: as `Operand`
-        (`kiwi.problem.edges`) has them."""
+        """The fields `table`, `trips`, `is_map` and `is_slice` of `kiwi.problem.edges.Operand`, for
+        a value that a unit reads."""
         key, units = (unit.index, value), self.kernels.units
         if key not in self._reads:
             trips, is_map = units.operand_trips(unit), units.only_maps(unit, value)

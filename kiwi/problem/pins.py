@@ -1,4 +1,4 @@
-"""The user's pins, as restrictions of a problem's options.
+"""The user's pins, which restrict a problem's options.
 
 A pin fixes the layout or the residency of one value. It removes options and adds none.
 `kiwi.problem.user_pins` checks beforehand that some are left.
@@ -21,9 +21,9 @@ class Pin:
     - `label`: its name in errors.
     - `layout`: for each dimension the mesh axes that cut it, None for an open dimension; None if
       the whole layout is open.
-    - `recomputes`: whether the value is recomputed; None if that is open.
-    - `offloads`: whether it goes to the host's memory; None if that is open.
-    - `forbids_replicas`: whether every device has to hold only a part of it.
+    - `recomputes`: whether the value is recomputed; None leaves the choice open.
+    - `offloads`: whether the value goes to the host's memory; None leaves the choice open.
+    - `forbids_replicas`: whether at least one mesh axis has to cut the value.
     """
 
     label: str
@@ -33,11 +33,14 @@ class Pin:
     offloads: bool | None = None
 
     def allows(self, sharding: TensorSharding) -> bool:
-        """Whether a value may have this layout."""
+        """Whether the pin permits a layout."""
         if self.forbids_replicas and not sharding.axes_used:
             return False
         wanted = self.layout or ()
-        return all(w is None or w == d for w, d in zip(wanted, sharding.dims, strict=False))
+        return all(
+            wanted_axes is None or wanted_axes == axes
+            for wanted_axes, axes in zip(wanted, sharding.dims, strict=False)
+        )
 
 
 @dataclass(frozen=True)
@@ -54,35 +57,48 @@ class Pins:
     def of_source(
         self, value: int, shardings: Iterable[TensorSharding]
     ) -> tuple[TensorSharding, ...]:
-        """The layouts that an argument may have."""
+        """The layouts, among `shardings`, that the pins of argument `value` permit."""
         pins = self.values.get(value, ())
-        return tuple(s for s in shardings if all(pin.allows(s) for pin in pins))
+        return tuple(
+            sharding for sharding in shardings if all(pin.allows(sharding) for pin in pins)
+        )
 
     def strategies(self, table: StrategyTable, unit: Unit) -> tuple[ShardingStrategy, ...]:
         """The strategies of a unit that yield its results as pinned, without dominated ones.
 
-        A dominating strategy may yield another layout than the pinned one. So the pinned ones are
-        selected first, from all strategies.
+        A dominating strategy may yield another layout than the pinned one. So strategies that agree
+        with the pins are selected before dominated strategies are removed.
         """
-        pins = [(k, pin) for k, o in enumerate(unit.outputs) for pin in self.values.get(o, ())]
+        pins = [
+            (k, pin) for k, output in enumerate(unit.outputs) for pin in self.values.get(output, ())
+        ]
         if not any(pin.layout for _, pin in pins):
             return table.of(unit)
-        allowed = [s for s in table.all_of(unit) if all(p.allows(s.results[k]) for k, p in pins)]
+        allowed = [
+            strategy
+            for strategy in table.all_of(unit)
+            if all(value_pin.allows(strategy.results[k]) for k, value_pin in pins)
+        ]
         return table.undominated(unit, allowed)
 
     def residency(self, unit: Unit, residency: UnitResidency) -> UnitResidency:
-        """The residencies of a unit that agree with its pins."""
+        """`residency` with only the options that agree with the unit's pins."""
         pins = [pin for output in unit.outputs for pin in self.values.get(output, ())]
         options = residency.options
         for pin in pins:
             if pin.recomputes is not None:
                 name = "recompute" if pin.recomputes else "keep"
-                options = tuple(r for r in options if r.name == name)
+                options = tuple(option for option in options if option.name == name)
             if pin.offloads is not None:
-                options = tuple(r for r in options if (r.fetch_at is not None) == pin.offloads)
+                options = tuple(
+                    option for option in options if (option.fetch_at is not None) == pin.offloads
+                )
         return replace(residency, options=options)
 
     def least_offloaded_bytes(self, unit: Unit, least: float) -> float:
-        """`least`, or 0 if the user asks to offload the unit's result."""
-        is_asked = any(pin.offloads for o in unit.outputs for pin in self.values.get(o, ()))
+        """The least bytes with which a unit's result may be offloaded: `least`, or 0 if the user
+        asks to offload the result."""
+        is_asked = any(
+            pin.offloads for output in unit.outputs for pin in self.values.get(output, ())
+        )
         return 0.0 if is_asked else least

@@ -1,5 +1,5 @@
-"""The collectives of a plan, the compiled program's collectives beyond them, and the provenance of
-the predicted time.
+"""The collectives of a plan, the collectives that the compiled program has beyond the plan, and the
+provenance of the predicted time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,23 +13,26 @@ from kiwi.problem.solved import Solved
 from kiwi.xla.read.collectives import AxisUse, axis_uses
 
 SLACK = 0.01
-"""Up to this share of all planned bytes, a kind of collective may exceed the plan along its axes.
-"""
+"""A kind of collective along some axes counts as unforeseen if its bytes exceed the plan's by more
+than this fraction of all planned bytes."""
 
 _Layouts = dict[int, TensorSharding]
 _Found = tuple[str, tuple[int, ...], int, float]
 
 
 def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[AxisUse, ...]:
-    """The collectives of strategies, of resharding between units, and of bringing results in place.
+    """Returns the collectives of a solution, by kind and axes: of its strategies, of resharding
+    between units, and of resharding results.
 
-    `once_per_layout`: a value is brought into another layout once for all its readers in the step,
-    or in a loop's body.
+    `once_per_layout`: whether a value is resharded to a layout only once for all its readers in the
+    step, or in a loop's body.
     """
     names = solved.problem.mesh.axis_names
     moves = predicted_moves(solved, once_per_layout=once_per_layout, known=True)
     return axis_uses(
-        AxisUse(kind, tuple(names[a] for a in sorted(axes)), round(times), round(size * times))
+        AxisUse(
+            kind, tuple(names[axis] for axis in sorted(axes)), round(times), round(size * times)
+        )
         for kind, axes, size, times in moves
         if kind in KINDS and axes
     )
@@ -38,16 +41,17 @@ def predicted_uses(solved: Solved, *, once_per_layout: bool = False) -> tuple[Ax
 def predicted_moves(
     solved: Solved, *, once_per_layout: bool = False, known: bool = False
 ) -> Iterator[_Found]:
-    """Kind, axes, bytes and times of all moves, local slices included. `known`: the times that XLA
-    knows of."""
+    """Yields the kind, the axes, the bytes and the number of times of each move, local slices
+    included. `once_per_layout`: as in `predicted_uses`. `known`: whether to count only the trips
+    that XLA knows."""
     yield from _of_units(solved, once_per_layout, known)
     yield from _of_results(solved.problem, solved.layouts, known)
 
 
 def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_Found]:
-    """Kind, axes, bytes, times."""
+    """Yields the moves of strategies and of resharding operands, as `predicted_moves` does."""
     program = solved.problem.units.graph.program
-    planning, layouts, seen = solved.problem, solved.layouts, set()
+    planning, layouts, keys = solved.problem, solved.layouts, set()
     for unit, (strategy, _) in zip(planning.units.units, solved.choices, strict=True):
         runs = solved.runs[unit.index]
         trips = program.known_trips(unit.loop) if known else planning.units.trips(unit)
@@ -58,19 +62,21 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
         for read, ((value, _), wanted) in enumerate(pairs):
             moved = planning.kernels[unit.index].moved[read]
             key = (value, moved.dtype, wanted, unit.loop)
-            is_there = once_per_layout and key in seen
-            kept = (OperandRead(unit.index, read, again) in solved.kept for again in (False, True))
-            made = runs - sum(kept)
-            if made and not is_there:
-                made *= planning.units.operand_trips(unit, known=known)
+            is_there = once_per_layout and key in keys
+            is_kept = (
+                OperandRead(unit.index, read, again) in solved.kept for again in (False, True)
+            )
+            copies = runs - sum(is_kept)
+            if copies and not is_there:
+                copies *= planning.units.operand_trips(unit, known=known)
                 table = planning.resharding_table(value, unit)
-                yield from _resharding(table, layouts[value], wanted, made)
-            seen.add(key)
+                yield from _resharding(table, layouts[value], wanted, copies)
+            keys.add(key)
 
 
 def _of_results(planning: PlanningProblem, layouts: _Layouts, known: bool) -> Iterator[_Found]:
-    """Moves of results to the layouts that the caller fixed, or to those of the arguments that they
-    replace; and from the end of an iteration to the layout of its start."""
+    """Yields the moves of results: to the layouts that the caller fixed, to the layouts of the
+    arguments that they replace, and from the end of an iteration to the layout of its start."""
     program, carried = planning.units.graph.program, planning.fixed.carried
     for position, layout in planning.fixed.results.items():
         value = program.results[position]
@@ -90,8 +96,8 @@ def _resharding(
 
 
 def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tuple[AxisUse, ...]:
-    """Collectives of the compiled program beyond the plan, by kind and axes, largest first.
-    Excesses below `SLACK` of all planned bytes are left out."""
+    """Returns the collectives of the compiled program beyond the plan, by kind and axes, largest
+    first. Excesses up to `SLACK` of all planned bytes are left out."""
     planned = {(use.kind, use.axes): use for use in predicted}
     least = SLACK * sum(use.bytes for use in planned.values())
     excess = []
@@ -104,9 +110,9 @@ def unforeseen(predicted: Sequence[AxisUse], compiled: Sequence[AxisUse]) -> tup
 
 
 def time_shares(solved: Solved) -> Mapping[str, float]:
-    """The shares of computing, communication and resharding seconds by `Provenance`; they add up to
-    1."""
-    seconds = dict.fromkeys((p.value for p in Provenance), 0.0)
+    """Returns the fraction of the seconds of computation, communication and resharding that has
+    each `Provenance`. The fractions add up to 1."""
+    seconds = dict.fromkeys((kind.value for kind in Provenance), 0.0)
     for provenance, amount in _amounts(solved):
         seconds[provenance.value] += amount
     total = sum(seconds.values())
@@ -114,8 +120,8 @@ def time_shares(solved: Solved) -> Mapping[str, float]:
 
 
 def describe(shares: Mapping[str, float]) -> str:
-    """A line such as "81% measured, 19% analytic"; empty without shares."""
-    order = (p.value for p in Provenance)
+    """Returns a line such as "81% measured, 19% analytic"; "" without shares."""
+    order = (provenance.value for provenance in Provenance)
     return ", ".join(f"{shares[name]:.0%} {name}" for name in order if shares.get(name))
 
 

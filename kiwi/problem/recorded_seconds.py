@@ -1,14 +1,16 @@
-"""Seconds that a unit computes on one device, by a profile table.
+"""Compute seconds of a unit on one device, from a profile table.
 
-The recorded seconds of its calls (matmuls, convolutions, reductions, scatters), plus its memory
-traffic, plus what its elementwise functions add to the traffic.
+The price is the sum of three parts: the recorded seconds of the unit's calls (matmuls,
+convolutions, reductions, scatters), the seconds of its other memory traffic, and the seconds of its
+elementwise functions.
 
-An operator fused with a reduction runs in its loop, which takes longer by the bytes that it reads.
-The bytes of other calls are no traffic of their own. A unit without calls is one kernel, whose
-launch counts as well; recorded calls contain theirs.
+An operator that is fused with a reduction runs in the reduction's loop, which takes longer in
+proportion to the bytes that the operator adds. The bytes of other calls are part of their recorded
+seconds. A unit without calls is one kernel, and pays for its launch; recorded calls contain their
+launches.
 
 If kernels are bound by their bytes (`BackendTraits.is_bound_by_bytes`), functions are computed
-during the traffic, the longer of the two counts, and reductions are traffic.
+during the traffic, and the longer of the two counts. Reductions then count as traffic.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ from kiwi.problem.library_calls import LibraryCall, library_calls
 
 @dataclass(frozen=True)
 class _Function:
-    """An elementwise equation, unsharded: `factors` divide its `size`, in elements."""
+    """An elementwise equation, unsharded. `size` is in elements; sharding `factors` divides it."""
 
     opcode: str
     dtype: str
@@ -32,8 +34,8 @@ class _Function:
 
 @dataclass(frozen=True)
 class RecordedWork:
-    """A unit's computation as `table` knows it: functions, and calls that the table has entries
-    for."""
+    """A unit's computation according to `table`: its elementwise functions, and its calls that the
+    table has entries for."""
 
     calls: tuple[LibraryCall, ...]
     functions: tuple[_Function, ...]
@@ -41,7 +43,7 @@ class RecordedWork:
 
     @classmethod
     def of(cls, units: UnitGraph, unit: Unit, table: ProfileTable) -> "RecordedWork":
-        """The work of `unit`."""
+        """Returns the work of `unit`."""
         calls, functions = [], []
         for position, call in enumerate(library_calls(units, unit, table.hardware)):
             if call is not None and (call.is_matmul or table.has(*call.known)):
@@ -51,9 +53,9 @@ class RecordedWork:
         return cls(tuple(calls), tuple(functions), table)
 
     def price(self, shards: Mapping[int, int], moved_bytes: int) -> Price:
-        """Seconds, and the weakest provenance among their parts.
+        """The seconds of one run on one device, and their weakest provenance.
 
-        - `shards`: into how many pieces each sharded factor is cut.
+        - `shards`: the number of pieces of each sharded factor.
         - `moved_bytes`: the bytes that the unit reads and writes on one device.
         """
         calls, called_bytes = [], 0
@@ -65,29 +67,31 @@ class RecordedWork:
         beyond = max(0, moved_bytes - called_bytes)
         if any("reduce" in call.hlo for call in self.calls):
             longer = (called_bytes + beyond) / called_bytes
-            calls, beyond = [Price(longer * p.seconds, p.provenance) for p in calls], 0
+            calls, beyond = [Price(longer * part.seconds, part.provenance) for part in calls], 0
         kernels = [*calls, *self._traffic(beyond)]
-        functions = [self._function(f, shards) for f in self.functions]
-        seconds, functions_seconds = (sum(p.seconds for p in g) for g in (kernels, functions))
+        functions = [self._function(function, shards) for function in self.functions]
+        seconds, functions_seconds = (
+            sum(part.seconds for part in group) for group in (kernels, functions)
+        )
         if self.table.hardware.traits.is_bound_by_bytes:
             seconds = max(seconds, functions_seconds)
         else:
             seconds += functions_seconds
         launch = 0.0 if calls else self.table.hardware.kernel_launch_seconds
         prices = kernels + functions
-        weakest = max((p.provenance for p in prices), key=list(Provenance).index)
+        weakest = max((part.provenance for part in prices), key=list(Provenance).index)
         return Price(launch + seconds, weakest)
 
     def _traffic(self, moved_bytes: int) -> list[Price]:
-        """The traffic that is not the calls' own."""
+        """Returns the price of traffic that no call contains: a list of one price or none."""
         if not moved_bytes and self.calls:
             return []
-        whole = self.table.traffic(moved_bytes)
-        seconds = max(0.0, whole.seconds - self.table.hardware.kernel_launch_seconds)
-        return [Price(seconds, whole.provenance)]
+        traffic = self.table.traffic(moved_bytes)
+        seconds = max(0.0, traffic.seconds - self.table.hardware.kernel_launch_seconds)
+        return [Price(seconds, traffic.provenance)]
 
     def _function(self, found: _Function, shards: Mapping[int, int]) -> Price:
-        size = max(1, found.size // prod(shards.get(f, 1) for f in found.factors))
+        size = max(1, found.size // prod(shards.get(factor, 1) for factor in found.factors))
         price = self.table.elementwise(found.opcode, found.dtype, size)
         if price is not None:
             return price
@@ -96,7 +100,8 @@ class RecordedWork:
 
 
 def _functions(units: UnitGraph, unit: Unit, position: int) -> list[_Function]:
-    """The elementwise function of an equation; None if it only moves elements."""
+    """Returns the elementwise function of an equation in a list, which is empty if the equation
+    only moves elements."""
     graph = units.graph
     equation = graph.program.equations[unit.equations[position]]
     flops = graph.equations[equation.index].flops

@@ -2,21 +2,22 @@
 recomputed.
 
 The maximum and the sum of a softmax, or the mean and the variance of a normalisation, are never in
-memory if the compiler makes one kernel of reductions and readers (`Kernel.rows`). Readers of
+memory if the compiler makes one kernel of reductions and readers (`Kernel.rows`). Readers in
 another phase reduce the rows again, in their own kernels. The barrier of a recomputation
-(`kiwi.emit.needed_barriers`) prevents both if the reduction itself is kept and
+(`kiwi.emit.needed_barriers`) prevents both effects if the reduction itself is kept and
 
 1. the rows are computed again, and their readers read the first reduction; or
 2. a reader of the reduction runs again, and reads the first reduction.
 
 The first reduction is then a kernel of its own (`ShardingStrategy.apart_seconds`), which reads all
-rows once more. That takes many times as long as recomputing the reduction. If both hold, the price
-counts twice.
+rows once more. This kernel takes many times as long as recomputing the reduction. If both
+conditions hold, the price counts twice.
 
-A sum of costly functions that the backward pass reads as well is a kernel of its own if it is kept,
-or if the end of its kernel is recomputed as well and does not repeat it (`RowReduction`).
+A sum of costly functions that the backward pass reads as well becomes a kernel of its own if it is
+kept. It also becomes one if the end of its kernel is recomputed and does not repeat the sum
+(`RowReduction`).
 
-A unit in the kernel of an earlier one (`Kernel.shared`) gets a kernel of its own if it is
+A unit in the kernel of an earlier unit (`Kernel.shared`) gets a kernel of its own if it is
 recomputed and the earlier unit is not.
 """
 
@@ -37,7 +38,8 @@ from kiwi.solver.problem import Edge
 class UnitOptions:
     """The options of a unit's node, strategy-major.
 
-    - `node`: its number in the problem. `apart_seconds`: by strategy.
+    - `node`: the node's number in the problem.
+    - `apart_seconds`: by strategy, the extra seconds of a kernel of its own.
     """
 
     node: int
@@ -52,20 +54,25 @@ def reductions_apart(
     *,
     with_parts: bool,
 ) -> Iterator[Edge]:
-    """For each reduction in its readers' kernel, the edges from the unit that yields the rows, and
-    to the reader that ends the kernel. `options`: of a unit by its index."""
+    """Yields, for each reduction in its readers' kernel, the edge from the unit that yields the
+    rows and the edge to the reader that ends the kernel. `options` returns the options of the unit
+    with an index."""
     units = kernels.units
     for index, reduction in sorted(kernels.rows.items()):
-        unit, own = units.units[index], options(index)
-        if reduction.repeats or not own.apart_seconds.any():
+        unit, unit_options = units.units[index], options(index)
+        if reduction.repeats or not unit_options.apart_seconds.any():
             continue
-        build, reader = _Builder(unit, own, overlap, with_parts), options(reduction.reader)
+        build, reader = _Builder(unit, unit_options, overlap, with_parts), options(reduction.reader)
         if reduction.is_summed_once:
-            yield from build.edge(reader, lambda read, own: read.recomputes and own.recomputes)
+            yield from build.edge(
+                reader, lambda read, summed: read.recomputes and summed.recomputes
+            )
             continue
         if reduction.rows in units.producer:
             yield from build.edge(options(units.producer[reduction.rows]), _rows_come_again(unit))
-        yield from build.edge(reader, lambda read, own: read.recomputes and not own.recomputes)
+        yield from build.edge(
+            reader, lambda read, summed: read.recomputes and not summed.recomputes
+        )
 
 
 def recomputed_apart(
@@ -75,14 +82,16 @@ def recomputed_apart(
     *,
     with_parts: bool,
 ) -> Iterator[Edge]:
-    """For each unit in the kernel of an earlier one, the edge from that one; arguments as in
-    `reductions_apart`."""
+    """Yields, for each unit in the kernel of an earlier unit, the edge from the earlier unit.
+    Parameters: as in `reductions_apart`."""
     for index, shared in sorted(kernels.shared.items()):
-        own = options(index)
-        if own.apart_seconds.any():
-            build = _Builder(kernels[index].unit, own, overlap, with_parts)
+        unit_options = options(index)
+        if unit_options.apart_seconds.any():
+            build = _Builder(kernels[index].unit, unit_options, overlap, with_parts)
             first = options(shared.first)
-            yield from build.edge(first, lambda one, own: own.recomputes and not one.recomputes)
+            yield from build.edge(
+                first, lambda earlier, later: later.recomputes and not earlier.recomputes
+            )
 
 
 def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
@@ -97,7 +106,7 @@ def _rows_come_again(unit: Unit) -> Callable[[Residency, Residency], bool]:
 
 @dataclass(frozen=True, eq=False)
 class _Builder:
-    """Builds the edges of one reduction."""
+    """Builds the edges of one reduction. `own` holds the options of its unit."""
 
     unit: Unit
     own: UnitOptions
@@ -107,21 +116,24 @@ class _Builder:
     def edge(
         self, other: UnitOptions, holds: Callable[[Residency, Residency], bool]
     ) -> Iterator[Edge]:
-        """With another unit, whose residency and whose own say whether the price is paid; none
-        where it never is."""
-        owned = self.own.residencies
+        """Yields the edge between this unit and `other`, or nothing if the price is never paid.
+        `holds` says whether the price is paid, given the residencies of `other` and this unit."""
+        residencies = self.own.residencies
         paid = np.array(
-            [[holds(residency, own) for own in owned] for residency in other.residencies]
+            [
+                [holds(other_residency, residency) for residency in residencies]
+                for other_residency in other.residencies
+            ]
         )
         if not paid.any():
             return
-        others, first_others = classes(paid)
-        owns, first_owns = classes(paid.T)
+        other_classes, first_others = classes(paid)
+        own_classes, first_owns = classes(paid.T)
         seconds, number = np.unique(self.own.apart_seconds, return_inverse=True)
         table = np.multiply.outer(paid[np.ix_(first_others, first_owns)], seconds)
         costs = table.reshape(len(first_others), -1)
-        own_lines = np.add.outer(number, len(seconds) * np.array(owns)).ravel()
-        other_lines = np.tile(others, len(other.apart_seconds))
+        own_lines = np.add.outer(number, len(seconds) * np.array(own_classes)).ravel()
+        other_lines = np.tile(other_classes, len(other.apart_seconds))
         if other.node < self.own.node:
             yield self._edge(other.node, self.own.node, costs, other_lines, own_lines)
         else:

@@ -1,12 +1,12 @@
 """The memory of a schedule of units, and the time of its recomputation.
 
-A schedule runs units in any valid order, each once or more often, under one sharding strategy each.
-Sizes are those of `kiwi.problem.unit_memory` and `kiwi.problem.copies`, live ranges those of
-`kiwi.memory.live_ranges`, as in the joint problem.
+A schedule runs units in any valid order, each at least once, under one sharding strategy each. As
+in the joint problem, `kiwi.problem.unit_memory` and `kiwi.problem.copies` give the sizes of
+buffers, and `kiwi.memory.live_ranges` their live ranges.
 
-**Points of time** are those at which computations start and are read (`ScheduledRuns`). The
-schedule of a solution of the joint problem (`is_of_residencies`) has a point of time for each unit,
-as that problem has: units that are recomputed for one reader share the reader's point. In any other
+Computations start, and their results are read, at **points of time** (`ScheduledRuns`). The
+schedule of a solution of the joint problem (`is_of_residencies`) has one point of time per unit, as
+in that problem: units that are recomputed for one reader share the reader's point. In any other
 schedule each step has a point of its own.
 """
 
@@ -33,10 +33,11 @@ from kiwi.solver.schedule import Schedule
 class ScheduledRuns:
     """The runs of a valid schedule, in which each unit is computed at least once.
 
-    - `points[k]`: the point of time of step k. `ranges`: the live ranges over these points.
+    - `points[k]`: the point of time of step k.
+    - `ranges`: the live ranges over these points.
     - `steps_of[u]`: the steps that compute unit u, in order.
-    - `shares_points`: whether points of time are those of units.
-    - `fetched`: the units whose later steps are fetches from the host, which read nothing of the
+    - `shares_points`: whether there is one point of time per unit, which recomputed units share.
+    - `fetched`: the units whose later steps are fetches from the host, which read nothing from the
       device's memory.
     """
 
@@ -59,11 +60,11 @@ class ScheduledRuns:
             self.ranges = LiveRanges.of(units)
         else:
             self.points = list(range(len(steps)))
-            first_run = [own[0] for own in self.steps_of]
+            first_run = [steps_of_unit[0] for steps_of_unit in self.steps_of]
             self.ranges = LiveRanges(units, tuple(loops_of_steps(units, steps)), first_run)
 
     def of_unit(self, unit: int) -> tuple[Run, ...]:
-        """The computations of a unit."""
+        """The runs of a unit, in order."""
         return tuple(
             Run(
                 self.points[step],
@@ -98,7 +99,7 @@ class ScheduledRuns:
 
     @functools.cached_property
     def _uses(self) -> list[tuple[int, ...]]:
-        """For each step when its results are read."""
+        """The points of time at which the results of each step are read, sorted."""
         readers: list[set[int]] = [set() for _ in self._steps]
         for step, sources in enumerate(self._source):
             if self._is_fetch(step):
@@ -107,13 +108,18 @@ class ScheduledRuns:
                 if source >= 0:
                     readers[source].add(step)
         times_of_step: list[tuple[int, ...]] = [()] * len(self._steps)
-        for step in reversed(range(len(self._steps))):  # Readers come behind.
-            times = {t for r in readers[step] for t in self._read_by(r, times_of_step[r])}
+        for step in reversed(range(len(self._steps))):  # Readers come after the step.
+            times = {
+                time
+                for reader in readers[step]
+                for time in self._read_by(reader, times_of_step[reader])
+            }
             times_of_step[step] = tuple(sorted(times | set(self._read_at_ends(step))))
         return times_of_step
 
     def _read_by(self, reader: int, uses: Sequence[int]) -> Iterator[int]:
-        """The readers as in `UnitGraph.uses`: a reader of an element reads the stack."""
+        """Yields the points of time at which a reader reads, as in `UnitGraph.uses`: a reader of an
+        element of a stack reads the stack. `uses`: when the reader's own results are read."""
         unit = self._units.units[self._steps[reader]]
         border, entered = self._units.border(unit), self._units.entered_while(unit)
         if border == SLICE:
@@ -124,13 +130,16 @@ class ScheduledRuns:
             yield self.points[reader]
 
     def _read_at_ends(self, step: int) -> Iterator[int]:
-        """When the end of an iteration, or of the step, reads the results."""
+        """Yields the points of time at which the end of an iteration, or of the training step,
+        reads the results of a step of the schedule."""
         unit, program = self._units.units[self._steps[step]], self._units.graph.program
-        behind = [s for s in self.steps_of[unit.index] if s > step]
+        behind = [later_step for later_step in self.steps_of[unit.index] if later_step > step]
         for output in unit.outputs:
             for loop in program.next_values.get(output, ()):
                 time = self.ranges.spans[loop][1] - 1 if loop in self.ranges.spans else -1
-                if time >= self.points[step] and not any(self.points[s] <= time for s in behind):
+                if time >= self.points[step] and not any(
+                    self.points[later_step] <= time for later_step in behind
+                ):
                     yield time
             if output in program.result_values and not behind:
                 yield self.ranges.horizon - 1
@@ -140,14 +149,15 @@ class ScheduledRuns:
 
     @functools.cached_property
     def _overwritten_by(self) -> dict[int, int]:
-        """By step, the unit that writes its result over the step's, as its last reader."""
+        """For each step whose result is overwritten, the unit that writes its own result over it,
+        as its last reader."""
         victims = ((self._victim(step), unit) for step, unit in enumerate(self._steps))
         return {step: unit for step, unit in victims if step is not None}
 
     def _victim(self, step: int) -> int | None:
-        """The latest step whose result this one writes over; None if there is none. It is the step
-        at the point before or a library call, and nothing reads its result later. A recomputation
-        writes over nothing."""
+        """Returns the latest step whose result this step writes over; None if there is none. The
+        overwritten step is the first run of its unit at the point before, or a library call.
+        Nothing reads its result later. A recomputation writes over nothing."""
         unit = self._units.units[self._steps[step]]
         if self.steps_of[unit.index][0] != step:
             return None
@@ -163,8 +173,9 @@ class ScheduledRuns:
 
 
 def is_of_residencies(units: UnitGraph, steps: Sequence[int]) -> bool:
-    """Whether a schedule is one of the joint problem: the units in order, each computed once more
-    at most, and what is computed again for a unit just before it, in order (outer loops first)."""
+    """Returns whether a schedule can be a solution of the joint problem: the units run in order,
+    each is recomputed at most once, and recomputation for a unit stands just before the unit,
+    sorted by depth of loops and then by unit."""
     around, count = units.graph.program.loops_around, len(units.units)
     runs = Counter(steps)
     if len(runs) < count or max(runs.values(), default=0) > 2:
@@ -178,15 +189,15 @@ def is_of_residencies(units: UnitGraph, steps: Sequence[int]) -> bool:
             return False
         else:
             again.append((len(around(units.units[unit].loop)), unit))
-            if any(a >= b for a, b in pairwise(again)):
+            if any(earlier >= later for earlier, later in pairwise(again)):
                 return False
     return not again
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The buffers of a schedule. `times[u]`: of the points of time at which unit u runs the one at
-    which most is alive; empty where each unit has the point of its own number."""
+    """The buffers of a schedule. `times[u]`: the point of time with the most live bytes among the
+    points at which unit u runs. `times` is empty if each unit's point is its own number."""
 
     timeline: Timeline
     times: tuple[int, ...] = ()
@@ -195,15 +206,17 @@ class Scheduled:
 def scheduled(
     chosen: PlanningProblem, schedule: Schedule, fetched: Set[int] = frozenset()
 ) -> Scheduled:
-    """The buffers of a valid schedule; `chosen` has one option for each node, of which the
-    residencies do not matter. `fetched`: as of `ScheduledRuns`."""
+    """Returns the buffers of a valid schedule. `chosen` has one option for each node; residencies
+    are ignored. `fetched`: as in `ScheduledRuns`."""
     runs = ScheduledRuns(chosen.units, schedule.steps, chosen.kernels.overwritable, fetched)
     timeline = Timeline(tuple(_buffers(chosen, runs)), runs.ranges.horizon)
     if runs.shares_points:
         return Scheduled(timeline)
     curve = timeline.curve_bytes
     points = ([runs.points[step] for step in steps] for steps in runs.steps_of)
-    return Scheduled(timeline, tuple(max(own, key=curve.__getitem__) for own in points))
+    return Scheduled(
+        timeline, tuple(max(unit_points, key=curve.__getitem__) for unit_points in points)
+    )
 
 
 def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
@@ -215,7 +228,11 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
         memory = unit_memory(chosen.kernels, unit, node.strategies[0])
         yield from memory.buffers(ranges, unit, runs.of_unit(unit.index))
 
-    for_others = ((u, runs.again(u.index)) for u in units.units if runs.shares_points)
+    for_others = (
+        (recomputed, runs.again(recomputed.index))
+        for recomputed in units.units
+        if runs.shares_points
+    )
     yield from lent_again(chosen.kernels, for_others).values()
 
     def again(unit: int, _: CopyOption) -> Sequence[int]:
@@ -227,15 +244,18 @@ def _buffers(chosen: PlanningProblem, runs: ScheduledRuns) -> Iterator[Buffer]:
 
 
 def again_seconds(solved: Solved) -> tuple[float, ...]:
-    """For each unit the time of one more computation: its own, that of its collectives, and the
-    resharding of its operands."""
+    """Returns, for each unit, the seconds of one more computation: the computation itself, the
+    strategy's collectives, and the resharding of operands."""
     pairs = zip(solved.choices, read_resharding_seconds(solved), strict=True)
-    return tuple(s.again_seconds + s.communication_seconds + reading for (s, _), reading in pairs)
+    return tuple(
+        strategy.again_seconds + strategy.communication_seconds + reading
+        for (strategy, _), reading in pairs
+    )
 
 
 def read_resharding_seconds(solved: Solved) -> tuple[float, ...]:
-    """For each unit the time to reshard its operands once more, in all iterations together; those
-    that are kept then are not."""
+    """Returns, for each unit, the seconds to reshard its operands once more, over all iterations.
+    Kept copies are not resharded again."""
     units = solved.problem.units
     seconds_of_reads = []
     for unit, (strategy, _) in zip(units.units, solved.choices, strict=True):

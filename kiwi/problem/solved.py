@@ -1,4 +1,4 @@
-"""A solution of a planning problem, from which estimates, decisions and executions are made."""
+"""A solved planning problem: the input of estimates, decisions and executions."""
 
 import functools
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ from kiwi.solver.schedule import Schedule
 class Solved:
     """A problem, the option chosen for each of its nodes, and the kept copies of operands.
 
-    - `solution`: at least the options of sources and units. Those of copies follow from them.
+    - `solution`: the option index of each node, at least of sources and units. The options of
+      copies follow from these.
     - `kept`: reads that use an earlier reader's copy.
     - `schedule`: the order of units; None for the one that follows from the residencies.
     - `fetched`: the units whose later steps in the schedule are fetches from the host.
@@ -34,12 +35,12 @@ class Solved:
 
     @functools.cached_property
     def choices(self) -> list[tuple[ShardingStrategy, Residency]]:
-        """Strategy and residency of each unit, in order."""
+        """The strategy and the residency of each unit, in order."""
         return self.problem.unit_choices(self.solution)
 
     @functools.cached_property
     def runs(self) -> tuple[int, ...]:
-        """How often each unit is computed."""
+        """The number of times that each unit is computed. Fetches from the host do not count."""
         if self.schedule is None:
             return tuple(2 if residency.recomputes else 1 for _, residency in self.choices)
         counts = self.schedule.computations()
@@ -54,7 +55,7 @@ class Solved:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The start of a search: a problem, and a solution of it if one is known."""
+    """The start of a search: a problem, and a solution of the problem if one is known."""
 
     problem: PlanningProblem
     solution: tuple[int, ...] | None = None

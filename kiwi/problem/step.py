@@ -12,9 +12,9 @@ from kiwi.mesh import DeviceMesh, TensorSharding
 
 @dataclass(frozen=True, eq=False)
 class StepToPlan:
-    """A call, traced, with its result's structure and the units of its program.
+    """A traced call, with the structure of its result and the units of its program.
 
-    `seconds` is the time that tracing and lowering took.
+    `seconds` is the time of tracing and lowering.
     """
 
     call: Call
@@ -28,20 +28,22 @@ class StepToPlan:
         return self.units.graph.program
 
     def given_arguments(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
-        """The shardings that `in_shardings` gives arguments, by value index."""
+        """The arguments' shardings from `in_shardings`, by value index."""
         call = self.call
         return {
             self.program.arguments[k]: to_tensor_sharding(
-                given, call.shapes[k].shape, mesh, call.paths[k]
+                sharding, call.shapes[k].shape, mesh, call.paths[k]
             )
-            for k, given in call.given_shardings.items()
+            for k, sharding in call.given_shardings.items()
         }
 
     def given_results(self, mesh: DeviceMesh) -> dict[int, TensorSharding]:
-        """The shardings that `out_shardings` gives results, by position."""
-        given, program = result_shardings(self.call.options, self.out_tree), self.program
+        """The results' shardings from `out_shardings`, by position."""
+        result_layouts, program = result_shardings(self.call.options, self.out_tree), self.program
         shardings = {}
-        for position, (sharding, result) in enumerate(zip(given, program.results, strict=True)):
+        for position, (sharding, result) in enumerate(
+            zip(result_layouts, program.results, strict=True)
+        ):
             if sharding is not None and isinstance(result, int):
                 shape = program.values[result].shape
                 shardings[position] = to_tensor_sharding(
@@ -50,6 +52,6 @@ class StepToPlan:
         return shardings
 
     def replaced_arguments(self) -> dict[int, int]:
-        """By position of a result, the value index of the argument that it replaces in the next
-        step, whatever its `out_shardings`."""
+        """For the position of each result that replaces an argument in the next step, the
+        argument's value index. `out_shardings` is not considered."""
         return replaced_arguments(self.call, self.out_tree, self.units)

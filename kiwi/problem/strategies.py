@@ -1,9 +1,9 @@
 """Sharding strategies of a unit: assignments of mesh axes to the factors of its rule.
 
-Every mesh axis is given to one shardable factor or to none. An axis given to a factor that is
-summed over leaves partial sums, which are all-reduced, or reduce-scattered onto a factor of the
-result. A strategy then fixes the expected layout of every operand, the layout of every result, the
-computation of each device, and its communication.
+Every mesh axis is assigned to one shardable factor or to none. If an axis is assigned to a factor
+that is summed over, the devices have partial sums, which are all-reduced, or reduce-scattered onto
+a factor of the result. A strategy fixes the layout that each operand is expected in, the layout of
+each result, the computation of each device, and its communication.
 """
 
 import itertools
@@ -29,17 +29,17 @@ class ShardingStrategy:
 
     - `reads`: the expected sharding of each entry of `rule.reads`.
     - `results`: the sharding of each result.
-    - `compute_seconds`: per device. `communication_seconds`: of `collectives`. In a loop's body
-      both, and the seconds of each collective, are those of all iterations.
-    - `result_bytes`: local bytes of all results together.
-    - `workspace_bytes`: local bytes beyond operands and results while it runs: partial sums that
-      are larger than the scattered result, values alive inside a region, and positions found for
-      the gradient of max pooling (`Kernel.workspace_of_result`).
-    - `compiler_buffers`: bytes of further workspace of the compiler (`buffers_while_running`):
-      operands that it copies (`Kernel.workspace`), or, if that is more, sums in another place
-      (`TargetFacts.sums_elsewhere`).
-    - `cuts_sums`: XLA does not scatter these partial sums; it all-reduces them and slices.
+    - `compute_seconds`: the computation of one device, over all iterations of a loop.
+    - `collectives`: the strategy's own collectives, each with its seconds over all iterations.
+    - `result_bytes`: the local bytes of all results together.
+    - `workspace_bytes`: the local bytes beyond operands and results while the unit runs: partial
+      sums that are larger than the scattered result, values alive inside a region, and positions
+      for the gradient of max pooling (`Kernel.workspace_of_result`).
+    - `cuts_sums`: whether XLA all-reduces the partial sums and slices, instead of scattering them.
     - `compute_provenance`: the provenance of `compute_seconds`.
+    - `compiler_buffers`: the bytes of further buffers that the compiler holds while the unit runs:
+      copies of operands (`Kernel.workspace`), or sums in another place
+      (`TargetFacts.sums_elsewhere`), whichever are more.
     - `apart_seconds`: the extra time of a kernel of its own, for a unit without one
       (`kiwi.problem.reductions_apart`).
     - `again_seconds`: the time of a second computation.
@@ -59,13 +59,13 @@ class ShardingStrategy:
 
     @property
     def seconds(self) -> float:
-        """Time of one computation, collectives included."""
+        """The time of one computation, collectives included."""
         return self.compute_seconds + self.communication_seconds
 
     @property
     def communication_seconds(self) -> float:
-        """Time of the strategy's own collectives."""
-        return sum(c.seconds for c in self.collectives)
+        """The time of the strategy's own collectives."""
+        return sum(move.seconds for move in self.collectives)
 
     @property
     def buffers_while_running(self) -> tuple[int, ...]:
@@ -74,32 +74,34 @@ class ShardingStrategy:
 
     @property
     def own_buffers(self) -> tuple[int, ...]:
-        """The buffers that every compiler takes."""
+        """The buffers of workspace that every compiler allocates."""
         return (self.workspace_bytes,) if self.workspace_bytes else ()
 
 
 Assignment = dict[int, tuple[int, ...]]
-"""For each factor that is sharded the mesh axes that cut it, major to minor."""
+"""For each sharded factor, the mesh axes that cut the factor, major to minor."""
 
 
 def tensor_sharding(
     dims: Dims, sizes: tuple[int, ...], assignment: Assignment, mesh: DeviceMesh
 ) -> TensorSharding | None:
-    """The layout of a tensor whose factors are sharded as assigned.
+    """Returns the layout of a tensor whose factors are sharded as assigned, or None.
 
-    A minor factor of a dimension can be sharded only where all factors before it are cut to
-    single elements; otherwise its shards would not be contiguous, and None is returned.
+    - `dims`: the factors of each dimension. `sizes`: the size of each factor.
+
+    A minor factor of a dimension can be sharded only if all factors before it are cut to single
+    elements. Otherwise its shards would not be contiguous, and None is returned.
     """
     dims_axes = []
     for factors in dims:
         axes: tuple[int, ...] = ()
         cut_coarsely = False
         for factor in factors:
-            own = assignment.get(factor, ())
-            if own and cut_coarsely:
+            factor_axes = assignment.get(factor, ())
+            if factor_axes and cut_coarsely:
                 return None
-            axes += own
-            cut_coarsely |= prod(mesh.shape[a] for a in own) < sizes[factor]
+            axes += factor_axes
+            cut_coarsely |= prod(mesh.shape[axis] for axis in factor_axes) < sizes[factor]
         dims_axes.append(axes)
     return TensorSharding(tuple(dims_axes))
 
@@ -107,22 +109,23 @@ def tensor_sharding(
 def enumerate_strategies(
     kernels: KernelGraph, unit: Unit, mesh: DeviceMesh
 ) -> tuple[ShardingStrategy, ...]:
-    """All strategies that divide evenly. Of two with the same layouts only the cheaper one is
-    listed."""
+    """Returns all strategies of a unit that divide every sharded factor evenly. Of several with the
+    same layouts only the fastest is listed."""
     return _Enumeration(kernels, unit, mesh).strategies()
 
 
 def shards_of_strategies(unit: Unit, mesh: DeviceMesh) -> Iterator[dict[int, int]]:
-    """Into how many pieces each assignment of mesh axes cuts the factors of a unit."""
+    """Yields, for each even assignment of mesh axes, the number of pieces of each sharded
+    factor."""
     return (_shards(assignment, mesh) for assignment in _assignments(unit.rule, mesh))
 
 
 def _shards(assignment: Assignment, mesh: DeviceMesh) -> dict[int, int]:
-    return {f: prod(mesh.shape[a] for a in axes) for f, axes in assignment.items()}
+    return {factor: prod(mesh.shape[axis] for axis in axes) for factor, axes in assignment.items()}
 
 
 def _assignments(rule: ComposedRule, mesh: DeviceMesh) -> Iterator[Assignment]:
-    """Every even assignment of the mesh's axes to shardable factors."""
+    """Yields every even assignment of the mesh's axes to shardable factors."""
     extended = _extensions(rule, {}, mesh.nontrivial_axes, rule.shardable, mesh)
     return (assignment for _, assignment in extended)
 
@@ -134,25 +137,34 @@ def _extensions(
     factors: Iterable[int],
     mesh: DeviceMesh,
 ) -> Iterator[tuple[dict[int, int], Assignment]]:
-    """Every way to give further axes to one factor each, or to none, that divides evenly: the
-    factor of each such axis, and the assignment. The new axes are minor to those before."""
+    """Yields every way to assign each of `axes` to one of `factors` or to none that divides evenly:
+    the factor of each assigned axis, and `assignment` extended by these axes. The new axes of a
+    factor are minor to its earlier axes."""
     for choice in itertools.product([None, *factors], repeat=len(axes)):
-        given = {a: f for a, f in zip(axes, choice, strict=True) if f is not None}
+        factor_of_axis = {
+            new_axis: new_factor
+            for new_axis, new_factor in zip(axes, choice, strict=True)
+            if new_factor is not None
+        }
         after = dict(assignment)
-        for axis, factor in given.items():
+        for axis, factor in factor_of_axis.items():
             after[factor] = (*after.get(factor, ()), axis)
-        if all(rule.factor_sizes[f] % n == 0 for f, n in _shards(after, mesh).items()):
-            yield given, after
+        if all(
+            rule.factor_sizes[new_factor] % n == 0 for new_factor, n in _shards(after, mesh).items()
+        ):
+            yield factor_of_axis, after
 
 
 @dataclass(frozen=True)
 class _Computation:
-    """The part of a strategy that an assignment fixes, whatever happens to partial sums.
+    """The part of a strategy that an assignment fixes, before partial sums are summed.
 
-    - `reads`, `results`: the layouts of operands and of results, partial sums included.
-    - `partial`: the mesh axes that leave partial sums.
-    - `partial_bytes`: local bytes of all results. `beside`: bytes that the compiler holds
-      meanwhile. `region_bytes`: bytes that a region holds beside them.
+    - `reads`: the layouts of operands. `results`: the layouts of results, as partial sums.
+    - `partial`: the mesh axes over which results are partial sums.
+    - `partial_bytes`: the local bytes of all results.
+    - `beside`: the bytes of each buffer that the compiler holds meanwhile.
+    - `region_bytes`: the bytes that a region holds beside its results.
+    - `compute`, `apart_seconds`, `again_seconds`: as in `ShardingStrategy`.
     """
 
     reads: tuple[TensorSharding, ...]
@@ -167,7 +179,7 @@ class _Computation:
 
 
 class _Enumeration:
-    """The strategies of one unit."""
+    """Enumerates the strategies of one unit."""
 
     def __init__(self, kernels: KernelGraph, unit: Unit, mesh: DeviceMesh) -> None:
         units = kernels.units
@@ -178,10 +190,12 @@ class _Enumeration:
         self._kind = kernel_kinds(kernels, mesh).of(unit)
         self._work = self._kind.work
         self._values = [units.graph.program.values[output] for output in unit.outputs]
-        self._result_factors = {f for dims in unit.rule.results for own in dims for f in own}
+        self._result_factors = {
+            factor for dims in unit.rule.results for factors in dims for factor in factors
+        }
 
     def strategies(self) -> tuple[ShardingStrategy, ...]:
-        """All of them."""
+        """All strategies of the unit, the fastest for each combination of layouts."""
         if self._kind.given is not None:
             return (self._given(self._kind.given),)
         best: dict[tuple[object, ...], ShardingStrategy] = {}
@@ -199,7 +213,8 @@ class _Enumeration:
         return tuple(best.values())
 
     def _given(self, given: GivenLayouts) -> ShardingStrategy:
-        """The only strategy of a unit whose layouts are all given. Its work is one device's."""
+        """Returns the only strategy of a unit whose layouts are all given. Its work is already that
+        of one device."""
         read_bytes, result_bytes = self._read_bytes(given.reads), self._local_bytes(given.results)
         compute = self._work.price({}, read_bytes, result_bytes)
         return ShardingStrategy(
@@ -214,10 +229,12 @@ class _Enumeration:
         )
 
     def _scatters(self, assignment: Assignment) -> Iterator[tuple[dict[int, int], Assignment]]:
-        """For the axes that leave partial sums, the result factor to scatter onto, if any, and the
-        assignment of the result."""
+        """Yields, for the axes that leave partial sums, each choice of result factors to scatter
+        onto, and the assignment of the result."""
         rule, results = self._rule, self._result_factors
-        partial = [a for f, axes in assignment.items() if f not in results for a in axes]
+        partial = [
+            axis for factor, axes in assignment.items() if factor not in results for axis in axes
+        ]
         targets = sorted(results - rule.blocked) if len(rule.results) == 1 else []
         return _extensions(rule, assignment, partial, targets, self._mesh)
 
@@ -225,15 +242,20 @@ class _Enumeration:
         return tensor_sharding(dims, self._rule.factor_sizes, assignment, self._mesh)
 
     def _computation(self, assignment: Assignment) -> _Computation | None:
-        """The computation of an assignment; None if an operand or a result cannot be laid
-        out so."""
+        """Returns the computation of an assignment; None if an operand or a result has no layout
+        with this assignment."""
         rule, work = self._rule, self._work
         reads = [self._layout(dims, assignment) for _, dims in rule.reads]
         results = [self._layout(dims, assignment) for dims in rule.results]
         if not (_all_exist(reads) and _all_exist(results)):
             return None
-        kept = self._result_factors
-        partial = sorted(a for f, axes in assignment.items() if f not in kept for a in axes)
+        result_factors = self._result_factors
+        partial = sorted(
+            axis
+            for factor, axes in assignment.items()
+            if factor not in result_factors
+            for axis in axes
+        )
         partial_bytes = self._local_bytes(results)
         shards = _shards(assignment, self._mesh)
         read_bytes = self._read_bytes(reads)
@@ -251,19 +273,19 @@ class _Enumeration:
         )
 
     def _read_bytes(self, layouts: Sequence[TensorSharding]) -> list[int]:
-        """Local bytes of each read, as they lie in memory."""
+        """Returns the local bytes of each read, as the values lie in memory."""
         shape, storage = self._mesh.shape, self._storage
-        own = zip(self._work.read_bytes, self._rule.reads, layouts, strict=True)
+        stored_reads = zip(self._work.read_bytes, self._rule.reads, layouts, strict=True)
         return [
-            int(b // layout.shard_count(shape) * storage.padding(value, layout, shape))
-            for b, (value, _), layout in own
+            int(stored_bytes // layout.shard_count(shape) * storage.padding(value, layout, shape))
+            for stored_bytes, (value, _), layout in stored_reads
         ]
 
     def _strategy(
         self, found: _Computation, scatter: dict[int, int], after: Assignment
     ) -> ShardingStrategy | None:
-        """The strategy that scatters each axis of `scatter` onto its factor; None where the result
-        cannot be laid out so."""
+        """Returns the strategy that scatters each axis of `scatter` onto its factor; None if the
+        result has no layout with the assignment `after`."""
         results, dims = found.results, {}
         if scatter:
             # Only a single result is scattered; several are all-reduced as one.
@@ -271,7 +293,11 @@ class _Enumeration:
             if layout is None:
                 return None
             results = (layout,)
-            dim_of_factor = {f: d for d, own in enumerate(self._rule.results[0]) for f in own}
+            dim_of_factor = {
+                result_factor: dim
+                for dim, factors in enumerate(self._rule.results[0])
+                for result_factor in factors
+            }
             dims = {axis: dim_of_factor[factor] for axis, factor in scatter.items()}
         scatters = bool(scatter) and can_scatter(found.results[0], found.partial, dims)
         result_bytes = self._local_bytes(results)
@@ -293,12 +319,14 @@ class _Enumeration:
         )
 
     def _collectives(self, found: _Computation, dims: dict[int, int]) -> tuple[Collective, ...]:
-        """The collectives that sum up, in all iterations."""
+        """Returns the collectives that sum partial sums, with the seconds of all iterations."""
         result, pairs = self._values[0], zip(self._values, found.results, strict=True)
         summand = summed_value(self._units, self._unit)
         itemsize = self._facts.moved_itemsize(summand)
-        # Partial sums are as large as they are when collectives move them.
-        partial_bytes = sum(v.size_bytes // s.shard_count(self._mesh.shape) for v, s in pairs)
+        # Collectives may move partial sums in another dtype than the result's.
+        partial_bytes = sum(
+            value.size_bytes // layout.shard_count(self._mesh.shape) for value, layout in pairs
+        )
         moved_bytes = partial_bytes * itemsize // result.itemsize
         sums = found.results[0], found.partial, dims, moved_bytes
         shape = found.results[0].local_shape(result.shape, self._mesh.shape)
@@ -307,16 +335,18 @@ class _Enumeration:
         share = self._kind.share_of_sums
         reduced = reduction_collectives(self._mesh, *sums, scatters, least_share=share)
         trips = self._units.trips(self._unit)
-        summed = tuple(replace(c, seconds=trips * c.seconds) for c in reduced)
+        summed = tuple(
+            replace(reduction, seconds=trips * reduction.seconds) for reduction in reduced
+        )
         if not summed:
             return ()
-        # Only the last of them is next to the addition.
-        *before, last = summed
-        return (*before, replace(last, seconds=last.seconds / self._kind.added_first))
+        # Only the last collective is next to the addition.
+        *before, summing = summed
+        return (*before, replace(summing, seconds=summing.seconds / self._kind.added_first))
 
     def _shifts(self, found: _Computation) -> tuple[Collective, ...]:
-        """The transfers between neighbouring pieces of a kernel's shifted dimension, in all
-        iterations."""
+        """Returns the transfers between neighbouring pieces of a kernel's shifted dimension, with
+        the seconds of all iterations."""
         equation = self._units.graph.program.equations[self._unit.root]
         kernel = equation.kernel
         if kernel is None or kernel.shifted is None:
@@ -325,7 +355,7 @@ class _Enumeration:
         axes, (layout, *_) = found.results[0].dims[dim], found.results
         if not axes:
             return ()
-        # A piece has several elements of the dimension, and one of them leaves.
+        # A device sends one element of the dimension out of its piece.
         pieces = prod(self._mesh.shape[axis] for axis in axes)
         value = self._values[0]
         local_bytes = value.size_bytes // layout.shard_count(self._mesh.shape)
@@ -334,16 +364,17 @@ class _Enumeration:
         return (replace(once, seconds=self._units.trips(self._unit) * once.seconds),)
 
     def _sums(self, found: _Computation, scattered: Collection[int]) -> tuple[int, ...]:
-        """The buffer that the compiler takes for sums beside summands and result, if it does.
+        """Returns the bytes of the buffer that the compiler allocates for sums beside summands and
+        result, if it allocates one.
 
-        It may take the place of operands, which have been read by then, but not of the step's
-        arguments.
+        The buffer may take the place of operands, which have been read by then, but not of the
+        step's arguments.
         """
         program, shape = self._units.graph.program, self._mesh.shape
         equation = program.equations[self._unit.root]
         if not found.partial:
             return ()
-        cuts = [prod(shape[a] for a in axes) for axes in found.results[0].dims]
+        cuts = [prod(shape[axis] for axis in axes) for axes in found.results[0].dims]
         if not self._facts.sums_elsewhere(equation, cuts, scattered):
             return ()
         read_bytes = sum(
@@ -351,19 +382,24 @@ class _Enumeration:
             for (value, _), layout in zip(self._unit.rule.reads, found.reads, strict=True)
             if program.values[value].producer is not None
         )
-        more = found.partial_bytes - read_bytes
-        return (more,) if more > 0 else ()
+        extra_bytes = found.partial_bytes - read_bytes
+        return (extra_bytes,) if extra_bytes > 0 else ()
 
     def _stored_bytes(self, given: GivenLayouts) -> int:
-        """Bytes of one device's part of those results of a `shard_map` that have buffers."""
+        """Returns the local bytes of the results of a `shard_map` that have buffers of their
+        own."""
         shape, stored = (
             self._mesh.shape,
             zip(self._unit.outputs, given.results, given.stored, strict=True),
         )
-        return sum(self._storage.local_bytes(v, layout, shape) for v, layout, own in stored if own)
+        return sum(
+            self._storage.local_bytes(output, layout, shape)
+            for output, layout, has_buffer in stored
+            if has_buffer
+        )
 
     def _local_bytes(self, layouts: Sequence[TensorSharding]) -> int:
-        """Bytes of one device's part of all results."""
+        """Returns the local bytes of all results in the given layouts."""
         shape, pairs = self._mesh.shape, zip(self._unit.outputs, layouts, strict=True)
         return sum(self._storage.local_bytes(value, layout, shape) for value, layout in pairs)
 

@@ -1,22 +1,23 @@
-"""The strategies of all units of a graph; units of one `KernelKind` share theirs.
+"""The strategies of all units of a graph. Units of one `KernelKind` share their strategies.
 
-A transformer's layers consist of the same kinds, so that enumerating one layer serves all.
+A transformer's layers consist of the same kinds, so the strategies of one layer serve all layers.
 
-Some strategies are left out without losing an optimal plan: s is dominated by t if t, with
-resharding before and after it, does what s does for no more time and no more memory:
+Dominated strategies are left out. Strategy s is dominated by t if t, with resharding before and
+after it, takes no more time and no more memory than s:
 
     own(t) + m sum over reads R(s.read -> t.read) + 2 n R(t.result -> s.result) <= own(s)
 
-where m and n count how often operands and results are resharded in a step, in all iterations of
-loops, and the factor 2 covers readers that are recomputed.
-Replacing s by t then never makes a plan worse, because resharding costs obey the triangle
-inequality. The typical victim computes a large matmul redundantly along a mesh axis. Where
-communication may hide behind computation, t also computes no longer than s: then it is no worse
-where computing takes longest. Where the links do, s may have been better, and is left out.
+Here own is the time of a strategy alone, and R the time of resharding. m and n count how often
+operands and results are resharded in a step, over all iterations of loops. The factor 2 covers
+readers that are recomputed. Replacing s by t then never makes a plan worse, because resharding
+costs obey the triangle inequality. A typical dominated strategy computes a large matmul redundantly
+along a mesh axis. If communication may hide behind computation, t must also compute no longer than
+s: then t is no worse where computation is the longer channel. Where communication is the longer
+channel, s might be better; it is left out nevertheless.
 
-Before, strategies whose partial sums XLA all-reduces and then cuts (`cuts_sums`) make way for
-those that compute the same and scatter as far. This may lose a plan, of which such a sum's layout
-is the point; on three axes it halves the problem.
+Before, strategies whose partial sums XLA all-reduces and then slices (`cuts_sums`) are removed if
+another strategy with the same operands has a result at most as large. This may lose a plan that
+needs the layout of such a sum. On a mesh with three axes it halves the problem.
 """
 
 from collections.abc import Hashable, Sequence
@@ -35,7 +36,7 @@ from kiwi.problem.strategies import ShardingStrategy, enumerate_strategies
 
 
 class StrategyTable:
-    """Strategies by unit."""
+    """The strategies of each unit, enumerated and priced when first asked for."""
 
     def __init__(
         self, kernels: KernelGraph, mesh: DeviceMesh, corrections: Corrections = NO_CORRECTIONS
@@ -56,43 +57,48 @@ class StrategyTable:
     def undominated(
         self, unit: Unit, strategies: Sequence[ShardingStrategy]
     ) -> tuple[ShardingStrategy, ...]:
-        """The strategies of a unit that no other one dominates, in order."""
+        """The members of `strategies` that no other member dominates, in order."""
         strategies = _without_cut_sums(strategies)
         if len(strategies) < 2:
             return tuple(strategies)
-        own = np.array([s.seconds for s in strategies])
-        held = np.array([s.result_bytes for s in strategies])
-        workspace = np.array([sum(s.buffers_while_running) for s in strategies])
-        detour = self._detour_seconds(unit, strategies, own)
+        alone_seconds = np.array([strategy.seconds for strategy in strategies])
+        held = np.array([strategy.result_bytes for strategy in strategies])
+        workspace = np.array([sum(strategy.buffers_while_running) for strategy in strategies])
+        detour = self._detour_seconds(unit, strategies, alone_seconds)
         fits = held[None, :] <= held[:, None]
         fits &= workspace[None, :] <= workspace[:, None]
         if self.mesh.hardware.overlapping_share:
-            compute = np.array([s.compute_seconds for s in strategies])
+            compute = np.array([strategy.compute_seconds for strategy in strategies])
             fits &= compute[None, :] <= compute[:, None]
-        better = fits & (detour < own[:, None])
+        better = fits & (detour < alone_seconds[:, None])
         alive = np.ones(len(strategies), dtype=bool)
-        # The costliest come first: a strategy is replaced only by one that stays.
-        for s in np.argsort(-own, kind="stable"):
-            alive[s] = not (better[s] & alive).any()
-        return tuple(s for s, keep in zip(strategies, alive, strict=True) if keep)
+        # The costliest strategies come first: a strategy is replaced only by one that stays.
+        for index in np.argsort(-alone_seconds, kind="stable"):
+            alive[index] = not (better[index] & alive).any()
+        return tuple(strategy for strategy, keep in zip(strategies, alive, strict=True) if keep)
 
     def _detour_seconds(
         self, unit: Unit, strategies: Sequence[ShardingStrategy], own: np.ndarray
     ) -> np.ndarray:
-        """[s, t]: the cost of doing t where s is wanted. `own` is the cost of each
-        strategy alone."""
+        """Returns float [s, t]: the seconds of strategy t with resharding to the layouts of
+        strategy s. `own` holds the seconds of each strategy alone."""
         values, kind = self.units.graph.program.values, self._kinds.of(unit)
         moved = self.kernels[unit.index].moved
-        before = (self._between(v, [s.reads[k] for s in strategies]) for k, v in enumerate(moved))
+        before = (
+            self._between(moved_value, [strategy.reads[k] for strategy in strategies])
+            for k, moved_value in enumerate(moved)
+        )
         seconds = kind.operand_trips * sum(before, np.zeros((len(strategies),) * 2))
         seconds = own[None, :] + seconds
         for k, value in enumerate(unit.outputs):
-            behind = self._between(values[value], [s.results[k] for s in strategies]).T
+            behind = self._between(
+                values[value], [strategy.results[k] for strategy in strategies]
+            ).T
             seconds += 2 * kind.result_trips[k] * behind
         return seconds
 
     def _between(self, moved: Value, layouts: Sequence[TensorSharding]) -> np.ndarray:
-        """Seconds of resharding what is moved between any two layouts."""
+        """Returns float [layouts, layouts]: the seconds of resharding a value between layouts."""
         table = resharding_table(self.mesh, self.kernels.facts, moved)
         return table.seconds_matrix(layouts, layouts)
 
@@ -105,19 +111,23 @@ class StrategyTable:
         return self._all[key]
 
     def _key(self, unit: Unit) -> Hashable:
-        """Units with the same key share their strategies."""
+        """Returns the key of a unit's strategies. Units with the same key share strategies."""
         is_corrected = kind_of(self.units, unit) if self._corrections else ""
         return self._kinds.of(unit), is_corrected
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
-    """The kept strategies whose result is smaller than any scattered one from the same operands."""
+    """Returns all strategies without `cuts_sums`. A strategy with `cuts_sums` is returned only if
+    its result is smaller than every scattered result from the same operand layouts."""
     least_bytes: dict[object, int] = {}
-    for s in strategies:
-        if not s.cuts_sums:
-            least_bytes[s.reads] = min(s.result_bytes, least_bytes.get(s.reads, s.result_bytes))
+    for strategy in strategies:
+        if not strategy.cuts_sums:
+            least_bytes[strategy.reads] = min(
+                strategy.result_bytes, least_bytes.get(strategy.reads, strategy.result_bytes)
+            )
     return [
-        s
-        for s in strategies
-        if not s.cuts_sums or least_bytes.get(s.reads, s.result_bytes + 1) > s.result_bytes
+        strategy
+        for strategy in strategies
+        if not strategy.cuts_sums
+        or least_bytes.get(strategy.reads, strategy.result_bytes + 1) > strategy.result_bytes
     ]

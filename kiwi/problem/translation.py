@@ -1,7 +1,9 @@
-"""Solutions translated to another problem of the same step: with other copies, or pinned operators.
+"""The translation of solutions to another problem of the same step, for example with other copies
+or with pinned operators.
 
-The nodes of arguments and units are the same in all problems of a traced call on a mesh. Those of
-resharded copies depend on the budget, and follow from the choices of producer and reader.
+The nodes of arguments and units are the same in all problems of a traced call on a mesh. The nodes
+of resharded copies depend on the budget. Their options follow from the choices of producer and
+reader.
 """
 
 from collections.abc import Sequence
@@ -15,15 +17,17 @@ from kiwi.problem.build import PlanningProblem, UnitNode
 
 @dataclass(frozen=True)
 class UnitChoice:
-    """The layouts that a unit expects and yields, and its residency."""
+    """The layouts in which a unit expects its operands and yields its results, and its
+    residency."""
 
     reads: tuple[TensorSharding, ...]
     results: tuple[TensorSharding, ...]
     residency: Residency
 
     def option_of(self, node: UnitNode) -> int | None:
-        """The option with this choice at a node. A unit with one residency has that one."""
-        layouts = [(s.reads, s.results) for s in node.strategies]
+        """The index of a node's option with this choice; None if the node does not offer it. At a
+        node with a single residency, the residency of the choice is ignored."""
+        layouts = [(candidate.reads, candidate.results) for candidate in node.strategies]
         residencies = node.residency.options
         (wanted,) = residencies if len(residencies) == 1 else (self.residency,)
         if (self.reads, self.results) not in layouts or wanted not in residencies:
@@ -34,24 +38,36 @@ class UnitChoice:
 
 @dataclass(frozen=True)
 class Choices:
-    """A plan's decisions, in terms that all problems of a step on a mesh share. `sources`: the
-    sharding of each argument and constant."""
+    """A plan's decisions, in terms that all problems of a step on a mesh share.
+
+    - `sources`: the sharding of each argument and constant.
+    - `units`: the choice for each unit.
+    """
 
     sources: tuple[TensorSharding, ...]
     units: tuple[UnitChoice, ...]
 
     @staticmethod
     def of(planning: PlanningProblem, solution: Sequence[int]) -> "Choices":
-        """The choices that a solution means."""
+        """Returns the choices of a solution."""
         sources = tuple(planning.source_shardings(solution).values())
         pairs = planning.unit_choices(solution)
-        return Choices(sources, tuple(UnitChoice(s.reads, s.results, r) for s, r in pairs))
+        return Choices(
+            sources,
+            tuple(
+                UnitChoice(strategy.reads, strategy.results, residency)
+                for strategy, residency in pairs
+            ),
+        )
 
     def solution_of(self, planning: PlanningProblem) -> tuple[int, ...] | None:
-        """The same choices as a solution of another problem; None if it does not offer one of them
-        (`kiwi.problem.build.Fixed.offered`)."""
+        """The solution of a problem that makes these choices; None if the problem does not offer
+        one of them (`kiwi.problem.build.Fixed.offered`)."""
         pairs = zip(planning.sources, self.sources, strict=True)
-        known = [s.shardings.index(own) if own in s.shardings else None for s, own in pairs]
+        known = [
+            source.shardings.index(sharding) if sharding in source.shardings else None
+            for source, sharding in pairs
+        ]
         nodes = zip(self.units, planning.unit_nodes, strict=True)
         known += [choice.option_of(node) for choice, node in nodes]
         options = [option for option in known if option is not None]
@@ -59,13 +75,17 @@ class Choices:
 
 
 def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
-    """For each unit the residencies of several plans, to be offered to another planner."""
-    by_unit = zip(*(c.units for c in choices), strict=True)
-    return tuple(tuple(dict.fromkeys(u.residency for u in mine)) for mine in by_unit)
+    """Returns, for each unit, the residencies that several plans choose, for `Fixed.offered`."""
+    by_unit = zip(*(plan_choices.units for plan_choices in choices), strict=True)
+    return tuple(
+        tuple(dict.fromkeys(unit_choice.residency for unit_choice in unit_choices))
+        for unit_choices in by_unit
+    )
 
 
 def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tuple[int, ...]:
-    """Completes the options of sources and units by those of the copies."""
+    """Returns a whole solution, given the options of sources and units: the options of copies
+    follow from them."""
     layouts, chosen = planning.layouts(choices), planning.unit_choices(choices)
     copies = []
     for copy in planning.copies:
@@ -78,7 +98,8 @@ def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tup
 def follow(
     planning: PlanningProblem, solution: Sequence[int], unit: int, allowed: Sequence[int]
 ) -> tuple[int, ...]:
-    """The solution with a unit at the cheapest of its allowed options."""
+    """Returns the solution with a unit at the cheapest of its `allowed` options, if all other units
+    keep their options."""
     place = len(planning.sources) + unit
     costs = local_costs(planning, solution)[place]
     choices = list(solution[: len(planning.sources) + len(planning.unit_nodes)])

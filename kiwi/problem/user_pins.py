@@ -1,14 +1,14 @@
-"""Constraints and hints of a call as `Pins` of its problem, each checked by itself.
+"""The constraints and hints of a call as `Pins` of its problem. Each pin is checked by itself.
 
-A sharding pin is refused, by name, if (1) it does not fit the mesh or the shape, (2) it contradicts
-another pin of the same value, or (3) no sharding strategy of the operator yields it. A residency
-pin is refused if the operator is offered no such residency. Pins that are possible one by one can
-still be too much together for a budget: `kiwi.planners.problem_planner` says which.
+An error names a sharding pin that (1) does not fit the mesh or the shape, (2) contradicts another
+pin of the same value, or (3) is yielded by no sharding strategy of the operator. An error also
+names a residency pin if the operator offers no such residency. Pins that are possible one by one
+may together exceed a budget: `kiwi.planners.problem_planner` then names them.
 
-Shardings in the function are pins as well, and so are the shardings of its arguments: of
-`jax.ShapeDtypeStruct`s, and of arrays over Explicit axes. Impossible ones are left out, and a note
-says so. The mesh of such a sharding may have other axes than the plan's, if each of them is a
-product of the plan's axes in their order (`kiwi.mesh.axes_of_mesh`).
+Sharding constraints in the function are pins as well, and so are the shardings of its arguments:
+of `jax.ShapeDtypeStruct`s, and of arrays over Explicit axes. Impossible pins of these kinds are
+left out, and a note says so. The mesh of such a sharding may have other axes than the plan's mesh,
+if each of its axes is a product of the plan's axes in their order (`kiwi.mesh.axes_of_mesh`).
 """
 
 import functools
@@ -36,7 +36,7 @@ from kiwi.problem.step import StepToPlan
 from kiwi.problem.strategy_table import StrategyTable
 
 POLICY = "the policy of jax.checkpoint"
-"""The label of pins to offload that come from the function's own policies."""
+"""The label of the offload pins that come from the function's own checkpoint policies."""
 
 
 def resolve_pins(
@@ -48,11 +48,12 @@ def resolve_pins(
     recomputes: bool,
     offloads: Callable[[Unit], float] | None,
 ) -> Pins:
-    """All pins of a call, without those that the settings drop.
+    """Returns all pins of a call, without pins that the settings drop.
 
-    - `heeds_hints`: whether hints and the function's own constraints are among them.
-    - `recomputes`: whether hints to keep or to recompute are.
-    - `offloads`: whether hints to offload are, for results of so many bytes.
+    - `heeds_hints`: whether hints and the function's own constraints become pins.
+    - `recomputes`: whether hints to keep or to recompute become pins.
+    - `offloads`: returns the least bytes of a unit's result that may be offloaded; None if hints to
+      offload are ignored.
 
     **Raises:** `ShardingConflictError` or `InvalidArgumentError` for a pin that is impossible.
     """
@@ -64,10 +65,10 @@ def resolve_pins(
     for value, pin in pins:
         known = pins_of_value.get(value, ())
         if pin.label not in dropped:
-            for other in known:
-                if not _agree(other, pin):
+            for earlier_pin in known:
+                if not _agree(earlier_pin, pin):
                     raise ShardingConflictError(
-                        f"{other.label} and {pin.label} contradict each other.",
+                        f"{earlier_pin.label} and {pin.label} contradict each other.",
                         topic=topics.CONTRADICTION,
                     )
             pins_of_value[value] = (*known, pin)
@@ -82,8 +83,8 @@ def resolve_pins(
 
 
 def asked_pins(step: StepToPlan, settings: Settings) -> dict[int, Pin]:
-    """By value, the pins from the arguments' own shardings. There are none if `in_shardings`
-    decides, and no layout if the mesh lacks an axis."""
+    """Returns the pins from the arguments' own shardings, by value index. An argument whose
+    sharding `in_shardings` gives has none. A pin has no layout if the plan's mesh lacks an axis."""
     if not settings.respect_user_shardings:
         return {}
     call, mesh = step.call, settings.mesh
@@ -106,8 +107,8 @@ def _argument_pins(
         label = f"shardings[{pattern!r}]"
         for k in matched(pattern, paths, "shardings"):
             if k not in decided and sharding is not None:
-                what = f"{paths[k]} (pattern {pattern!r})"
-                layout = _layout(sharding, call.shapes[k].shape, mesh, what)
+                place = f"{paths[k]} (pattern {pattern!r})"
+                layout = _layout(sharding, call.shapes[k].shape, mesh, place)
                 yield arguments[k], Pin(label, layout)
             decided.add(k)
     for pattern in constraints.forbid_replicated:
@@ -116,7 +117,9 @@ def _argument_pins(
         divisible = [
             k
             for k in positions
-            if any(s.axes_used for s in enumerate_shardings(call.shapes[k].shape, mesh))
+            if any(
+                candidate.axes_used for candidate in enumerate_shardings(call.shapes[k].shape, mesh)
+            )
         ]
         if not divisible:
             raise ShardingConflictError(
@@ -146,15 +149,16 @@ def _hint_pins(
 
 
 def constraint_pin(program: Program, value: int, mesh: DeviceMesh) -> Pin:
-    """The pin of a constraint in the function; without layout if the mesh lacks an axis."""
+    """Returns the pin of a sharding constraint in the function. The pin has no layout if the plan's
+    mesh lacks an axis."""
     eqn, shape = program.constraints[value], program.values[value].shape
     label = f"with_sharding_constraint at {jax_internals.source_line(eqn.source_info)}"
     return _soft_pin(label, constraint_spec(eqn), shape, mesh)
 
 
 def _soft_pin(label: str, asked: Any, shape: tuple[int, ...], mesh: DeviceMesh) -> Pin:
-    """The pin of a sharding that may name another mesh than the plan's; without layout if its axes
-    are none of the plan's."""
+    """Returns the pin of a sharding that may name another mesh than the plan's. The pin has no
+    layout if the sharding cannot be expressed in the plan's axes."""
     try:
         return Pin(label, _layout(on_plan_mesh(asked, mesh), shape, mesh, label))
     except KiwiError:
@@ -164,20 +168,23 @@ def _soft_pin(label: str, asked: Any, shape: tuple[int, ...], mesh: DeviceMesh) 
 def _layout(
     given: Any, shape: tuple[int, ...], mesh: DeviceMesh, what: str
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """The mesh axes of each dimension, None where `UNCONSTRAINED` leaves it open."""
+    """Returns the mesh axes of each dimension; None for a dimension that is `UNCONSTRAINED`.
+    `what` names the value in errors."""
     spec = given.spec if isinstance(given, NamedSharding) else given
     open_ = [entry is PartitionSpec.UNCONSTRAINED for entry in spec]
     if any(open_):
-        entries = (None if o else e for o, e in zip(open_, spec, strict=True))
+        entries = (None if is_open else axes for is_open, axes in zip(open_, spec, strict=True))
         given = PartitionSpec(*entries)
     closed = to_tensor_sharding(given, shape, mesh, what)
     open_ += [False] * (len(shape) - len(open_))
-    return tuple(None if o else dim for o, dim in zip(open_, closed.dims, strict=True))
+    return tuple(None if is_open else dim for is_open, dim in zip(open_, closed.dims, strict=True))
 
 
 def _agree(one: Pin, other: Pin) -> bool:
     pairs = zip(one.layout or (), other.layout or (), strict=False)
-    is_cut_otherwise = any(None not in (a, b) and a != b for a, b in pairs)
+    is_cut_otherwise = any(
+        None not in (axes, other_axes) and axes != other_axes for axes, other_axes in pairs
+    )
     pairs = (one.recomputes, other.recomputes), (one.offloads, other.offloads)
     is_otherwise = any(set(pair) == {True, False} for pair in pairs)
     mixed = (one.recomputes, other.offloads), (other.recomputes, one.offloads)
@@ -187,7 +194,7 @@ def _agree(one: Pin, other: Pin) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Check:
-    """Whether each pinned value has an option that agrees with its pins."""
+    """Checks that each pinned value has an option that agrees with its pins."""
 
     units: UnitGraph
     mesh: DeviceMesh
@@ -214,8 +221,9 @@ class _Check:
                 raise self._no_residency(value, unit)
 
     def possible_constraints(self, dropped: frozenset[str]) -> dict[int, tuple[Pin, ...]]:
-        """The function's own constraints with the pins of their values. Constraints are left out if
-        the mesh lacks their axes, if they contradict pins, or if no strategy yields them."""
+        """The function's own constraints, by value, together with the other pins of their values.
+        A constraint is left out if the mesh lacks its axes, if it contradicts a pin, or if no
+        strategy yields it."""
         possible: dict[int, tuple[Pin, ...]] = {}
         program = self.units.graph.program
         for value in program.constraints:
@@ -224,21 +232,23 @@ class _Check:
             if pin.layout is None or producer is None or pin.label in dropped:
                 continue
             trial, unit = Pins({value: (*known, pin)}), self.units.units[producer]
-            if all(_agree(other, pin) for other in known) and trial.strategies(self._table, unit):
+            if all(_agree(known_pin, pin) for known_pin in known) and trial.strategies(
+                self._table, unit
+            ):
                 possible |= trial.values
         return possible
 
     def possible_arguments(
         self, asked: Mapping[int, Pin], dropped: frozenset[str]
     ) -> dict[int, tuple[Pin, ...]]:
-        """The shardings that arguments ask for, with the pins of their values. Those with axes that
-        the mesh lacks, or that contradict other pins, are left out."""
+        """The shardings that arguments ask for, by value, together with the other pins of their
+        values. A sharding is left out if the mesh lacks its axes, or if it contradicts a pin."""
         possible: dict[int, tuple[Pin, ...]] = {}
         for value, pin in asked.items():
             known = self.pins.values.get(value, ())
             if pin.layout is None or pin.label in dropped:
                 continue
-            if all(_agree(other, pin) for other in known):
+            if all(_agree(known_pin, pin) for known_pin in known):
                 shape = self.units.graph.program.values[value].shape
                 trial = Pins({value: (*known, pin)})
                 if trial.of_source(value, enumerate_shardings(shape, self.mesh)):
@@ -248,14 +258,14 @@ class _Check:
     def with_possible_offloads(
         self, pins: dict[int, tuple[Pin, ...]]
     ) -> dict[int, tuple[Pin, ...]]:
-        """The pins, with those of the values that the function's own checkpoint policy offloads and
-        the compiler can offload."""
+        """`pins`, with further pins to offload the values that the function's own checkpoint policy
+        offloads, where the compiler can offload them."""
         possible = dict(pins)
         lifetimes = residencies(self.units, least_offloaded_bytes=self.offloads)
         for value in sorted(self.units.graph.program.user_offloads):
             producer, known = self.units.producer.get(value), possible.get(value, ())
             pin = Pin(POLICY, offloads=True)
-            if producer is None or not all(_agree(other, pin) for other in known):
+            if producer is None or not all(_agree(known_pin, pin) for known_pin in known):
                 continue
             unit, trial = self.units.units[producer], Pins({value: (*known, pin)})
             if trial.residency(unit, lifetimes[producer]).options:
@@ -263,14 +273,14 @@ class _Check:
         return possible
 
     def _check_source(self, value: int) -> None:
-        """Checks the pins of arguments and constants, which are live throughout and computed by
-        nothing."""
+        """Checks the pins of an argument or constant, which is live throughout the step and is not
+        computed."""
         pins = self.pins.values[value]
         told = [pin for pin in pins if pin.recomputes or pin.offloads]
         if told:
-            what = "recompute" if told[0].recomputes else "offload"
+            action = "recompute" if told[0].recomputes else "offload"
             raise InvalidArgumentError(
-                f"{told[0].label} asks to {what} an argument.",
+                f"{told[0].label} asks to {action} an argument.",
                 topic=topics.GIVEN_VALUE,
             )
         shape = self.units.graph.program.values[value].shape
@@ -283,7 +293,7 @@ class _Check:
 
     def _no_strategy(self, value: int, unit: Unit) -> ShardingConflictError:
         position = unit.outputs.index(value)
-        offered = (s.results[position] for s in self._table.all_of(unit))
+        offered = (strategy.results[position] for strategy in self._table.all_of(unit))
         layouts = sorted(set(map(self.mesh.describe, offered)))
         labels = [pin.label for pin in self.pins.values[value] if pin.layout is not None]
         opcode = self.units.graph.opcode_of(unit.root)
@@ -296,13 +306,13 @@ class _Check:
         )
 
     def _no_residency(self, value: int, unit: Unit) -> InvalidArgumentError:
-        offloaded = [p.label for p in self.pins.values[value] if p.offloads]
+        offloaded = [pin.label for pin in self.pins.values[value] if pin.offloads]
         if offloaded:
             return InvalidArgumentError(
                 f"{' and '.join(offloaded)} asks to offload what cannot be offloaded.",
                 topic=topics.CANNOT_OFFLOAD,
             )
-        labels = [p.label for p in self.pins.values[value] if p.recomputes is not None]
+        labels = [pin.label for pin in self.pins.values[value] if pin.recomputes is not None]
         return InvalidArgumentError(
             f"{' and '.join(labels)} asks to recompute what cannot be recomputed.",
             topic=topics.CANNOT_RECOMPUTE,

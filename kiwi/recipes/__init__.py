@@ -1,4 +1,4 @@
-"""Recipes as data: a step priced as a recipe says, and two recipes compared.
+"""Training recipes as data: the price of a step under a recipe, and the comparison of two recipes.
 
 step = Step(train_step, (state, batch), {"profile": "v5e", "donate_argnums": 0})
 theirs = price(step, Recipe(mesh={"fsdp": 16}, residencies={"query_proj": "offload"}))

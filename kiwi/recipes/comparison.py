@@ -1,4 +1,5 @@
-"""Two recipes of one step: what differs, by how much, and which single change gains most."""
+"""The comparison of two recipes of one step: their differences, the price of each difference, and
+the single change that gains most."""
 
 from dataclasses import dataclass
 
@@ -12,10 +13,10 @@ from kiwi.sizes import format_bytes, format_seconds
 class Difference:
     """One difference between two recipes.
 
-    - `change`: what leads from the one to the other. `priced`: the first recipe with this change
-      alone.
-    - `ratio`: seconds per sample with the change over those without, less 1. `peak_bytes`: bytes of
-      a device with the change, less those without.
+    - `change`: the change from the first recipe towards the second.
+    - `priced`: the first recipe with only this change.
+    - `ratio`: the seconds per sample with the change divided by the seconds without it, less 1.
+    - `peak_bytes`: the peak of a device with the change, less the peak without it.
     """
 
     change: Change
@@ -30,10 +31,11 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Two recipes of one step. Print it to read it.
+    """Two recipes of one step, compared. Its text is a table.
 
     - `own`, `recipe`: the recipes with their prices.
-    - `differences`: the changes from `recipe` to `own`, each alone, those that gain most first.
+    - `differences`: the changes from `recipe` to `own`, each priced alone. The change that gains
+      most comes first.
     """
 
     own: Priced
@@ -42,31 +44,45 @@ class Comparison:
 
     @property
     def largest_gain(self) -> Difference | None:
-        """The single change that fits and gains most; None if none gains."""
-        gains = (d for d in self.differences if d.priced.fits and d.ratio < 0)
+        """The single change that fits and gains most; None if no such change gains."""
+        gains = (
+            difference
+            for difference in self.differences
+            if difference.priced.fits and difference.ratio < 0
+        )
         return next(gains, None)
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("", "recipe", "own", "alone: time", "memory")]
         rows += [
             (
-                d.change.name,
-                d.change.was,
-                d.change.now,
-                f"{d.ratio:+.1%}" + ("" if d.priced.fits else " (over the budget)"),
-                _signed(d.peak_bytes),
+                difference.change.name,
+                difference.change.was,
+                difference.change.now,
+                f"{difference.ratio:+.1%}"
+                + ("" if difference.priced.fits else " (over the budget)"),
+                _signed(difference.peak_bytes),
             )
-            for d in self.differences
+            for difference in self.differences
         ]
         ratio = self.own.seconds_per_sample / self.recipe.seconds_per_sample - 1
-        rows.append(("step", *(format_seconds(p.seconds) for p in self._both), f"{ratio:+.1%}", ""))
-        more = self.own.peak_bytes - self.recipe.peak_bytes
-        peaks = (format_bytes(p.peak_bytes) for p in self._both)
-        rows.append(("peak memory", *peaks, "", _signed(more)))
+        rows.append(
+            (
+                "step",
+                *(format_seconds(priced.seconds) for priced in self._both),
+                f"{ratio:+.1%}",
+                "",
+            )
+        )
+        extra_bytes = self.own.peak_bytes - self.recipe.peak_bytes
+        peaks = (format_bytes(priced.peak_bytes) for priced in self._both)
+        rows.append(("peak memory", *peaks, "", _signed(extra_bytes)))
         lines = aligned(rows)
         gain = self.largest_gain
-        said = "No single change gains." if gain is None else f"The most by one change: {gain}."
-        return "\n".join((*lines, "", said))
+        conclusion = (
+            "No single change gains." if gain is None else f"The most by one change: {gain}."
+        )
+        return "\n".join((*lines, "", conclusion))
 
     @property
     def _both(self) -> tuple[Priced, Priced]:
@@ -76,18 +92,21 @@ class Comparison:
 def compare(own: Priced, recipe: Priced) -> Comparison:
     """Compares two priced recipes of one step.
 
-    Each difference is priced alone: `recipe` with that change. Changes interact, so their sum is
-    not the difference of the two recipes. Rules and meshes are compared as they are written.
+    Each difference is priced alone, as `recipe` with only that change. Changes interact, so the sum
+    of their gains is not the difference between the two recipes. Rules and meshes are compared as
+    they are written.
 
     **Raises:** the errors of `price`.
     """
-    found = []
+    differences = []
     for change in recipe.named.changes_to(own.named):
         priced = price(recipe.step, change.changed, **recipe.options)
         ratio = priced.seconds_per_sample / recipe.seconds_per_sample - 1
-        more = priced.peak_bytes - recipe.peak_bytes
-        found.append(Difference(change, priced, ratio, more))
-    return Comparison(own, recipe, tuple(sorted(found, key=lambda d: d.ratio)))
+        extra_bytes = priced.peak_bytes - recipe.peak_bytes
+        differences.append(Difference(change, priced, ratio, extra_bytes))
+    return Comparison(
+        own, recipe, tuple(sorted(differences, key=lambda difference: difference.ratio))
+    )
 
 
 def _figures(ratio: float, peak_bytes: int) -> str:

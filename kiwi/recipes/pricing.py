@@ -1,4 +1,4 @@
-"""A step priced as a recipe says, and the best recipe of the same form."""
+"""The price of a step under a recipe, and the best recipe of the same form."""
 
 import contextlib
 import functools
@@ -21,16 +21,17 @@ from kiwi.recipes.recipe import Recipe
 from kiwi.recipes.rules import under_rules
 
 NO_BUDGET = 2**50
-"""The budget in bytes under which a recipe that does not fit is priced."""
+"""The budget in bytes under which a recipe that does not fit is priced; no step exceeds it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A training step that recipes are about.
+    """A training step to which recipes apply.
 
-    - `function`, `args`: the step and its arguments, arrays or `jax.ShapeDtypeStruct`s.
+    - `function`: the step.
+    - `args`: its arguments, arrays or `jax.ShapeDtypeStruct`s.
     - `options`: options of `kiwi.plan`, such as `profile` and `donate_argnums`. Without
-      `in_shardings`, arguments that name their dimensions lie as the recipe's rules say.
+      `in_shardings`, the recipe's rules lay out arguments that name their dimensions.
     - `mesh`: the mesh in whose context (`jax.set_mesh`) the function is traced, if it needs one.
     """
 
@@ -40,11 +41,11 @@ class Step:
     mesh: jax.sharding.Mesh | None = None
 
     def context(self) -> AbstractContextManager[Any]:
-        """The context in which the function is traced."""
+        """A context manager with the context in which the function is traced."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def under(self, recipe: Recipe) -> Callable[..., Any]:
-        """The function with the residencies and the rules of a recipe, for `jax.jit` and Kiwi."""
+        """The function under the residencies and the rules of a recipe, for `jax.jit` and Kiwi."""
         function = self.function
 
         @functools.wraps(function)
@@ -59,16 +60,18 @@ class Step:
 
 
 StepOf = Step | Callable[[Recipe], Step]
-"""A step for all recipes, or a function that makes the step of one: its batch, its mesh."""
+"""A step for all recipes, or a function that makes the step of a recipe, with its batch and
+mesh."""
 
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """A step priced as a recipe says.
+    """The price of a step under a recipe.
 
-    - `recipe`, `step`: what was priced. `options`: the options of `kiwi.plan` beside the step's.
-    - `plan`: with the shardings and the recomputation of the recipe.
-    - `fits`: whether it is within the budget.
+    - `recipe`, `step`: the priced recipe and step.
+    - `plan`: the plan with the shardings and the recomputation of the recipe.
+    - `options`: the options of `kiwi.plan` in addition to the step's.
+    - `fits`: whether the plan is within the budget.
     """
 
     recipe: Recipe
@@ -84,78 +87,86 @@ class Priced:
 
     @property
     def peak_bytes(self) -> int:
-        """The predicted peak of a device."""
+        """The predicted peak of device memory."""
         return self.plan.estimate.peak_bytes
 
     @property
     def seconds_per_sample(self) -> float:
-        """Of a step without a batch size, its seconds."""
+        """The predicted seconds per sample. A step without a batch size counts as one sample."""
         return self.seconds / (self.recipe.batch_size or 1)
 
     @property
     def named(self) -> Recipe:
-        """The recipe with the residencies that its plan has, if it states none itself."""
+        """The recipe; if it states no residencies, with the residencies of names in its plan."""
         if self.recipe.residencies is not None:
             return self.recipe
         names = self.plan.checkpoint_names()
-        alike = {name: r for name, r in names.items() if r != MIXED}
+        alike = {name: residency for name, residency in names.items() if residency != MIXED}
         return replace(self.recipe, residencies=alike)
 
 
 def price(step: StepOf, recipe: Recipe, **options: Any) -> Priced:
-    """Prices a step as a recipe says; nothing is decided.
+    """Prices a step under a recipe, without any decision of its own.
 
     - `step`: a `Step`, or a function that makes one for a recipe.
-    - `options`: options of `kiwi.plan`, such as `memory_budget` and `verify`. The figures are the
-      estimate's; `verify` compiles the plan beside it, and is None by default.
+    - `options`: options of `kiwi.plan`, such as `memory_budget` and `verify`. The figures come from
+      the estimate. `verify` compiles the plan in addition, and is None by default.
 
-    A recipe that does not fit is priced all the same.
+    A recipe that does not fit is priced as well.
 
-    **Raises:** the errors of `kiwi.plan`, without those about the budget.
+    **Raises:** the errors of `kiwi.plan`, except errors about the budget.
     """
-    given = {"planner": "xla", "respect_user_checkpoint": True, **options}
+    plan_options = {"planner": "xla", "respect_user_checkpoint": True, **options}
     try:
-        return Priced(recipe, step, _planned(step, recipe, given), options, fits=True)
+        return Priced(recipe, step, _planned(step, recipe, plan_options), options, fits=True)
     except InfeasibleBudgetError:
-        free = {**given, "memory_budget": NO_BUDGET, "host_memory_budget": None, "verify": None}
+        free = {
+            **plan_options,
+            "memory_budget": NO_BUDGET,
+            "host_memory_budget": None,
+            "verify": None,
+        }
         return Priced(recipe, step, _planned(step, recipe, free), options, fits=False)
 
 
 def best(step: StepOf, recipe: Recipe, **options: Any) -> Priced:
-    """The fastest recipe found with other residencies of names, within the budget.
+    """Returns the fastest recipe found with other residencies of names, within the budget.
 
-    Mesh, rules and batch stay. It is no slower than `recipe` if that fits, as compiled if `verify`
-    names a compiler.
+    Mesh, rules and batch of `recipe` do not change. If `recipe` fits, the result is no slower. The
+    step times of the compiled programs are compared if `verify` names a compiler, else the
+    estimates.
 
-    - `step`, `options`: as of `price`. With `host_memory_budget`, names may be offloaded.
+    - `step`, `options`: as in `price`. With `host_memory_budget`, names may be offloaded.
 
     **Raises:** the errors of `kiwi.plan`; `InvalidArgumentError` if the step has no names.
     """
-    own = {"planner": "xla", "granularity": "names", **options}
-    theirs = price(step, recipe, **options)
+    search_options = {"planner": "xla", "granularity": "names", **options}
+    given_recipe = price(step, recipe, **options)
     free = replace(recipe, residencies=None)
     try:
-        plan = _planned(step, free, own)
+        plan = _planned(step, free, search_options)
     except InfeasibleBudgetError:
-        if theirs.fits:
-            return theirs
+        if given_recipe.fits:
+            return given_recipe
         raise
     residencies = plan.checkpoint_names()
-    found = Priced(replace(recipe, residencies=residencies), step, plan, options, fits=True)
-    is_slower = theirs.plan.step_seconds < found.plan.step_seconds
-    return theirs if theirs.fits and is_slower else found
+    best_found = Priced(replace(recipe, residencies=residencies), step, plan, options, fits=True)
+    is_slower = given_recipe.plan.step_seconds < best_found.plan.step_seconds
+    return given_recipe if given_recipe.fits and is_slower else best_found
 
 
 def _planned(step: StepOf, recipe: Recipe, options: Mapping[str, Any]) -> Plan:
-    own = step if isinstance(step, Step) else step(recipe)
+    recipe_step = step if isinstance(step, Step) else step(recipe)
     sizes, names = tuple(recipe.axes.values()), tuple(recipe.axes)
-    given: dict[str, Any] = {"verify": None, "mesh": AbstractMesh(sizes, names)}
+    plan_options: dict[str, Any] = {"verify": None, "mesh": AbstractMesh(sizes, names)}
     if recipe.slice_count > 1:
-        given["num_slices"] = recipe.slice_count
-    if recipe.logical_rules and "in_shardings" not in own.options:
-        specs = specs_under_rules(own.args, recipe.logical_rules)
+        plan_options["num_slices"] = recipe.slice_count
+    if recipe.logical_rules and "in_shardings" not in recipe_step.options:
+        specs = specs_under_rules(recipe_step.args, recipe.logical_rules)
         if jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, PartitionSpec)):
-            given["in_shardings"] = specs
-    given |= {**own.options, **options}
-    with own.context():
-        return PlannedFunction(own.under(recipe), Options(**given)).plan(*own.args)
+            plan_options["in_shardings"] = specs
+    plan_options |= {**recipe_step.options, **options}
+    with recipe_step.context():
+        return PlannedFunction(recipe_step.under(recipe), Options(**plan_options)).plan(
+            *recipe_step.args
+        )

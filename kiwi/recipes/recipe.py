@@ -1,4 +1,4 @@
-"""A training recipe as data, and single changes of it."""
+"""A training recipe as data, and the single changes between two recipes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -14,17 +14,21 @@ from kiwi.plans.export.partition_specs import MeshAxes
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a recipe says of a training step.
+    """The decisions of a recipe for a training step.
 
-    - `mesh`: the devices along each mesh axis, by name, in their order, within one slice.
-    - `slices`: the slices along mesh axes, by name. A missing axis has one. The whole axis has the
-      product of both.
+    - `mesh`: the number of devices along each mesh axis within one slice, by name, in order.
+    - `slices`: the number of slices along mesh axes, by name. A missing axis has one slice. The
+      size of the whole axis is the product of both numbers.
     - `logical_rules`: pairs (logical axis, mesh axes), in the order in which they apply.
     - `residencies`: "device", "remat" or "offload" by name of `checkpoint_name`. Values without a
-      name, and names without a residency, are recomputed. None leaves the policies of the function.
-    - `batch_size`: samples of one step on all devices. `microbatches`: the parts that they are cut
-      into. None where the step does not say.
-    - `flags`: flags of the compiler, kept for whoever runs the recipe. No price depends on them.
+      name, and names without a residency, are recomputed. None keeps the policies of the function.
+    - `batch_size`: the samples of one step on all devices; None if the recipe does not say.
+    - `microbatches`: the number of parts that the batch is cut into; None if the recipe does not
+      say.
+    - `flags`: flags of the compiler for whoever runs the recipe. No price depends on them.
+
+    **Raises:** `InvalidArgumentError` for an empty mesh, a size below 1, slices along an unknown
+    axis, or an unknown residency.
     """
 
     mesh: Mapping[str, int]
@@ -38,8 +42,8 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("mesh", "slices", "residencies", "flags"):
             if getattr(self, name) is not None:
-                own = MappingProxyType(dict(getattr(self, name)))
-                object.__setattr__(self, name, own)
+                frozen = MappingProxyType(dict(getattr(self, name)))
+                object.__setattr__(self, name, frozen)
         rules = tuple((axis, _axes(cut)) for axis, cut in self.logical_rules)
         object.__setattr__(self, "logical_rules", rules)
         check_residencies(self.residencies or {})
@@ -60,7 +64,7 @@ class Recipe:
 
     @property
     def device_count(self) -> int:
-        """Devices of all slices."""
+        """The number of devices of all slices."""
         return prod(self.axes.values())
 
     @property
@@ -70,19 +74,20 @@ class Recipe:
 
     @property
     def rules(self) -> dict[str, tuple[MeshAxes, ...]]:
-        """The mesh axes of each logical axis. Several rules of one name are alternatives."""
-        found: dict[str, tuple[MeshAxes, ...]] = {}
+        """The mesh axes of each logical axis. Several rules of one logical axis are
+        alternatives."""
+        rules_of_axis: dict[str, tuple[MeshAxes, ...]] = {}
         for axis, cut in self.logical_rules:
-            found[axis] = (*found.get(axis, ()), cut)
-        return found
+            rules_of_axis[axis] = (*rules_of_axis.get(axis, ()), cut)
+        return rules_of_axis
 
     def changes_to(self, other: "Recipe") -> Iterator["Change"]:
-        """The single changes that lead from this recipe to another."""
-        own, others = self.residencies or {}, other.residencies or {}
-        for name in dict.fromkeys((*own, *others)):
-            was, now = own.get(name, REMAT), others.get(name, REMAT)
+        """Yields the single changes that together lead from this recipe to `other`."""
+        residencies, other_residencies = self.residencies or {}, other.residencies or {}
+        for name in dict.fromkeys((*residencies, *other_residencies)):
+            was, now = residencies.get(name, REMAT), other_residencies.get(name, REMAT)
             if was != now:
-                changed = replace(self, residencies={**own, name: now})
+                changed = replace(self, residencies={**residencies, name: now})
                 yield Change(name, was, now, changed, is_residency=True)
         for axis in dict.fromkeys((*self.rules, *other.rules)):
             was, now = self.rules.get(axis, ()), other.rules.get(axis, ())
@@ -97,16 +102,19 @@ class Recipe:
                 yield Change(name, str(was), str(now), replace(self, **{name: now}))
 
     def _with_rule(self, axis: str, cuts: Sequence[MeshAxes]) -> "Recipe":
-        """The recipe with other rules of one logical axis, at the place of its first one."""
+        """Returns the recipe with other rules of one logical axis, at the place of its first
+        rule."""
         rules = [rule for rule in self.logical_rules if rule[0] != axis]
-        first = (k for k, rule in enumerate(self.logical_rules) if rule[0] == axis)
-        place = next(first, len(rules))
+        positions = (k for k, rule in enumerate(self.logical_rules) if rule[0] == axis)
+        place = next(positions, len(rules))
         rules[place:place] = [(axis, cut) for cut in cuts]
         return replace(self, logical_rules=tuple(rules))
 
     def __str__(self) -> str:
         lines = [f"mesh {_mesh(self)}"]
-        shown = {f.name: getattr(self, f.name) for f in fields(self)}
+        shown = {
+            recipe_field.name: getattr(self, recipe_field.name) for recipe_field in fields(self)
+        }
         for name in ("batch_size", "microbatches"):
             if shown[name] is not None:
                 lines.append(f"{name.replace('_', ' ')} {shown[name]}")
@@ -120,8 +128,9 @@ class Change:
     """One change of a recipe.
 
     - `name`: a name of `checkpoint_name`, a logical axis, "mesh", "batch_size" or "microbatches".
-    - `was`, `now`: what the recipe says before and after. `changed`: the recipe after it.
-    - `is_residency`: whether it changes the residency of a name.
+    - `was`, `now`: the recipe's decision before and after the change, as text.
+    - `changed`: the recipe after the change.
+    - `is_residency`: whether the residency of a name changes.
     """
 
     name: str
@@ -142,11 +151,11 @@ class Change:
 
 
 def _axes(cut: Any) -> MeshAxes:
-    """Mesh axes in one form: a single one as text, none as None."""
+    """Returns mesh axes in a normal form: one axis as text, several as a tuple, none as None."""
     if cut is None or isinstance(cut, str):
         return cut or None
-    found = tuple(cut)
-    return None if not found else found[0] if len(found) == 1 else found
+    axes = tuple(cut)
+    return None if not axes else axes[0] if len(axes) == 1 else axes
 
 
 def _text(cuts: Sequence[MeshAxes]) -> str:

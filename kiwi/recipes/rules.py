@@ -1,4 +1,4 @@
-"""Functions traced under rules of logical axes."""
+"""Tracing of functions under rules of logical axes."""
 
 import contextlib
 import sys
@@ -12,12 +12,12 @@ from kiwi.plans.export.partition_specs import MeshAxes
 
 @contextlib.contextmanager
 def under_rules(rules: Sequence[tuple[str, MeshAxes]]) -> Iterator[None]:
-    """Inside this context manager, logical axes of Flax have these rules. Without Flax in the
-    process nothing has logical axes."""
+    """A context manager in which Flax's logical axes have these rules. It does nothing if the
+    process has not imported Flax: no value then has logical axes."""
     entered: AbstractContextManager[Any] = contextlib.nullcontext()
     spmd = sys.modules.get("flax.core.spmd")
     if rules and spmd is not None:
         entered = spmd.logical_axis_rules(tuple(rules))
-    # A function that jax has traced under other rules is traced anew.
+    # JAX traces a function again that it has traced under other rules.
     with entered, jax_internals.traced_apart(("rules", tuple(rules))):
         yield

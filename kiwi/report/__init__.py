@@ -1,8 +1,8 @@
-"""The HTML report of a plan's document, the notebook's view and the plot.
+"""The HTML report of a plan's document, the view in a notebook, and the plot.
 
-`render` puts data, style and script into one HTML file. The data travels as JSON in a
-script element that browsers do not execute; the script draws text through text nodes only, so that
-names in a plan are shown and never interpreted.
+`render` puts data, style and script into one HTML file. The data is JSON in a script element that
+browsers do not execute. The script draws text only through text nodes, so names in a plan are shown
+and never interpreted.
 """
 
 import html
@@ -23,17 +23,18 @@ _OF_TWO_PLANS = ("base.js", "compare.js")
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The report of `kiwi.plans.report_data`'s data, as HTML."""
+    """Returns the report as HTML. `data` comes from `kiwi.plans.report_data`."""
     return _page(f"Kiwi: {data['title']}", data, _OF_A_PLAN)
 
 
 def render_comparison(data: Mapping[str, Any]) -> str:
-    """The page that compares two plans, from the data of `kiwi.plans.comparison`."""
+    """Returns the page that compares two plans as HTML. `data` comes from
+    `kiwi.plans.comparison`."""
     return _page("Kiwi: two plans", data, _OF_TWO_PLANS)
 
 
 def _page(title: str, data: Mapping[str, Any], scripts: Sequence[str]) -> str:
-    # "</script>" in a string would end the element; JSON reads \\u003c as "<".
+    # "</script>" in a string would end the element. JSON reads \\u003c as "<".
     text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = _asset("page.html")
     for mark, content in (
@@ -47,7 +48,10 @@ def _page(title: str, data: Mapping[str, Any], scripts: Sequence[str]) -> str:
 
 
 def write_page(path: str | Path, page: str) -> None:
-    """Writes a page; raises `InvalidArgumentError` if the file cannot be written."""
+    """Writes the HTML text `page` to a file.
+
+    **Raises:** `InvalidArgumentError` if the file cannot be written.
+    """
     try:
         Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
@@ -58,7 +62,10 @@ def write_page(path: str | Path, page: str) -> None:
 
 
 def write_report(path: str | Path, data: Mapping[str, Any]) -> None:
-    """Writes the report; raises `InvalidArgumentError` if the file cannot be written."""
+    """Writes the report of `data`, which is as for `render`, to a file.
+
+    **Raises:** `InvalidArgumentError` if the file cannot be written.
+    """
     write_page(path, render(data))
 
 

@@ -1,4 +1,5 @@
-"""A plan in a notebook: HTML in the colours of the page around it, and a picture of its memory."""
+"""The view of a plan in a notebook: HTML in the colours of the page around it, and a plot of the
+memory."""
 
 import html
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +19,8 @@ CATEGORIES = {
     "update": ("results of the update", "#2a9d78"),
     "copies": ("resharded copies", "#c2508a"),
 }
-"""The categories of memory, in the order of stacking: name for people, and the color of the
-report's light page."""
+"""The categories of memory in the order of stacking. Each has a name for people, and the color of
+the report's light page."""
 
 _GIB = 2.0**30
 _WIDTH, _HEIGHT = 720, 200
@@ -27,7 +28,8 @@ _MOST_ROWS = 8
 
 
 def fragment(data: Mapping[str, Any]) -> str:
-    """Figures, memory curve, largest arguments; `data` as for `kiwi.report.render`."""
+    """Returns HTML with the plan's figures, its memory curve and its largest arguments. `data` is
+    as for `kiwi.report.render`."""
     document = data["plan"]
     estimate, options = document["estimate"], document["options"]
     checks = document["checks"]
@@ -40,7 +42,9 @@ def fragment(data: Mapping[str, Any]) -> str:
         ("budget", f"{options['memory_budget_bytes'] / _GIB:.3g} GiB"),
         ("gap", "no bound" if gap is None else f"{gap:.1%}"),
     ]
-    cells = "".join(f"<td><b>{html.escape(v)}</b><br/><small>{k}</small></td>" for k, v in figures)
+    cells = "".join(
+        f"<td><b>{html.escape(figure)}</b><br/><small>{k}</small></td>" for k, figure in figures
+    )
     return (
         f"<div><p><b>{html.escape(data['title'])}</b>, {html.escape(options['profile'])}"
         f"{'' if data['fits'] else ': over the budget'}</p>"
@@ -69,8 +73,8 @@ def _chart(data: Mapping[str, Any]) -> str:
         )
     names = "".join(
         f'<span style="color:{color}">&#9632;</span> {text} &nbsp; '
-        for c, (text, color) in CATEGORIES.items()
-        if curves[c].any()
+        for shown, (text, color) in CATEGORIES.items()
+        if curves[shown].any()
     )
     dashed = "- - compiled" if compiled is not None else ""
     return (
@@ -81,34 +85,37 @@ def _chart(data: Mapping[str, Any]) -> str:
 
 
 def _steps(curve: Iterable[float], most: float) -> list[tuple[float, float]]:
-    sizes, found = list(curve), []
+    sizes, points = list(curve), []
     for k, size in enumerate(sizes):
-        y = _HEIGHT * (1 - size / most)
-        found += [(k * _WIDTH / len(sizes), y), ((k + 1) * _WIDTH / len(sizes), y)]
-    return found
+        height = _HEIGHT * (1 - size / most)
+        points += [(k * _WIDTH / len(sizes), height), ((k + 1) * _WIDTH / len(sizes), height)]
+    return points
 
 
 def _text(points: list[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return " ".join(f"{x:.1f},{height:.1f}" for x, height in points)
 
 
 def _arguments(document: Mapping[str, Any]) -> str:
     largest = sorted(document["arguments"].items(), key=lambda item: -item[1]["bytes"])
     rows = "".join(
-        f"<tr><td><code>{html.escape(path)}</code></td><td><code>{html.escape(a['type'])}</code>"
-        f"</td><td><code>{html.escape(layout_text(a['sharding']))}</code></td></tr>"
-        for path, a in largest[:_MOST_ROWS]
+        f"<tr><td><code>{html.escape(path)}</code></td><td><code>{html.escape(entry['type'])}</code>"
+        f"</td><td><code>{html.escape(layout_text(entry['sharding']))}</code></td></tr>"
+        for path, entry in largest[:_MOST_ROWS]
     )
     return f"<table><tr><th>argument</th><th>type</th><th>sharding</th></tr>{rows}</table>"
 
 
 def memory_curves(document: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """For each category the bytes held while each operator runs, float64, shape (operators,)."""
+    """Returns, for each category, the bytes held while each operator runs: float64 [operators]."""
     horizon = max(1, len(document["operators"]))
     spans: dict[str, list[Interval]] = {category: [] for category in CATEGORIES}
     for category, start, end, size in _spans(document):
         spans[category].append(Interval(start, end, size))
-    return {c: curve_bytes(own, horizon).astype(np.float64) for c, own in spans.items()}
+    return {
+        name: curve_bytes(intervals, horizon).astype(np.float64)
+        for name, intervals in spans.items()
+    }
 
 
 def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
@@ -123,9 +130,10 @@ def _spans(document: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
 
 
 def plot_memory(data: Mapping[str, Any], ax: Any = None) -> Any:
-    """Draws memory over the step, predicted and compiled; returns the matplotlib axes.
+    """Draws the predicted and the compiled memory over the step, and returns the matplotlib axes.
 
-    `data` is that of `kiwi.report.render`.
+    - `data`: as for `kiwi.report.render`.
+    - `ax`: the axes to draw on; by default new ones.
 
     **Raises:** `InvalidArgumentError` if matplotlib is not installed.
     """

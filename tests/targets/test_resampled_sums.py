@@ -32,7 +32,7 @@ def stored_lengths(profile, function, *arguments):
     """The lengths of the levels that kernels store, in their order."""
     target = next(t for t in TARGETS.values() if t.observed_on == profile)
     units = build_units(
-        lower(trace_flat(function, *arguments)), fusion=target.facts(hardware).fusion
+        lower(trace_flat(function, *arguments)), fusion=target.facts(CATALOGUE[profile]).fusion
     )
     shapes = (units.graph.program.values[u.outputs[0]].shape for u in units.units)
     return [shape[1] for shape in shapes if len(shape) == 4]

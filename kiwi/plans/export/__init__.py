@@ -1,1 +1,1 @@
-"""A plan as hand-written code would say it: partition specs, logical rules, checkpoint policies."""
+"""A plan in the terms of hand-written code: partition specs, logical rules, checkpoint policies."""

@@ -1,11 +1,12 @@
-"""A plan's residencies for hand-written code: a loss with names, and a policy that saves them.
+"""A plan's residencies for hand-written code: a loss with names, and a policy that saves the names.
 
-The loss is differentiated, each of its equations in a name scope of its own, so that every equation
-of the derived program says which one of the loss it came from. That program is aligned with the
-planned step: by source line, primitive and type, in order of occurrence; what is left over by
-primitive and type alone. A step that calls the loss several times has several equations for one,
-which is saved if the plan keeps all of them. What the plan keeps and the loss does not compute
-itself, such as a factor of a derivative, is saved as the result of the equation that it came from.
+The loss is differentiated with each of its equations in a name scope of its own. So every equation
+of the derived program names the equation of the loss that it came from. The derived program is
+aligned with the planned step: by source line, primitive and type, in order of occurrence. Equations
+without a match are aligned by primitive and type only. A step that calls the loss several times has
+several equations for one equation of the loss, which is saved if the plan keeps all of them. A
+value that the plan keeps and the loss does not compute itself, such as a factor of a derivative, is
+saved as the result of the equation that it came from.
 """
 
 from collections import defaultdict
@@ -27,20 +28,23 @@ from kiwi.plans.export.named_equations import interpreted, label_of
 from kiwi.plans.record import PlanRecord
 
 LEAST_FOUND = 0.5
-"""The part of a loss that has to be found in a step that is said to differentiate it."""
+"""If a smaller fraction of the loss's equations is found in the step, the step is taken not to
+differentiate this loss, and an error says so."""
 
 
 @dataclass(frozen=True, eq=False)
 class CheckpointPolicy:
-    """A loss and a policy with which `jax.checkpoint` keeps and recomputes as a plan does.
+    """A loss and a policy with which `jax.checkpoint` keeps and recomputes the values that a plan
+    keeps and recomputes.
 
-    - `function`: the loss, with the same arguments. The values that the plan keeps have names in
-      it.
-    - `checkpointed`: the same under the policy, to be differentiated. It is checkpointed by
+    - `function`: the loss, with the same arguments, and with names for the values that the plan
+      keeps.
+    - `checkpointed`: the loss under the policy, to be differentiated. It is checkpointed by
       segments, each recomputed when its cotangent is known (`kiwi.plans.export.named_equations`).
-    - `policy`: saves exactly these names. `names`: the names, in order.
-    - `unmatched`: the number of values that the plan keeps and that were not found in the loss.
-      They are recomputed: the step computes them outside of it, or in another way.
+    - `policy`: the checkpoint policy that saves exactly `names`.
+    - `names`: the names, in order.
+    - `unmatched`: the number of values that the plan keeps and that were not found in the loss,
+      since the step computes them outside of the loss or in another way. They are recomputed.
     """
 
     function: Callable[..., Any]
@@ -57,13 +61,15 @@ def checkpoint_policy(
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
 ) -> CheckpointPolicy:
-    """The policy that a plan amounts to, for the loss that its step differentiates.
+    """Returns the checkpoint policy that corresponds to a plan, for the loss that the planned step
+    differentiates.
 
-    - `loss`: the function as it is given to `jax.grad` in the step, `args` its arguments, arrays or
-      `jax.ShapeDtypeStruct`s, of the types with which the step calls it.
-    - `argnums`, `has_aux`: as given to `jax.grad`.
+    - `loss`: the function that the step passes to `jax.grad`.
+    - `args`: the arguments of the loss, arrays or `jax.ShapeDtypeStruct`s, of the types with which
+      the step calls it.
+    - `argnums`, `has_aux`: as passed to `jax.grad`.
 
-    **Raises:** `InvalidArgumentError` if nothing of the loss is found in the step.
+    **Raises:** `InvalidArgumentError` if most of the loss is not found in the step.
     """
     leaves, tree = jax.tree.flatten(args)
     out_tree: list[Any] = []
@@ -95,10 +101,10 @@ def checkpoint_policy(
 
 
 def _differentiated(args: Sequence[Any], argnums: int | Sequence[int]) -> frozenset[int]:
-    """The positions among the leaves of what has a gradient.
+    """Returns the positions, among all leaves, of the leaves that have a gradient.
 
-    A state may also hold counters and keys, as that of a `flax.nnx` module does; the step then
-    differentiates the rest of it.
+    A differentiated argument may also hold counters and keys, as the state of a `flax.nnx` module
+    does. The step then differentiates only its floating-point leaves.
     """
     chosen = {argnums} if isinstance(argnums, int) else set(argnums)
     chosen = {number % len(args) for number in chosen}
@@ -114,50 +120,62 @@ def _differentiated(args: Sequence[Any], argnums: int | Sequence[int]) -> frozen
 def _derivative(
     loss: Callable[..., Any], tree: Any, differentiated: frozenset[int], *, has_aux: bool
 ) -> Callable[..., list[Any]]:
-    """A function of flat arguments: the value of the loss, and the gradients of these leaves."""
+    """Returns a function of flat arguments that computes the value of the loss and the gradients of
+    the `differentiated` leaves."""
 
     def derived(*leaves: Any) -> list[Any]:
         def of_some(some: Mapping[int, Any]) -> Any:
-            own = [some.get(position, leaf) for position, leaf in enumerate(leaves)]
-            return loss(*jax.tree.unflatten(tree, own))
+            all_leaves = [some.get(position, leaf) for position, leaf in enumerate(leaves)]
+            return loss(*jax.tree.unflatten(tree, all_leaves))
 
-        given = {position: leaves[position] for position in sorted(differentiated)}
-        return jax.tree.leaves(jax.value_and_grad(of_some, has_aux=has_aux)(given))
+        inexact_leaves = {position: leaves[position] for position in sorted(differentiated)}
+        return jax.tree.leaves(jax.value_and_grad(of_some, has_aux=has_aux)(inexact_leaves))
 
     return derived
 
 
 def _saved_labels(execution: Execution, derived: Program) -> tuple[list[str], int]:
-    """Labels of the equations of the loss to save, and how many values have none."""
+    """Returns the labels of the loss's equations to save, and the number of kept values that no
+    equation of the loss matches."""
     program = execution.units.graph.program
     phase_of = execution.units.graph.phase_of
-    step = [e.index for e in program.equations if phase_of(e.index) is Phase.FORWARD]
+    step = [
+        equation_index.index
+        for equation_index in program.equations
+        if phase_of(equation_index.index) is Phase.FORWARD
+    ]
     derived_phases = phases(derived)
-    loss = [e.index for e in derived.equations if derived_phases[e.index] is Phase.FORWARD]
+    loss = [
+        equation_index.index
+        for equation_index in derived.equations
+        if derived_phases[equation_index.index] is Phase.FORWARD
+    ]
     match = aligned(program, step, derived, loss)
     if len(set(match.values())) < LEAST_FOUND * len(loss):
         raise InvalidArgumentError(
             "Most of the loss is not found in the planned step.",
             topic=topics.LOSS_NOT_FOUND,
         )
-    kept = {program.values[v].producer for v in kept_for_backward(execution)}
+    kept_equations = {program.values[value].producer for value in kept_for_backward(execution)}
     copies: dict[int, list[bool]] = defaultdict(list)
     for equation, counterpart in match.items():
-        copies[counterpart].append(equation in kept)
-    saved = [e for e, are_kept in copies.items() if all(are_kept)]
-    labels = (label_of(derived.equations[e].name_stack) for e in sorted(saved))
-    unmatched = len(kept - match.keys())
+        copies[counterpart].append(equation in kept_equations)
+    saved = [equation_index for equation_index, are_kept in copies.items() if all(are_kept)]
+    labels = (
+        label_of(derived.equations[equation_index].name_stack) for equation_index in sorted(saved)
+    )
+    unmatched = len(kept_equations - match.keys())
     return list(dict.fromkeys(label for label in labels if label is not None)), unmatched
 
 
 def kept_for_backward(execution: Execution) -> frozenset[int]:
-    """The forward values that are read behind the forward pass and not computed again there."""
+    """Returns the forward values that are read behind the forward pass and not recomputed there."""
     units, again = execution.units, execution.recomputed
-    seen: set[int] = set()
+    computed: set[int] = set()
     read: set[int] = set()
     for unit in execution.schedule.steps:
-        is_late = unit in seen or units.units[unit].phase is not Phase.FORWARD
-        seen.add(unit)
+        is_late = unit in computed or units.units[unit].phase is not Phase.FORWARD
+        computed.add(unit)
         if is_late:
             read.update(units.units[unit].reads)
     return frozenset(
@@ -172,18 +190,21 @@ def kept_for_backward(execution: Execution) -> frozenset[int]:
 def aligned(
     first: Program, of_first: Iterable[int], second: Program, of_second: Iterable[int]
 ) -> dict[int, int]:
-    """Equations of the first program → those of the second that they are copies of."""
+    """Returns, for equations among `of_first` of the first program, the equation among `of_second`
+    of the second program that each is a copy of."""
     right_of_left: dict[int, int] = {}
     left_first, left_second = list(of_first), list(of_second)
     for with_line in (True, False):
         groups = _groups(first, left_first, with_line)
-        for key, others in _groups(second, left_second, with_line).items():
-            own = groups.get(key, [])
-            if own and len(own) % len(others) == 0:
-                right_of_left.update((e, others[k % len(others)]) for k, e in enumerate(own))
+        for key, group in _groups(second, left_second, with_line).items():
+            counterparts = groups.get(key, [])
+            if counterparts and len(counterparts) % len(group) == 0:
+                right_of_left.update(
+                    (index, group[k % len(group)]) for k, index in enumerate(counterparts)
+                )
         matched = set(right_of_left.values())
-        left_first = [e for e in left_first if e not in right_of_left]
-        left_second = [e for e in left_second if e not in matched]
+        left_first = [index for index in left_first if index not in right_of_left]
+        left_second = [index for index in left_second if index not in matched]
     return right_of_left
 
 
@@ -194,7 +215,8 @@ def _groups(
     for index in equations:
         equation = program.equations[index]
         types = tuple(
-            (program.values[o].shape, str(program.values[o].dtype)) for o in equation.outputs
+            (program.values[output].shape, str(program.values[output].dtype))
+            for output in equation.outputs
         )
         line = equation.source_line if with_line else ""
         groups[equation.name, types, line].append(index)

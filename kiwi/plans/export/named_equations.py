@@ -1,18 +1,19 @@
 """A function interpreted from its jaxpr, with a name for the results of some of its equations.
 
-An equation's *label* is its number, behind those of the scans that it is in: "3.12". Calls of
-`jit` and `jax.checkpoint` are inlined; scans are scanned again, with names in their bodies; custom
-derivatives and all other regions are one equation.
+An equation's *label* is its number, preceded by the numbers of the scans that contain it: "3.12".
+Calls of `jit` and `jax.checkpoint` are inlined. Scans are scanned again, with names in their
+bodies. Custom derivatives and all other regions count as one equation.
 
-**Names that save.** `checkpoint_name(tanh(x))` does not save what the derivative of tanh reads,
-which is its own result *before* the name: a policy that saves the name recomputes tanh and all in
-front of it. Where a derivative reads its equation's result, it is made to read the named one.
+**Names that save.** The derivative of tanh reads the result of tanh *before*
+`checkpoint_name(tanh(x))` gives the result its name. So a policy that saves the name recomputes
+tanh and everything in front of it. If a derivative reads its equation's result, the function
+interpreted here makes it read the named result instead.
 
-**Segments** of a flat list of equations are checkpointed one by one. One `jax.checkpoint` around a
-whole loss would have all of its recomputation start at once, as soon as the backward pass does. A
-checkpointed segment is recomputed when the cotangent of its results is there. What enters a segment
-is saved, so that a cut is made only where nothing else crosses it than what is saved anyway:
-arguments, named results, and scalars. A scan is a segment of its own; its body is cut likewise.
+**Segments** of a flat list of equations are checkpointed one by one. With one `jax.checkpoint`
+around a whole loss, all recomputation would start with the backward pass. A checkpointed segment is
+recomputed when the cotangent of its results is there. The inputs of a segment are saved. So the
+list is cut only where all values that cross the cut are saved anyway: arguments, named results, and
+scalars. A scan is a segment of its own. Its body is cut in the same way.
 """
 
 import contextlib
@@ -32,19 +33,22 @@ from kiwi.hlo.loops import scan_operands
 from kiwi.hlo.program import Equation, Literal, join_scopes, kept_outputs
 from kiwi.hlo.tracing import INLINED_CALLS
 
-_INLINED = {call: where for call, where in INLINED_CALLS.items() if "custom" not in call}
-"""Calls that are inlined, and the parameter that holds what they call. Unlike in the planned
-program, custom derivatives are not: what they call is differentiated otherwise."""
+_INLINED = {call: param for call, param in INLINED_CALLS.items() if "custom" not in call}
+"""For each call that is inlined, the parameter with its jaxpr. Unlike in the planned program,
+custom derivatives are not inlined, because the loss is still to be differentiated by their
+rules."""
 
 Evaluate = Callable[[Equation, Callable[[int], Any]], list[Any]]
-"""Gives the results of an equation that something reads; the second argument reads a value."""
+"""Returns the results of an equation that another equation reads, or that are results of the
+function. The second argument returns the array of a value."""
 
 SCOPE = "kiwi_at_"
+"""The prefix of the name scope of an equation."""
 
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """The equations of a jaxpr, with its arguments, constants and results. Values are numbers."""
+    """The equations of a jaxpr, with its arguments, constants and results. Values are numbered."""
 
     equations: tuple[Equation, ...]
     arguments: tuple[int, ...]
@@ -53,13 +57,15 @@ class Flat:
 
     @functools.cached_property
     def last_read(self) -> dict[int, int]:
-        """For each value the last equation that reads it; their count for a result."""
-        readers = {value: e.index for e in self.equations for value in e.reads}
-        return readers | {r: len(self.equations) for r in self.results if isinstance(r, int)}
+        """The last equation that reads each value; the number of equations for a result."""
+        readers = {value: equation.index for equation in self.equations for value in equation.reads}
+        return readers | {
+            result: len(self.equations) for result in self.results if isinstance(result, int)
+        }
 
 
 def flattened(closed: Any) -> Flat:
-    """A closed jaxpr, its calls inlined."""
+    """Returns a closed jaxpr with its calls inlined."""
     equations: list[Equation] = []
     constants: dict[int, Any] = {}
     numbers = itertools.count()
@@ -77,10 +83,12 @@ def flattened(closed: Any) -> Flat:
             operands = tuple(map(read, eqn.invars))
             inner = eqn.params.get(_INLINED.get(eqn.primitive.name, ""))
             if inner is None:
-                kept = {variable: next(numbers) for variable in kept_outputs(eqn)}
-                equation = Equation(len(equations), eqn, scope, operands, tuple(kept.values()))
+                value_of_variable = {variable: next(numbers) for variable in kept_outputs(eqn)}
+                equation = Equation(
+                    len(equations), eqn, scope, operands, tuple(value_of_variable.values())
+                )
                 equations.append(equation)
-                env.update(kept)
+                env.update(value_of_variable)
                 continue
             inner = inner if isinstance(inner, jex.ClosedJaxpr) else jex.ClosedJaxpr(inner, ())
             stack = join_scopes(scope, str(eqn.source_info.name_stack))
@@ -99,20 +107,28 @@ def run_segments(
     saved: AbstractSet[int] = frozenset(),
     policy: Callable[..., Any] | None = None,
 ) -> list[Any]:
-    """Evaluates a flat jaxpr; with `policy`, each segment of it is checkpointed.
+    """Evaluates a flat jaxpr and returns its results. With `policy`, each of its segments is
+    checkpointed.
 
-    `saved`: the equations whose results the policy saves.
+    - `leaves`: the arguments.
+    - `evaluate`: evaluates one equation.
+    - `saved`: the equations whose results the policy saves.
     """
     env = {**flat.constants, **dict(zip(flat.arguments, leaves, strict=True))}
     for segment in _segments(flat, saved) if policy else [flat.equations]:
         end = len(flat.equations) if policy is None else segment[-1].index + 1
         inputs = _read_from_outside(segment)
-        needed = [o for e in segment for o in e.outputs if flat.last_read.get(o, -1) >= end]
+        needed = [
+            output
+            for equation in segment
+            for output in equation.outputs
+            if flat.last_read.get(output, -1) >= end
+        ]
         run = functools.partial(_run, segment, inputs, needed, evaluate)
         if policy and segment[0].name != "scan":
             run = jax.checkpoint(run, policy=policy)
         env.update(zip(needed, run(*(env[i] for i in inputs)), strict=True))
-    return [r.value if isinstance(r, Literal) else env[r] for r in flat.results]
+    return [result.value if isinstance(result, Literal) else env[result] for result in flat.results]
 
 
 def _run(
@@ -129,13 +145,13 @@ def _run(
 
 
 def _read_from_outside(segment: Sequence[Equation]) -> list[int]:
-    own = {o for equation in segment for o in equation.outputs}
+    outputs = {output for equation in segment for output in equation.outputs}
     reads = (value for equation in segment for value in equation.reads)
-    return [value for value in dict.fromkeys(reads) if value not in own]
+    return [value for value in dict.fromkeys(reads) if value not in outputs]
 
 
 def _segments(flat: Flat, saved: AbstractSet[int]) -> list[list[Equation]]:
-    """The equations, cut where nothing but what is saved is read on both sides."""
+    """Returns the equations, cut where all values that are read across the cut are saved."""
     segments: list[list[Equation]] = []
     crossing: set[int] = set()
     starts = True
@@ -146,8 +162,10 @@ def _segments(flat: Flat, saved: AbstractSet[int]) -> list[list[Equation]]:
         segments[-1].append(equation)
         if equation.index not in saved:
             variables = zip(equation.outputs, kept_outputs(equation.jaxpr_eqn), strict=True)
-            crossing |= {o for o, v in variables if v.aval.shape}
-        crossing = {o for o in crossing if flat.last_read.get(o, -1) > equation.index}
+            crossing |= {output for output, variable in variables if variable.aval.shape}
+        crossing = {
+            output for output in crossing if flat.last_read.get(output, -1) > equation.index
+        }
         starts = is_scan or not crossing
     return segments
 
@@ -158,15 +176,16 @@ def interpreted(
     policy: Callable[..., Any] | None = None,
     prefix: str = "",
 ) -> Callable[..., list[Any]]:
-    """The function of a closed jaxpr.
+    """Returns the function of a closed jaxpr, over flat arguments.
 
-    - `names`: for labels of equations the names of their results; None puts each equation in a
-      name scope, see `label_of`.
-    - `policy`: with one, the function is checkpointed by segments.
-    - `prefix`: of the labels.
+    - `names`: the name of the results of each equation with a certain label. None puts each
+      equation in a name scope (`label_of`) instead.
+    - `policy`: the policy by which segments of the function are checkpointed; None for no
+      checkpoints.
+    - `prefix`: the prefix of all labels.
     """
     flat = flattened(closed)
-    label_of_equation = {e.index: f"{prefix}{e.index}" for e in flat.equations}
+    label_of_equation = {outer.index: f"{prefix}{outer.index}" for outer in flat.equations}
     saved = {index for index, label in label_of_equation.items() if label in (names or ())}
 
     def evaluate(equation: Equation, read: Callable[[int], Any]) -> list[Any]:
@@ -185,7 +204,8 @@ def interpreted(
 
 
 def label_of(name_stack: str) -> str | None:
-    """The label of the scope that `interpreted` left in a name stack, if any."""
+    """Returns the label in the innermost scope of `interpreted` in a name stack; None if there is
+    none."""
     _, scope, behind = name_stack.rpartition(SCOPE)
     digits = behind.partition(")")[0].partition("/")[0]
     return digits.replace("_", ".") if scope else None
@@ -196,19 +216,19 @@ def _scanned(
     read: Callable[[int], Any],
     interpret: Callable[[Any], Callable[..., list[Any]]],
 ) -> list[Any]:
-    """A scan whose body is interpreted."""
+    """Returns the results of a scan whose body is interpreted."""
     operands, inputs = scan_operands(equation.jaxpr_eqn), equation.operands(read)
-    first, behind = operands.constants, operands.constants + operands.carries
+    constants, behind = operands.constants, operands.constants + operands.carries
     inner = interpret(operands.body)
 
     def body(carry: Any, xs: Any) -> Any:
-        results = inner(*inputs[:first], *carry, *xs)
+        results = inner(*inputs[:constants], *carry, *xs)
         return tuple(results[: operands.carries]), tuple(results[operands.carries :])
 
     with jax.named_scope(equation.scope) if equation.scope else contextlib.nullcontext():
         carry, stacked = jax.lax.scan(
             body,
-            tuple(inputs[first:behind]),
+            tuple(inputs[constants:behind]),
             tuple(inputs[behind:]),
             length=operands.length,
             reverse=operands.reverse,
@@ -218,14 +238,14 @@ def _scanned(
 
 
 def _named(equation: Equation, operands: Sequence[Any], name: str) -> list[Any]:
-    """The named results of an equation, from which its derivative is computed."""
+    """Returns the named results of an equation. Its derivative reads the named results."""
     count = len(equation.outputs)
 
     def evaluate(*arrays: Any) -> list[Any]:
         return equation.apply(dict(zip(equation.reads, arrays, strict=True)).__getitem__)
 
     def named(*arrays: Any) -> list[Any]:
-        return [checkpoint_name(y, name) for y in evaluate(*arrays)]
+        return [checkpoint_name(result, name) for result in evaluate(*arrays)]
 
     def derivative(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
         live = [k for k, tangent in enumerate(tangents) if _moves(tangent)]
@@ -235,10 +255,13 @@ def _named(equation: Equation, operands: Sequence[Any], name: str) -> list[Any]:
 
         def with_names(step: Equation, read: Callable[[int], Any]) -> list[Any]:
             pairs = zip(step.outputs, step.apply(read), strict=True)
-            return [checkpoint_name(y, name) if o in results else y for o, y in pairs]
+            return [
+                checkpoint_name(result, name) if output in results else result
+                for output, result in pairs
+            ]
 
-        both = run_segments(flat, [*primals, *moved], with_names)
-        return both[:count], both[count:]
+        results_and_tangents = run_segments(flat, [*primals, *moved], with_names)
+        return results_and_tangents[:count], results_and_tangents[count:]
 
     if not _derivative_reads_result(evaluate, operands, count):
         return named(*operands)
@@ -250,7 +273,7 @@ def _named(equation: Equation, operands: Sequence[Any], name: str) -> list[Any]:
 def _derivative_reads_result(
     evaluate: Callable[..., list[Any]], operands: Sequence[Any], count: int
 ) -> bool:
-    """Whether the derivative of an equation is computed from one of its `count` results."""
+    """Returns whether the derivative of an equation reads one of the equation's `count` results."""
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands]
     live = [k for k, x in enumerate(types) if jax.numpy.issubdtype(x.dtype, jax.numpy.inexact)]
     if not live:
@@ -266,7 +289,8 @@ def _derivative(
     tangents: Sequence[Any],
     live: Sequence[int],
 ) -> Flat:
-    """The jaxpr of results and their tangents, for tangents of the `live` operands."""
+    """Returns the jaxpr of an equation's results and their tangents, for tangents of the `live`
+    operands."""
 
     def both(primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         def along(*moved: Any) -> list[Any]:

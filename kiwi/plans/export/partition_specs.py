@@ -1,8 +1,9 @@
 """A plan's shardings for hand-written code: by pytree, by path, and as rules of logical axes.
 
 **Rules** (logical axis → mesh axes) lay out parameters that name their dimensions ("embed", "mlp";
-Flax's logical axes). A plan decides parameter by parameter, so that for each logical axis the mesh
-axes that most bytes are cut along win; what lies otherwise under the rules is reported by path.
+Flax's logical axes). A plan decides each parameter by itself. So a logical axis gets the mesh axes
+that cut the most bytes along it. Parameters that lie differently under the rules are reported by
+path.
 """
 
 import math
@@ -27,10 +28,9 @@ class PartitionSpecs:
     """The shardings of a plan.
 
     - `arguments`: a `PartitionSpec` per leaf in the structure of the arguments: a tuple of the
-      positional ones, or a pair (positional, keyword) where keywords were given. Parameters,
-      optimizer state and batch are the arguments that they were passed as.
-    - `results`: the same for the function's result.
-    - `by_path`: path of an argument leaf, `state/params/w`, → its `PartitionSpec`.
+      positional arguments, or a pair (positional, keyword) if there are keyword arguments.
+    - `results`: a `PartitionSpec` per leaf in the structure of the function's result.
+    - `by_path`: path of an argument leaf, such as `state/params/w` → its `PartitionSpec`.
     """
 
     arguments: Any
@@ -38,7 +38,7 @@ class PartitionSpecs:
     by_path: Mapping[str, PartitionSpec]
 
     def matching(self, pattern: str) -> dict[str, PartitionSpec]:
-        """The shardings whose paths a pattern of `kiwi.Constraints` matches."""
+        """The shardings of arguments whose paths match a pattern of `kiwi.Constraints`."""
         return {path: spec for path, spec in self.by_path.items() if matches(pattern, path)}
 
 
@@ -46,9 +46,10 @@ class PartitionSpecs:
 class LogicalRules:
     """Rules of logical axes.
 
-    - `rules`: pairs (logical axis, mesh axes), None for not split, as `flax.linen`'s
-      `logical_axis_rules` takes them.
-    - `conflicts`: path → (the plan's sharding, the one under the rules), where they differ.
+    - `rules`: pairs (logical axis, mesh axes), as `flax.linen`'s `logical_axis_rules` takes them.
+      The mesh axes are None for a logical axis that is not cut.
+    - `conflicts`: path of an argument → (the plan's sharding, the sharding under the rules), for
+      arguments whose shardings differ.
     """
 
     rules: tuple[tuple[str, MeshAxes], ...]
@@ -56,20 +57,20 @@ class LogicalRules:
 
 
 def partition_specs(plan: PlanRecord) -> PartitionSpecs:
-    """The shardings of a plan, for `jax.jit`."""
+    """Returns the shardings of a plan, for `jax.jit`."""
     paths = (slash_path(path) for path in plan.traced.call.paths)
     by_path = dict(zip(paths, plan.step.in_specs, strict=True))
     return PartitionSpecs(plan.in_shardings, plan.out_shardings, by_path)
 
 
 def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
-    """Rules of logical axes that come nearest to a plan.
+    """Returns the rules of logical axes that come nearest to a plan.
 
-    `logical_axes`: a pytree that has a tuple or a `PartitionSpec` of names, or None, for each
-    argument leaf: as (positional, keyword) where keywords were given, else the tuple of positional
-    ones. By default the names that the planned arguments carry themselves: boxes with `names` and
-    `value`, as of `flax.linen.with_logical_partitioning`, and variables whose metadata name their
-    dimensions, as of `flax.nnx`.
+    `logical_axes`: a pytree with a tuple or a `PartitionSpec` of names, or None, for each argument
+    leaf. It has the structure of the positional arguments, or is a pair (positional, keyword) if
+    there are keyword arguments. By default, the names come from the planned arguments: from boxes
+    with `names` and `value`, as `flax.linen.with_logical_partitioning` makes them, and from
+    variables whose metadata name their dimensions, as in `flax.nnx`.
 
     **Raises:** `InvalidArgumentError` if no argument names its dimensions, or `logical_axes` does
     not fit the arguments.
@@ -98,7 +99,7 @@ def logical_rules(plan: PlanRecord, logical_axes: Any = None) -> LogicalRules:
 
 @dataclass(frozen=True)
 class _Named:
-    """An argument whose dimensions have names, some of them None."""
+    """An argument whose dimensions have names. The name of a dimension may be None."""
 
     path: str
     names: tuple[str | None, ...]
@@ -107,10 +108,11 @@ class _Named:
 
 
 def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
-    """For each logical axis, in order of appearance, what cuts most bytes of it.
+    """Returns, for each logical axis in order of appearance, the mesh axes that cut most of its
+    bytes.
 
-    Being cut counts before not being cut: of two dimensions of one name in a parameter only one
-    can take the mesh axis.
+    If two dimensions of a parameter have the same name, only one of them can take the mesh axis. So
+    the other dimension, which is not cut, does not count.
     """
     votes: dict[str, dict[MeshAxes, int]] = defaultdict(lambda: defaultdict(int))
     for leaf in named:
@@ -125,8 +127,8 @@ def _most_bytes(named: Sequence[_Named]) -> dict[str, MeshAxes]:
 
 
 def specs_under_rules(args: Sequence[Any], rules: Sequence[tuple[str, MeshAxes]]) -> Any:
-    """For each leaf of arguments its sharding by rules of logical axes, in the arguments' pytree;
-    None where the leaf does not name its dimensions."""
+    """Returns the sharding of each argument leaf by rules of logical axes, in the arguments'
+    pytree; None for a leaf that does not name its dimensions."""
     leaves, tree = jax.tree.flatten(tuple(args))
     names = _names_of_leaves(tree)
     specs = [
@@ -139,8 +141,8 @@ def specs_under_rules(args: Sequence[Any], rules: Sequence[tuple[str, MeshAxes]]
 def _under_rules(
     names: Sequence[str | None], rules: Sequence[tuple[str, MeshAxes]]
 ) -> PartitionSpec:
-    """The sharding by rules, as Flax applies them: a mesh axis cuts one dimension, and rules count
-    in their order."""
+    """Returns the sharding by rules, as Flax applies them: a mesh axis cuts at most one dimension,
+    and earlier rules come first."""
     entries: list[MeshAxes] = [None] * len(names)
     used: set[str] = set()
     for logical, axes in rules:
@@ -161,7 +163,8 @@ def _boxed_names(plan: PlanRecord) -> list[Any]:
 
 
 def _names_of_leaves(tree: Any) -> list[Any]:
-    """For each leaf of a structure the names of its dimensions; None where it has none."""
+    """Returns, for each leaf of a structure, the names of its dimensions; None for a leaf without
+    names."""
     shell = jax.tree.unflatten(tree, range(tree.num_leaves))
     names_of_leaves: list[Any] = [None] * tree.num_leaves
     for node in jax.tree.leaves(shell, is_leaf=_is_box):
@@ -172,18 +175,18 @@ def _names_of_leaves(tree: Any) -> list[Any]:
 
 
 _OF_VARIABLES = ("sharding_names", "out_sharding", "sharding")
-"""Under which keys the metadata of a `flax.nnx` variable name its dimensions: one of them, by
-Flax's version and by how it was made."""
+"""The keys under which the metadata of a `flax.nnx` variable may name its dimensions. Flax's
+version and the way the variable was made decide which key is used."""
 
 
 def _names_of(node: Any) -> tuple[Any, ...] | None:
-    """The names of the dimensions of a box or variable; None where it has none."""
+    """Returns the names of the dimensions of a box or variable; None if it has no names."""
     names_of_node = getattr(node, "names", None)
     if names_of_node is None and callable(getattr(node, "get_metadata", None)):
         metadata = node.get_metadata()
-        given = (metadata.get(key) for key in _OF_VARIABLES)
+        entries = (metadata.get(key) for key in _OF_VARIABLES)
         names_of_node = next(
-            (names for names in given if _are_names(names) and names is not None), None
+            (names for names in entries if _are_names(names) and names is not None), None
         )
     return tuple(names_of_node) if isinstance(names_of_node, tuple | list | PartitionSpec) else None
 
@@ -208,7 +211,7 @@ def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:
 
 
 def _are_names(node: Any) -> bool:
-    """Whether a node is a leaf: None, a `PartitionSpec`, or a tuple of names."""
+    """Returns whether a node is a leaf: None, a `PartitionSpec`, or a tuple of names."""
     if node is None or isinstance(node, PartitionSpec):
         return True
     plain: Callable[[Any], bool] = lambda n: n is None or isinstance(n, str)  # noqa: E731
