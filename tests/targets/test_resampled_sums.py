@@ -8,7 +8,7 @@ from kiwi.hlo.grouping import build_units
 from kiwi.hlo.lowering import lower
 from kiwi.kernels.emitted_instructions import EmittedInstructions
 from kiwi.targets.registry import TARGETS
-from tests.helpers.planning import array, trace_flat
+from tests.helpers.planning import CATALOGUE, array, trace_flat
 
 BATCH, LENGTH, WIDTH, STATES = 4, 256, 16, 32
 

@@ -1,8 +1,8 @@
 """The units of a region, so that a region can be priced like any program.
 
 A region that is planned whole (`kiwi.hlo.regions.work`) is traced, lowered and grouped by itself,
-with its loops opened. Shapes and prices inside of a `shard_map` refer to one device. Collectives are
-placeholders, since they need the mesh axes of the `shard_map`. They are priced separately
+with its loops opened. Shapes and prices inside of a `shard_map` refer to one device. Collectives
+are placeholders, since they need the mesh axes of the `shard_map`. They are priced separately
 (`kiwi.problem.manual_computations`).
 """
 
