@@ -43,7 +43,7 @@ RULE = Rule(
     "in one kernel with what is before it.",
     component="AlgebraicSimplifier::HandleDotStrengthReduction",
     observed="jax 0.10.2, H100 and v5e",
-    evidence=("tests/hlo/test_simplified.py", "benchmarks/field"),
+    evidence=("tests/hlo/test_opcodes.py", "benchmarks/field"),
     witness=WITNESS,
     states=fusing(vector_products=True),
 )

@@ -39,7 +39,7 @@ RULE = Rule(
     does="A matmul that contracts nothing, or a dimension of size one, is a multiplication.",
     component="AlgebraicSimplifier::HandleDot",
     observed="jax 0.10.2, H100, v5e and CPU",
-    evidence=("tests/hlo/test_simplified.py", "benchmarks/field"),
+    evidence=("tests/hlo/test_opcodes.py", "benchmarks/field"),
     witness=WITNESS,
     states=fusing(outer_products=True),
 )

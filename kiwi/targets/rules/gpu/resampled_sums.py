@@ -38,7 +38,7 @@ def computed_by_readers(chains: Chains, index: int) -> bool:
 
 
 def emitted_twice(chains: Chains, index: int) -> bool:
-    """Whether an equation joins a part of a level that one kernel would emit twice."""
+    """Whether an equation joins half of a level that kernels would emit more than once."""
     return index in _levels(chains.graph).stored
 
 
@@ -56,7 +56,7 @@ class _Levels:
 
 @functools.lru_cache(maxsize=2)
 def _levels(graph: HloGraph) -> _Levels:
-    """The levels of a graph's scans. Larger sums are fused first, as by PriorityFusion, since they
+    """Returns the levels of a graph's scans. Larger sums are fused first, as by PriorityFusion, since they
     save more."""
     equations, values = graph.program.equations, graph.program.values
     sums = {equation.index for equation in equations if _has_readers_and_adds(graph, equation)}
@@ -72,27 +72,28 @@ def _levels(graph: HloGraph) -> _Levels:
             fused.add(index)
         else:
             emitted.fuse(index, is_fused=False)
-    joined = (e.index for e in equations if "concatenate" in graph.opcodes[e.index])
-    stored = (index for index in joined if _is_emitted_twice(emitted, index))
+    joined = [e.index for e in equations if "concatenate" in graph.opcodes[e.index]]
+    halves = (index for index in joined if _is_resampled(graph, index, sums))
+    stored = (index for index in halves if _is_emitted_twice(emitted, index))
     return _Levels(frozenset(fused), frozenset(stored))
 
 
 def _is_emitted_twice(emitted: EmittedInstructions, index: int) -> bool:
-    """Whether a kernel that adds resampled elements emits a concatenation more than once."""
+    """Returns whether one kernel, or several together, emit a concatenation more than once."""
     kernels = (emitted.evaluations(kernel) for kernel in emitted.kernels_reading(index))
-    return any(evaluations.get(index, 0) > 1 for evaluations in kernels)
+    return sum(evaluations.get(index, 0) for evaluations in kernels) > 1
 
 
 def _has_readers_and_adds(graph: HloGraph, equation: Equation) -> bool:
-    """Whether several equations read the result of an addition."""
+    """Returns whether several equations read the result of an addition."""
     if "add" not in graph.opcodes[equation.index] or not is_map(graph, equation.index):
         return False
     return len(graph.program.readers[equation.outputs[0]]) > 1
 
 
 def _is_resampled(graph: HloGraph, index: int, sums: Collection[int]) -> bool:
-    """Whether a sum has strided or interleaved elements of tensors that are stored, or of other
-    sums with several readers."""
+    """Returns whether an equation computes with strided or interleaved elements of tensors that are
+    stored, or of other sums with several readers."""
     program = graph.program
     seen, pending = {index}, [index]
     while pending:
@@ -109,6 +110,7 @@ def _is_resampled(graph: HloGraph, index: int, sums: Collection[int]) -> bool:
 
 
 def _may_be_emitted(emitted: EmittedInstructions, kernel: int, sums: Collection[int]) -> bool:
+    """Returns whether XLA emits a kernel with all that is fused into it."""
     evaluations = emitted.evaluations(kernel)
     often = (k for k, count in evaluations.items() if count > _MOST_EVALUATIONS_OF_WIDE)
     return max(evaluations.values()) <= _MOST_EVALUATIONS and not any(
@@ -154,7 +156,7 @@ RULE = Rule(
     "as long as a kernel emits no instruction more than 15 times and no concatenation twice.",
     component="PriorityFusion",
     observed="jax 0.10.2, H100",
-    evidence=("tests/hlo/test_fusion.py",),
+    evidence=("tests/targets/test_resampled_sums.py", "benchmarks/field"),
     witness=WITNESS,
     states=fusing(sums_in_readers=(computed_by_readers,), apart=(emitted_twice,)),
 )

@@ -64,7 +64,7 @@ RULE = Rule(
     does="All readers of a sum of interleaved tensors add them for themselves.",
     component="fusion of XLA:TPU",
     observed="jax 0.10.2, libtpu 0.0.42.1, v5e",
-    evidence=("benchmarks/field",),
+    evidence=("tests/targets/test_resampled_sums.py", "benchmarks/field"),
     witness=WITNESS,
     limits="Where all readers go through the sum in one order, the first one writes it.",
     states=fusing(sums_in_readers=(adds_interleaved,)),
