@@ -56,8 +56,10 @@ class _Levels:
 
 @functools.lru_cache(maxsize=2)
 def _levels(graph: HloGraph) -> _Levels:
-    """Returns the levels of a graph's scans. Larger sums are fused first, as by PriorityFusion, since they
-    save more."""
+    """Returns the levels of a graph's scans.
+
+    Larger sums are fused first, as by PriorityFusion, since they save more.
+    """
     equations, values = graph.program.equations, graph.program.values
     sums = {equation.index for equation in equations if _has_readers_and_adds(graph, equation)}
     candidates = [index for index in sums if _is_resampled(graph, index, sums)]
