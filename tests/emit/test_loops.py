@@ -51,7 +51,8 @@ def assert_equal_results(found: Any, expected: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("name", LOOPS)
+# That of checkpointed layers is the plan of layers, as another test says.
+@pytest.mark.parametrize("name", [name for name in LOOPS if name != "layers, checkpointed"])
 def test_a_planned_loop_computes_the_same_within_its_budget(name):
     loop = LOOPS[name]()
     expected = jax.jit(loop.step)(*loop.args)
