@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from kiwi.campaign import known_peaks
+from kiwi.literature.remat import best, fastsa
 from kiwi.mesh import Hardware
 from kiwi.targets.rules.gpu import cublas_workspace
 
 DEVICE_COUNT = 8
+ANNEALING = Path(__file__).parent / "literature" / "remat"
 CODE_AS_IT_WAS = "--xla_cpu_use_fusion_emitters=false"
 """XLA:CPU's older way from a fusion to LLVM's code, in a third of the newer one's time. What is
 fused, its buffers (up to some scalars) and its collectives are the same."""
@@ -71,6 +73,17 @@ def cublas_is_lent_nothing() -> Iterator[Callable[[Hardware], int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cublas_workspace, "lent_bytes", lambda _: 0)
         yield lent_bytes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_annealing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A search without an answer asks "two-pass", which anneals schedules for as long as the time
+    limit plans: far longer than the steps of tests need. Tests of annealing itself have it all."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent != ANNEALING:
+            patch.setattr(fastsa, "NOMINAL_MOVES_PER_SECOND", 20_000)
+            patch.setattr(best, "MOVES_PER_OPERATOR", 1_000)
+        yield
 
 
 @pytest.fixture
