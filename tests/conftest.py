@@ -15,10 +15,12 @@ import pytest
 from kiwi.campaign import known_peaks
 from kiwi.literature.remat import best, fastsa
 from kiwi.mesh import Hardware
+from kiwi.solver import effort
 from kiwi.targets.rules.gpu import cublas_workspace
 
 DEVICE_COUNT = 8
-ANNEALING = Path(__file__).parent / "literature" / "remat"
+TESTS = Path(__file__).parent
+ANNEALING = TESTS / "literature" / "remat"
 CODE_AS_IT_WAS = "--xla_cpu_use_fusion_emitters=false"
 """XLA:CPU's older way from a fusion to LLVM's code, in a third of the newer one's time. What is
 fused, its buffers (up to some scalars) and its collectives are the same."""
@@ -83,6 +85,17 @@ def _short_annealing(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.path.parent != ANNEALING:
             patch.setattr(fastsa, "NOMINAL_MOVES_PER_SECOND", 20_000)
             patch.setattr(best, "MOVES_PER_OPERATOR", 1_000)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_efforts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A third of the work of a user's search, which the steps of tests seldom need. Tests of the
+    solver have it all."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.path.is_relative_to(TESTS / "solver"):
+            patch.setitem(effort.EFFORTS, "normal", 20.0)
+            patch.setattr(effort, "LEAST_SECONDS", 1.5)
         yield
 
 
