@@ -51,6 +51,7 @@ def test_names_of_variants():
     assert Key.parse(str(key)) == key and key.by_hand
 
 
+@pytest.mark.slow
 def test_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(MODELS, "mlp", Model(mlp, mlp.SIZES["tiny"]))  # pyright: ignore[reportArgumentType]
     case = Case("mlp", (2, 4), "cpu", "h100-sxm", effort="quick")

@@ -150,7 +150,7 @@ def test_long_scanned_stacks_cost_what_their_layers_do_one_by_one(length, mesh):
     _assert_alike(length, mesh)
 
 
-@pytest.mark.parametrize("mesh", [(2, 4), (32, 8)])
+@pytest.mark.parametrize("mesh", [(32, 8)])
 def test_each_layer_of_a_scanned_stack_costs_the_same_however_many_there_are(mesh):
     """Lengths that the mesh divides and others; what is gathered in front of a loop starts once."""
     lengths = (8, 40, 126)
