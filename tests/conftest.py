@@ -91,9 +91,10 @@ def _short_annealing(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _small_efforts(request: pytest.FixtureRequest) -> Iterator[None]:
     """A third of the work of a user's search, which the steps of tests seldom need. Tests of
-    solvers have it all."""
+    solvers, and those of recorded decisions, have it all."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.relative_to(TESTS).parts[0] not in ("solver", "literature"):
+        within = request.path.relative_to(TESTS).parts
+        if not {"solver", "literature", "test_same_decisions.py"} & {*within}:
             patch.setitem(effort.EFFORTS, "normal", 20.0)
             patch.setattr(effort, "LEAST_SECONDS", 1.5)
         yield
