@@ -1,5 +1,6 @@
 """The environment of all tests: eight virtual CPU devices, repeatable random examples."""
 
+import gc
 import math
 import os
 import re
@@ -12,10 +13,17 @@ import numpy as np
 import pytest
 
 from kiwi.campaign import known_peaks
+from kiwi.literature.remat import best, fastsa
 from kiwi.mesh import Hardware
+from kiwi.solver import effort
 from kiwi.targets.rules.gpu import cublas_workspace
 
 DEVICE_COUNT = 8
+TESTS = Path(__file__).parent
+ANNEALING = TESTS / "literature" / "remat"
+CODE_AS_IT_WAS = "--xla_cpu_use_fusion_emitters=false"
+"""XLA:CPU's older way from a fusion to LLVM's code, in a third of the newer one's time. What is
+fused, its buffers (up to some scalars) and its collectives are the same."""
 
 
 def _use_virtual_cpu_devices() -> None:
@@ -27,9 +35,7 @@ def _use_virtual_cpu_devices() -> None:
     """
     flags = os.environ.get("XLA_FLAGS", "")
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", flags).strip()
-    os.environ.pop("XLA_FLAGS", None)
-    if flags:
-        os.environ["XLA_FLAGS"] = flags
+    os.environ["XLA_FLAGS"] = f"{CODE_AS_IT_WAS} {flags}".strip()
     os.environ.pop("JAX_NUM_CPU_DEVICES", None)
     os.environ["JAX_PLATFORMS"] = "cpu"
     jax.config.update("jax_platforms", "cpu")
@@ -47,6 +53,13 @@ hypothesis.settings.register_profile("kiwi", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("kiwi")
 
 
+def pytest_collection_finish() -> None:
+    """Python's garbage collector leaves modules and tests alone, and runs less often: it took a
+    tenth of the time, for graphs that are never garbage while a test runs."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-goldens",
@@ -62,6 +75,29 @@ def cublas_is_lent_nothing() -> Iterator[Callable[[Hardware], int]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cublas_workspace, "lent_bytes", lambda _: 0)
         yield lent_bytes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_annealing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A search without an answer asks "two-pass", which anneals schedules for as long as the time
+    limit plans: far longer than the steps of tests need. Tests of annealing itself have it all."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent != ANNEALING:
+            patch.setattr(fastsa, "NOMINAL_MOVES_PER_SECOND", 20_000)
+            patch.setattr(best, "MOVES_PER_OPERATOR", 1_000)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_efforts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A third of the work of a user's search, which the steps of tests seldom need. Tests of
+    solvers, and those of recorded decisions, have it all."""
+    with pytest.MonkeyPatch.context() as patch:
+        within = request.path.relative_to(TESTS).parts
+        if not {"solver", "literature", "test_same_decisions.py"} & {*within}:
+            patch.setitem(effort.EFFORTS, "normal", 20.0)
+            patch.setattr(effort, "LEAST_SECONDS", 1.5)
+        yield
 
 
 @pytest.fixture

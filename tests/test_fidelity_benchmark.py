@@ -51,9 +51,10 @@ def test_names_of_variants():
     assert Key.parse(str(key)) == key and key.by_hand
 
 
+@pytest.mark.slow
 def test_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(MODELS, "mlp", Model(mlp, mlp.SIZES["tiny"]))  # pyright: ignore[reportArgumentType]
-    case = Case("mlp", (2, 4), "cpu", "h100-sxm")
+    case = Case("mlp", (2, 4), "cpu", "h100-sxm", effort="quick")
     free = planned_row(case, PlannedVariant(None), None)
     assert free["compiled_peak_bytes"] > 0 and abs(peak_error(free) or 1.0) < 1.0
     least = planned_row(case, PlannedVariant(0.01), free["compiled_peak_bytes"])

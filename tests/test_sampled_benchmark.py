@@ -204,7 +204,13 @@ def goldens() -> dict:
     return read_goldens()
 
 
-@pytest.mark.parametrize("index", INDICES)
+LARGE = (1000, 1001, 1008, 1010)
+"""Of the recorded models those that take longest."""
+
+
+@pytest.mark.parametrize(
+    "index", [pytest.param(k, marks=[pytest.mark.slow] if k in LARGE else []) for k in INDICES]
+)
 def test_estimates_are_as_good_as_recorded(index: int, goldens: dict):
     model: DrawnModel = draw_model(SEED, index, TINY)
     found, recorded = errors_of(model), goldens[str(index)]

@@ -137,6 +137,7 @@ def test_the_catalogue_has_the_memory_that_the_compiler_grants(profile: str):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_options_change_what_is_compiled_of_a_plan():
     config = mlp.MlpConfig(layers=2, width=1024, batch=4096, optimizer="adam")
     plan = of_module(mlp, config).plan(

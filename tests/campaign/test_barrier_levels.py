@@ -141,6 +141,7 @@ def test_all_that_could_help_is_tied_where_few_steps_do_not(peaks, after):
         assert plan.execution.tied_steps == tied
 
 
+@pytest.mark.slow
 def test_every_step_is_tied_at_last_where_some_ties_made_the_program_larger():
     """No plan fits but one with all ties, which is not compiled before the others."""
     tied_of: list[bool] = []
@@ -153,7 +154,7 @@ def test_every_step_is_tied_at_last_where_some_ties_made_the_program_larger():
         factor = 0.5 if every else 10 + count
         return replace(found, peak_bytes=int(factor * found.peak_bytes))
 
-    function = planned_function()
+    function = planned_function().with_options(gap=0.1)
     step = function.traced(STATE, BATCH)
     tools = Tools(function.settings, begins(compiled))
     plan = planner_named("joint").plan(step, free().compiled.peak_bytes, tools)

@@ -84,8 +84,6 @@ def test_where_memory_is_ample_nothing_moves():
 
 def test_a_budget_below_the_least_of_the_device_is_met():
     asked = {"memory_budget": least_bytes() - 2 * WEIGHT_BYTES, **OPTIONS}
-    with pytest.raises(InfeasibleBudgetError):
-        kiwi.plan(step, STATE, X, host_memory_budget="1GiB", **asked)
     plan = kiwi.plan(step, STATE, X, host_memory_budget="1GiB", offload_arguments=True, **asked)
     assert plan.fits and plan.estimate.host_peak_bytes >= 3 * WEIGHT_BYTES
     assert "Of the arguments 160.00 KiB lie" in plan.notes[-1].text
@@ -95,7 +93,7 @@ def test_a_budget_below_the_least_of_the_device_is_met():
 
 
 def test_training_computes_the_same_and_a_saved_plan_puts_them_there_again(tmp_path):
-    options = {**OPTIONS, "mesh_shape": (2,), "memory_budget": int(0.5 * least_bytes())}
+    options = {**OPTIONS, "mesh_shape": (2,), "memory_budget": int(0.5 * least_bytes()), "gap": 0.1}
     planned = kiwi.jit(step, host_memory_budget="1GiB", offload_arguments=True, **options)
     plan = planned.plan(STATE, X)
     assert plan.estimate.host_peak_bytes > 0

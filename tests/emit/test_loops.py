@@ -51,7 +51,15 @@ def assert_equal_results(found: Any, expected: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("name", LOOPS)
+# That of checkpointed layers is the plan of layers, as another test says.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name == "recurrent" else [])
+        for name in LOOPS
+        if name != "layers, checkpointed"
+    ],
+)
 def test_a_planned_loop_computes_the_same_within_its_budget(name):
     loop = LOOPS[name]()
     expected = jax.jit(loop.step)(*loop.args)
@@ -100,7 +108,10 @@ def test_more_layers_make_the_program_no_longer():
     assert units(4) == units(96)
 
 
-@pytest.mark.parametrize(("name", "share"), [("layers", 0.28), ("recurrent", 0.28)])
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("layers", 0.28), pytest.param("recurrent", 0.28, marks=pytest.mark.slow)],
+)
 def test_collectives_of_a_loop_are_counted_for_every_iteration(name, share):
     """Those of stacked operands, which "recurrent" reshards in front of its loops, once.
 

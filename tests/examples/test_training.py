@@ -88,9 +88,14 @@ def count(jaxpr: Jaxpr, name: str) -> int:
 
 
 @functools.cache
+def jitted_step(module: Any, config: Any, remat: Remat) -> Any:
+    return jax.jit(module.make_train_step(config, remat=remat))
+
+
+@functools.cache
 def run(module: Any, config: Any, remat: Remat, steps: int) -> tuple[Any, list[float]]:
     """State and losses after some steps."""
-    step = jax.jit(module.make_train_step(config, remat=remat))
+    step = jitted_step(module, config, remat)
     state, batch = module.make_state(config, seed=1), module.make_batch(config, seed=2)
     losses = []
     for _ in range(steps):

@@ -87,7 +87,7 @@ def assert_close(found: Any, expected: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("axes", [("x", None), (None, "y"), ("x", "y"), (("x", "y"), None)])
+@pytest.mark.parametrize("axes", [("x", "y"), (("x", "y"), None)])
 def test_shards_compute_what_the_whole_does(axes):
     args = filled(arguments())
     attend = pinned(ruled(), batch_axes=axes[0], head_axes=axes[1])
@@ -188,7 +188,7 @@ def test_attention_of_libraries_is_planned_and_lowered_for_its_platform(name):
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the extra aot-tpu is not installed")
-@pytest.mark.parametrize("name", ["flash", "splash"])
+@pytest.mark.parametrize("name", ["splash"])
 def test_kernels_take_their_time_in_the_schedule_that_xla_tpu_compiles(name):
     """XLA breaks the lines of some; of two that a unit runs each takes its half."""
     _, layout, attend, calls = OF_LIBRARIES[name]

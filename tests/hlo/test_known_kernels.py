@@ -346,7 +346,7 @@ def test_a_kernel_without_a_rule_that_takes_long_is_warned_of(caplog):
 
 
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="the extra aot-tpu is not installed")
-@pytest.mark.parametrize("name", ["flash", "splash"])
+@pytest.mark.parametrize("name", ["flash"])
 def test_attention_as_it_is_compiles_to_what_was_planned(name):
     attend, _, _ = ATTENTIONS[name]
 

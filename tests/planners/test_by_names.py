@@ -27,7 +27,7 @@ def layer(x, w):
     return x + checkpoint_name(jnp.tanh(hidden) @ w["down"], "down")
 
 
-def training_step(policy=None, *, layers=3, scanned=True):
+def training_step(policy=None, *, layers=2, scanned=True):
     checkpointed = jax.checkpoint(layer, policy=policy)
 
     def loss(params, x):
@@ -74,7 +74,7 @@ def brute_force():
     return [(policy, by_policy(policy)) for policy in policies]
 
 
-@pytest.mark.parametrize("part", [2.0, 0.9, 0.75])
+@pytest.mark.parametrize("part", [2.0, 0.75])
 def test_no_policy_by_names_is_faster(brute_force, part):
     budget_bytes = int(part * max(plan.estimate.peak_bytes for _, plan in brute_force))
     step, *args = training_step()

@@ -27,7 +27,7 @@ OTHERS = ("alpa", "alpa+dots", "kiwi-full", "kiwi-reduced")
     profile=st.sampled_from([priced_as(name, "cpu") for name in ("v100-sxm2", "h100-sxm")]),
     share=st.sampled_from([0.65, 0.8, 0.9]),
 )
-@settings(max_examples=4, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=2, deadline=None, derandomize=True, phases=[Phase.generate])
 def test_joint_is_as_fast_as_every_other_planner(
     layers, width, rows, activation, mesh_shape, profile, share
 ):

@@ -61,7 +61,7 @@ def _megatron_specs() -> Any:
     return {"query": column, "key": column, "value": column, "out": row}, P("x")
 
 
-@pytest.mark.parametrize("planner", OPENING[1:])  # "joint": tests/emit/test_loops.py
+@pytest.mark.parametrize("planner", ["xla", "alpa+dots"])  # "joint": tests/emit/test_loops.py
 def test_a_planned_stack_computes_the_same_and_its_peak_is_foreseen(planner):
     planned = _jitted(planner)
     expected = jax.jit(descent(_loss))(*_arguments())
@@ -153,10 +153,10 @@ WITHOUT_SHRINKING = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis
 
 
 @pytest.mark.usefixtures("written_in_place")
-@hypothesis.settings(max_examples=6, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
-@hypothesis.given(st.integers(4, 32), st.sampled_from([(2, 4), (8,)]))
+@hypothesis.settings(max_examples=2, derandomize=True, deadline=None, phases=WITHOUT_SHRINKING)
+@hypothesis.given(st.integers(4, 12), st.sampled_from([(2, 4), (8,)]))
 @hypothesis.example(4, (8,))
-@hypothesis.example(32, (2, 4))
+@hypothesis.example(12, (2, 4))
 def test_a_scanned_stack_is_planned_and_compiled_as_an_unrolled_one(length, mesh_shape):
     """In seconds, but for the zeros that stacks are filled with, in layouts, and in the collectives
     of the compiled program. Of two layers the zeros decide the layouts; so do, of more, the copies

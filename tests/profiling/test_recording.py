@@ -34,7 +34,8 @@ GPT_ARGUMENTS = gpt.abstract_state(GPT), gpt.abstract_batch(GPT)
 
 def plan_gpt(profile, mesh_shape=(2, 4)):
     step = gpt.make_train_step(GPT)
-    return kiwi.plan(step, *GPT_ARGUMENTS, mesh_shape=mesh_shape, profile=profile, verify=None)
+    options = {"profile": profile, "verify": None, "effort": "quick", "gap": 0.05}
+    return kiwi.plan(step, *GPT_ARGUMENTS, mesh_shape=mesh_shape, **options)
 
 
 @pytest.fixture(scope="module")

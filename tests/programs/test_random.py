@@ -14,7 +14,7 @@ from benchmarks.programs.recipes import Recipe, choosing_recipes, recipes
 from benchmarks.programs.regions import REGIONS
 from benchmarks.programs.steps import Step
 
-QUICK = hypothesis.settings(max_examples=6, suppress_health_check=list(hypothesis.HealthCheck))
+QUICK = hypothesis.settings(max_examples=3, suppress_health_check=list(hypothesis.HealthCheck))
 MANY = hypothesis.settings(QUICK, max_examples=300)
 MANY_SMALL = hypothesis.settings(QUICK, max_examples=600)
 

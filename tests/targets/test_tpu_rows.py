@@ -38,7 +38,7 @@ def test_a_table_with_short_rows_is_copied_to_rows_of_lanes(width: int):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("nodes", "edges"), [(65_536, 131_072), (32_768, 65_536)])
+@pytest.mark.parametrize(("nodes", "edges"), [(32_768, 65_536)])
 def test_messages_between_nodes_fill_rows_of_lanes(nodes: int, edges: int):
     """A graph convolution: rows are gathered by senders, and added to receivers."""
 
@@ -51,7 +51,7 @@ def test_messages_between_nodes_fill_rows_of_lanes(nodes: int, edges: int):
 
 
 @needs_compiler
-@pytest.mark.parametrize("shape", [(16_384, 9, 64), (8192, 24, 16)])
+@pytest.mark.parametrize("shape", [(16_384, 9, 64)])
 def test_small_matrices_of_a_large_batch_fill_tiles(shape: tuple[int, ...]):
     """Interactions of features, as recommenders multiply them."""
 

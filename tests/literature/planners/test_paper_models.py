@@ -97,7 +97,8 @@ def _is_met(planned, verify):
     [
         *(("kiwi-full", share) for share in (0.8, 0.6)),
         *(("kiwi-reduced", share) for share in (0.8, 0.55)),
-        *(("joint", share) for share in (0.8, 0.5)),
+        ("joint", 0.8),
+        pytest.param("joint", 0.5, marks=pytest.mark.slow),
     ],
 )
 def test_a_budget_is_met_or_refused_alike_with_and_without_a_check(planner, share, stacked):

@@ -47,7 +47,7 @@ def _on_single_operators(graph, budget_bytes, settings):
 @pytest.mark.parametrize("make", [random_graph, random_general_graph])
 def test_tiny_graphs_are_planned_as_well_as_exhaustive_search_does(make):
     equal = total = 0
-    for seed in range(60):
+    for seed in range(20):
         graph = make(seed, 5)
         budget = _middle_budget(graph)
         best = least_seconds(graph, budget)
@@ -59,7 +59,7 @@ def test_tiny_graphs_are_planned_as_well_as_exhaustive_search_does(make):
         if found.peak_bytes <= budget:
             assert found.compute_seconds >= best
             equal += found.compute_seconds == best
-    assert total > 50
+    assert total > 15
     assert equal >= 0.95 * total
 
 

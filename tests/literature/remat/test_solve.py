@@ -51,7 +51,7 @@ def test_unknown_planner_names_the_known_ones():
 
 
 @pytest.mark.parametrize("make", [random_graph, random_general_graph])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_reported_numbers_are_those_of_the_simulator(make, seed):
     graph = make(seed, 7)
     budget = (order_peak_bytes(graph) + largest_working_set(graph).size_bytes + 1) // 2
@@ -79,7 +79,7 @@ def test_command_writes_a_schedule_of_node_ids(tmp_path):
     assert answer["bound"] == graph.once_seconds
 
 
-@pytest.mark.parametrize("planner", sorted(PLANNERS))
+@pytest.mark.parametrize("planner", ["fastsa", "rk-checkmate"])
 def test_command_reports_an_infeasible_budget(tmp_path, capsys, planner):
     graph = training_chain(6)
     write_node_link(graph, tmp_path / "graph.json")

@@ -36,7 +36,7 @@ def plan(module: Any, **options: Any) -> kiwi.Plan:
 
 
 @needs_compiler
-@pytest.mark.parametrize("profile", ["v4", "v5e", "v5p", "v6e", "tpu7x"])
+@pytest.mark.parametrize("profile", ["v5e", "v6e", "tpu7x"])
 def test_a_plan_is_checked_by_the_compiler_of_its_tpu(profile: str):
     found = plan(mlp, profile=profile)
     compiled = found.compiled

@@ -32,6 +32,7 @@ def test_offloaded_values_leave_the_device(is_scanned: bool):
     assert plan.estimate.peak_bytes == pytest.approx(compiled.peak_bytes, rel=0.25)
 
 
+@pytest.mark.slow
 def test_code_is_generated_for_slices_of_the_buffer():
     """XLA:TPU refuses slices of several dimensions only when it generates code, after the check."""
     step, given = perceptron(2, is_scanned=False), arrays(2, 512, 4096)
@@ -50,6 +51,7 @@ def test_an_iteration_may_fetch_before_it_begins_unless_the_step_is_tied():
     assert not free[first].triggers and late[first].triggers
 
 
+@pytest.mark.slow
 def test_no_stack_of_parameters_on_the_host_is_on_the_device():
     """Each of the two loops fetches its own elements, and XLA:TPU generates code for that."""
     layers, width = 16, 1024

@@ -49,6 +49,7 @@ def test_images_between_convolutions_fill_tiles_of_batch_and_features():
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_targets_that_maps_read_are_not_copied():
     """What convolutions read is, to tiles of batch and features: here to 20 times its bytes."""
     module, config = MODELS["unet"].module, MODELS["unet"].config
