@@ -122,9 +122,8 @@ def _beats(one: SweepPoint, other: SweepPoint) -> bool:
     )
     if figures == other_figures:
         return _order(one) < _order(other)
-    return all(
-        figure <= other_figure for figure, other_figure in zip(figures, other_figures, strict=True)
-    )  # type: ignore[operator]
+    pairs = zip(figures, other_figures, strict=True)
+    return all(figure <= other for figure, other in pairs)  # type: ignore[operator]
 
 
 def _order(point: SweepPoint) -> tuple[tuple[int, ...], int]:
