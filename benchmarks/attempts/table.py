@@ -19,10 +19,10 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
         suite, _, target, _ = key.split(" ")
         suites[f"{suite} for {target}"] += 1
         outcomes[row["outcome"].partition(":")[0]] += 1
-    counts_by_suite = ", ".join(f"{count} of {suite}" for suite, count in sorted(suites.items()))
-    counts_by_outcome = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    requests = ", ".join(f"{count} of {suite}" for suite, count in sorted(suites.items()))
+    endings = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     commits = ", ".join(sorted({row["commit"] for row in rows.values()}))
-    return f"{len(rows)} requests: {counts_by_suite}. Outcomes: {counts_by_outcome}. Commits: {commits}."
+    return f"{len(rows)} requests: {requests}. Outcomes: {endings}. Commits: {commits}."
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -35,11 +35,11 @@ def main(_: list[str]) -> None:
 
 def report(models: Mapping[str, Any]) -> Iterator[str]:
     """Yields the lines of the page."""
-    environments = [model["environment"] for model in models.values()]
+    known = [model["environment"] for model in models.values()]
     yield "# Plans and `jax.checkpoint`, measured"
     yield ""
     for name in ("command", "device", "date", "commit", "jax", "kiwi"):
-        yield f"{name}: {', '.join(sorted({str(environment[name]) for environment in environments}))}  "
+        yield f"{name}: {', '.join(sorted({str(known_row[name]) for known_row in known}))}  "
     yield ""
     yield from summary(models)
     yield ""

@@ -1,4 +1,4 @@
-"""Language models and what is done to them: experts, adapters, preferences, optimisers, meshes."""
+"""Language models and their variants: experts, adapters, preferences, optimisers and meshes."""
 
 import functools
 
@@ -402,7 +402,7 @@ def shampoo(batch: int = 8192, width: int = 1024, layers: int = 2) -> Made:
     def init(key):
         eyes = [jnp.eye(width)] * layers
         params = [weights(k, w=(width, width))["w"] for k in keys(key, layers)]
-        # Symmetric matrices with distinct eigenvalues: their vectors are well determined.
+        # Symmetric matrices with distinct eigenvalues have well-determined eigenvectors.
         held = [jnp.diag(1.0 + jnp.arange(width) / width)] * layers
         state = {"params": params, "left": held, "right": held, "roots": eyes * 2}
         return {**state, "count": jnp.int32(0)}, (

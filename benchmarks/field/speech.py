@@ -1,4 +1,4 @@
-"""Speech, proteins, and learning to learn."""
+"""Speech models, protein models, and meta-learning."""
 
 import jax
 import jax.numpy as jnp
