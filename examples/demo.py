@@ -1,10 +1,10 @@
 """`make demo`: plans a GPT training step for 8 GPUs and TPUs, then trains a small one under a plan.
 
 1. Plans `gpt-13b-4l` on a (2, 4) mesh of V100s, of H100s and of TPUs at several budgets, beside
-hand-written baselines. Nothing of that size is executed. Where the compiler of the hardware is
-installed, it compiles plans and baselines, and the table shows its memory figures.
+   hand-written baselines. Nothing of that size is executed. Where the compiler of the hardware is
+   installed, it compiles plans and baselines, and the table shows its memory figures.
 2. Trains `tiny` for 20 steps on 8 virtual CPU devices, under a budget that forces recomputation.
-The losses are those of plain `jax.jit`.
+   The losses are those of plain `jax.jit`.
 """
 
 import functools

@@ -1,12 +1,12 @@
 """Plans of one traced step on one mesh over budgets, by all planners.
 
 1. The baselines plan first. Each starts from the fastest known strategies that fit with its own
-recomputation.
+   recomputation.
 2. "joint" then searches without a start over a grid of budgets, and down to the smallest budget;
-see `MeshRun.least`.
+   see `MeshRun.least`.
 3. If a baseline is still faster within the same memory, "joint" starts from the baseline's plan,
-which is a solution of a problem that offers its recomputation (`kiwi.planners.joint`). "joint" is
-therefore never slower than a baseline.
+   which is a solution of a problem that offers its recomputation (`kiwi.planners.joint`). "joint"
+   is therefore never slower than a baseline.
 
 A plan for a budget is also a plan for every larger budget, so no curve rises with the budget.
 """
@@ -38,7 +38,8 @@ GRID = 0.88
 ABOVE_LEAST = 1.01
 """The factor from the smallest peak that a search reached to the budget that is tried."""
 DESCENT, MOST_DESCENTS = 0.94, 4
-"""From one budget to the next while the smallest is looked for, and how often."""
+"""The factor from one budget to the next in the search for the smallest budget, and the number of
+steps of that search."""
 
 
 class Store:

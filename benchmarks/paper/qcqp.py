@@ -1,8 +1,8 @@
 """The paper's full model (Eq. 1, 12-23) as written: products of variables, solved by Gurobi.
 
-`kiwi.literature.formulations.staged` is the same problem as a linear program. This module solves the
-paper's own model, and needs a licence of Gurobi: the licence that comes with gurobipy takes models
-of up to 200 variables with products.
+`kiwi.literature.formulations.staged` is the same problem as a linear program. This module solves
+the paper's own model, and needs a licence of Gurobi: the licence that comes with gurobipy takes
+models of up to 200 variables with products.
 
 **Sets, data.** As in `staged`, with parameters among the operators of the memory rows.
 
