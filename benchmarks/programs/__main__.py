@@ -69,8 +69,8 @@ def main(_: list[str]) -> None:
     """Checks all kinds of programs, and writes `programs.json` and `programs.md`."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    # As in tests: without most of LLVM's optimisations, which do not affect plans, compiling takes a
-    # third of the time.
+    # As in tests: without most of LLVM's optimisations, which do not affect plans, compiling takes
+    # a third of the time.
     jax.config.update("jax_disable_most_optimizations", True)
     results: dict[str, Any] = _known()
     for name in _KINDS.value:
