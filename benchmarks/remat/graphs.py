@@ -166,7 +166,7 @@ class _Step:
         self.updates: list[Update] = []
         self.results: list[int] = []
         self.pairs: list[tuple[int, int]] = []
-        self._weights = [self._value(f"w{k}", e.weight_bytes) for k, e in enumerate(layers)]
+        self._weights = [self._value(f"w{k}", layer.weight_bytes) for k, layer in enumerate(layers)]
         state_bytes = [optimizer.state_factor * layer.weight_bytes for layer in layers]
         self._states = [self._value(f"m{k}", size) for k, size in enumerate(state_bytes)]
         self._outputs: list[int] = []

@@ -14,7 +14,7 @@ from kiwi.mesh.moves import divisible_pattern, move_graph
 from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 
-# The paper gives "a larger cost to the all-gather", and a penalty where one operation is not enough.
+# The paper gives "a larger cost to the all-gather", and a penalty if one operation is not enough.
 _GATHER_COST = 3.0
 _SHARD_COST = 1.0
 _STEP_PENALTY = 1.0

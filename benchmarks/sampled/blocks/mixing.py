@@ -74,8 +74,8 @@ def draw_fourier(draw: Drawing, sizes: Sizes) -> Block:
         else:
             points = length if kind == "filter" else 2 * length
             taps = jnp.fft.rfft(params["filter"].astype(jnp.float32), points, axis=0)
-            found = jnp.fft.rfft(wide, points, axis=1) * taps
-            mixed = jnp.fft.irfft(found, points, axis=1)[:, :length]
+            spectrum = jnp.fft.rfft(wide, points, axis=1) * taps
+            mixed = jnp.fft.irfft(spectrum, points, axis=1)[:, :length]
         return mixed.astype(x.dtype) @ params["out"]
 
     return Block(f"FFT ({kind})", init, apply)

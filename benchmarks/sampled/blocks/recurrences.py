@@ -57,10 +57,10 @@ def draw_gated_recurrence(draw: Drawing, sizes: Sizes) -> Block:
         return jax.lax.scan(step, carry, given, reverse=reverse)[1].swapaxes(0, 1)
 
     def apply(params: Params, x: jax.Array, context: Context) -> jax.Array:
-        found = [run(params["forward"], x, reverse=False)]
+        results = [run(params["forward"], x, reverse=False)]
         if both_ways:
-            found.append(run(params["backward"], x, reverse=True))
-        return jnp.concatenate(found, axis=-1) @ params["out"]
+            results.append(run(params["backward"], x, reverse=True))
+        return jnp.concatenate(results, axis=-1) @ params["out"]
 
     return Block(f"{cell} by scan", init, apply)
 
