@@ -106,16 +106,14 @@ def _table(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "| profile | model | plans | rank correlation | compiled / planned | least | most |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for group in dict.fromkeys(" ".join(key.split()[:2]) for key in rows):
-        group_rows = [
-            r for key, r in rows.items() if key.startswith(group + " ") and "error" not in r
-        ]
-        planned = [r["planned_seconds"] for r in group_rows]
-        compiled = [r["compiled_seconds"] for r in group_rows]
+        plans = [r for key, r in rows.items() if key.startswith(group + " ") and "error" not in r]
+        planned = [r["planned_seconds"] for r in plans]
+        compiled = [r["compiled_seconds"] for r in plans]
         ratios = [c / p for c, p in zip(compiled, planned, strict=True)]
-        order = f"{spearmanr(planned, compiled).statistic:.3f}" if len(group_rows) > 2 else "-"
+        order = f"{spearmanr(planned, compiled).statistic:.3f}" if len(plans) > 2 else "-"
         target, model = group.split()
         yield (
-            f"| {target} | {model} | {len(group_rows)} | {order} | {statistics.median(ratios):.3f} | "
+            f"| {target} | {model} | {len(plans)} | {order} | {statistics.median(ratios):.3f} | "
             f"{min(ratios):.3f} | {max(ratios):.3f} |"
         )
 
