@@ -63,8 +63,7 @@ def program(
     rounds: str = "",
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Registers a builder under its own name. The first paragraph of `stands_for` is its
-    docstring."""
+    """Registers a builder under its own name. The builder's docstring becomes `stands_for`."""
 
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
         name: str = build.__name__
