@@ -165,7 +165,7 @@ def table(rows: Rows) -> Iterator[str]:
     slower = {seed: row for seed, row in rows.items() if faster_planners(row)}
     planned = [row for row in rows.values() if row["step_ms"] is not None and row["starts_ms"]]
     gains = sorted(1 - row["step_ms"] / min(row["starts_ms"]) for row in planned)
-    counts = [len(row["others_ms"]) for row in rows.values() if row["others_ms"]]
+    plan_counts = [len(row["others_ms"]) for row in rows.values() if row["others_ms"]]
     yield "# Plans beside what anyone would try first"
     yield ""
     yield f"commits: {', '.join(sorted({str(row['commit']) for row in rows.values()}))}  "
@@ -176,7 +176,10 @@ def table(rows: Rows) -> Iterator[str]:
     if gains:
         yield f"- The step is {gains[len(gains) // 2]:.1%} faster than the best start in the"
         yield f"  middle, {gains[-1]:.0%} at most."
-    yield f"- {len(counts)} steps with {sum(counts)} plans of other planners: {len(slower)} times one"
+    yield (
+        f"- {len(plan_counts)} steps with {sum(plan_counts)} plans of other planners: "
+        f"{len(slower)} times one"
+    )
     yield "  of these is faster by more than the gap that the search was to reach."
     for what, selected in (("slower than a start", worse), ("slower than another planner", slower)):
         if selected:

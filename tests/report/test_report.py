@@ -1,4 +1,4 @@
-"""The HTML report in a headless browser: no errors, no network, every part is used."""
+"""The HTML report in a headless browser: no errors, no network, every part in use."""
 
 import json
 
@@ -71,7 +71,7 @@ def tiny():
 
 @pytest.fixture(scope="module", params=["tiny", "gpt-13b-4l"])
 def report(request, tmp_path_factory, tiny):
-    """A report in a file, with a sweep's curve."""
+    """Returns a report in a file, with a sweep's curve."""
     large = request.param == "gpt-13b-4l"
     plan = plan_of(request.param, memory_budget="12GiB", profile=ON_CPU, gap=0.1) if large else tiny
     path = tmp_path_factory.mktemp("report") / "report.html"
