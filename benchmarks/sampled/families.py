@@ -305,7 +305,7 @@ def _vision_transformer(draw: Drawing, sizes: Sizes) -> Family:
 
 
 def _pairs(draw: Drawing, sizes: Sizes) -> Family:
-    """Draws texts and images under a contrastive loss."""
+    """Draws a model of texts and images under a contrastive loss."""
     texts = _sequence_layers(draw.inside("texts"), sizes)
     images = _image_layers(draw.inside("images"), sizes)
     width, channels, vocabulary = sizes.width, sizes.channels, sizes.vocabulary
@@ -404,7 +404,8 @@ def _adversarial(draw: Drawing, sizes: Sizes) -> Family:
 
 
 def _graph(draw: Drawing, sizes: Sizes) -> Family:
-    """Draws messages along the edges of graphs: gathered, mapped, and summed by segments."""
+    """Draws a network on graphs: messages along the edges are gathered, mapped, and summed by
+    segments."""
     rounds = draw.one_of("rounds", (1, 2, 3))
     summed = draw.one_of("summed by", ("segment_sum", "segment_max", "at[].add"))
     attention = draw.chance("edges weighted by a softmax", 0.4)
@@ -413,15 +414,15 @@ def _graph(draw: Drawing, sizes: Sizes) -> Family:
 
     def init(key: jax.Array) -> Params:
         for_into, for_head, *for_rounds = keys(key, 2 + rounds)
-        found = {"head": kernel(for_head, width, classes), "into": kernel(for_into, 64, width)}
+        params = {"head": kernel(for_head, width, classes), "into": kernel(for_into, 64, width)}
         for number, for_round in enumerate(for_rounds):
             first, second, third = keys(for_round, 3)
-            found[f"round_{number}"] = {
+            params[f"round_{number}"] = {
                 "message": kernel(first, 2 * width, width),
                 "out": kernel(second, width, width),
                 "score": kernel(third, width, 1),
             }
-        return found
+        return params
 
     def collected(messages: jax.Array, targets: jax.Array, nodes: int) -> jax.Array:
         if summed == "at[].add":
