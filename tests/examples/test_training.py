@@ -89,7 +89,7 @@ def count(jaxpr: Jaxpr, name: str) -> int:
 
 @functools.cache
 def run(module: Any, config: Any, remat: Remat, steps: int) -> tuple[Any, list[float]]:
-    """Returns state and losses after some steps."""
+    """State and losses after some steps."""
     step = jax.jit(module.make_train_step(config, remat=remat))
     state, batch = module.make_state(config, seed=1), module.make_batch(config, seed=2)
     losses = []

@@ -71,7 +71,7 @@ def tiny():
 
 @pytest.fixture(scope="module", params=["tiny", "gpt-13b-4l"])
 def report(request, tmp_path_factory, tiny):
-    """Returns a report in a file, with a sweep's curve."""
+    """A report in a file, with a sweep's curve."""
     large = request.param == "gpt-13b-4l"
     plan = plan_of(request.param, memory_budget="12GiB", profile=ON_CPU, gap=0.1) if large else tiny
     path = tmp_path_factory.mktemp("report") / "report.html"

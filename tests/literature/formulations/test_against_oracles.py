@@ -13,7 +13,7 @@ from tests.literature.formulations.random_graphs import random_graph, random_lim
 PROBLEMS = 220
 CHUNK = 20
 QUICK = 80
-"""The number of problems that every run of the tests solves."""
+"""So many problems are solved in every run of the tests."""
 CHUNKS = [
     pytest.param(first, marks=[pytest.mark.slow] if first >= QUICK else [])
     for first in range(0, PROBLEMS, CHUNK)
