@@ -1,6 +1,6 @@
-"""Benchmarks: timed comparisons, kept apart from the tests."""
+"""Benchmarks: measurements and comparisons, separate from the tests."""
 
 import os
 
-# What is timed or compared is made in this run.
+# A benchmark measures plans of its own run, and none from the cache of plans.
 os.environ["KIWI_PLAN_CACHE"] = "off"

@@ -1,5 +1,5 @@
-"""Prices of one kind of device for the kernels of another: what tables of prediction and
-compilation need, where XLA:CPU compiles a step that is priced for GPUs."""
+"""Hardware with the prices of one kind of device and the kernels of another. The fidelity tables
+use it where XLA:CPU compiles a step that is priced for GPUs."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from kiwi.xla.compilers import named
 
 
 def priced_as(profile: str, compiler: str | None) -> Hardware:
-    """The hardware of a profile, with programs by the compiler of that name in `verify`; with None
-    by its own."""
+    """Returns the hardware of a profile, with programs by the compiler that `verify` calls
+    `compiler`. None stands for the hardware's own compiler."""
     hardware = CATALOGUE[profile]
     if compiler is None or hardware.backend in named(compiler).platforms:
         return hardware

@@ -3,8 +3,9 @@
 python -m benchmarks.neural_ode                      # without a limit, then at 80 and 60 %
 python -m benchmarks.neural_ode --batch=4096 --width=1024
 
-A field of three layers, Tsit5 with adaptive steps, gradient descent on donated parameters, on
-eight virtual CPU devices. Shares are of the compiled peak of the plan without a limit.
+The field has three layers. The solver is Tsit5 with adaptive steps. Training is gradient descent on
+donated parameters, on eight virtual CPU devices. Budgets are shares of the compiled peak of the
+plan without a limit.
 """
 
 from collections.abc import Callable
@@ -28,13 +29,13 @@ _SECONDS = flags.DEFINE_float("time_limit", 30.0, "Seconds for each plan.")
 
 
 def field(t: Any, y: jax.Array, params: Any) -> jax.Array:
-    """The derivative of the state."""
+    """Returns the derivative of the state."""
     hidden = jnp.tanh(y @ params["in"] + t)
     return jnp.tanh(hidden @ params["hidden"]) @ params["out"]
 
 
 def training_step(most_steps: int) -> Callable[..., Any]:
-    """A step of gradient descent on the distance of the solution from a target."""
+    """Returns a step of gradient descent on the distance between the solution and a target."""
 
     def loss(params: Any, start: jax.Array, target: jax.Array) -> jax.Array:
         solution = diffrax.diffeqsolve(
@@ -59,7 +60,7 @@ def training_step(most_steps: int) -> Callable[..., Any]:
 
 
 def arguments(batch: int, dim: int, width: int) -> tuple[Any, ...]:
-    """Abstract parameters, initial values and targets."""
+    """Returns abstract parameters, initial values and targets."""
     shapes = {"in": (dim, width), "hidden": (width, width), "out": (width, dim)}
     params = {name: jax.ShapeDtypeStruct(s, "float32") for name, s in shapes.items()}
     values = jax.ShapeDtypeStruct((batch, dim), "float32")
@@ -67,7 +68,8 @@ def arguments(batch: int, dim: int, width: int) -> tuple[Any, ...]:
 
 
 def main(_: list[str]) -> None:
-    """Plans without a limit and at shares of that plan's compiled peak; prints a line for each."""
+    """Plans without a limit and at shares of that plan's compiled peak, and prints a line for each
+    plan."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     args = arguments(_BATCH.value, _DIM.value, _WIDTH.value)
@@ -89,7 +91,7 @@ def main(_: list[str]) -> None:
 
 
 def _line(name: str, plan: kiwi.Plan) -> int:
-    """Prints what became of a plan; its compiled peak."""
+    """Prints the figures of a plan, and returns its compiled peak in bytes."""
     assert plan.compiled is not None
     predicted, compiled = plan.estimate.peak_bytes, plan.compiled.peak_bytes
     print(

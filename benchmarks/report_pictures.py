@@ -2,9 +2,9 @@
 
     python -m benchmarks.report_pictures
 
-Plans four layers of GPT-3 13B on eight H100s with 12 GiB each, checked by the compiler that is
-installed, and adds the sweep of `benchmarks/sweep_results`. `--data FILE.json` keeps what the
-report draws, or takes it from there where the file exists.
+Plans four layers of GPT-3 13B on eight H100s with 12 GiB each, checked by the installed compiler,
+and adds the sweep of `benchmarks/sweep_results`. `--data FILE.json` stores the data of the report,
+or reads them if the file exists.
 """
 
 import argparse
@@ -39,11 +39,12 @@ PICTURES = {
     "report_light_planning.png": ("light", WIDE, _TO.format("planning")),
     "report_dark_pareto.png": ("dark", WIDE, _TO.format("pareto")),
 }
-"""By file: the theme, the size of the window, and what is done before the picture is taken."""
+"""For each file: the theme, the size of the window, and the script that runs before the picture is
+taken."""
 
 
 def planned() -> dict[str, Any]:
-    """What the report of the plan draws."""
+    """Returns the data of the plan's report."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     config = gpt.SIZES["gpt-13b-4l"]
@@ -60,7 +61,7 @@ def planned() -> dict[str, Any]:
 
 
 def take(data: dict[str, Any], folder: Path, executable: str) -> None:
-    """Writes the page and all pictures to a folder."""
+    """Takes all pictures of the report into a folder."""
     page = folder / "report.html"
     page.write_text(render(data), encoding="utf-8")
     for name, (theme, (width, height), script) in PICTURES.items():
@@ -73,20 +74,20 @@ def take(data: dict[str, Any], folder: Path, executable: str) -> None:
 
 
 def main() -> int:
-    """Returns an exit code."""
+    """Takes the pictures, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report_pictures")
     parser.add_argument("--data", metavar="FILE.json", type=Path)
-    kept = parser.parse_args().data
+    data_file = parser.parse_args().data
     executable = find_chromium()
     if executable is None:
         print(f"No browser: {'; '.join(WHY_NOT)}", file=sys.stderr)
         return 1
-    if kept is not None and kept.exists():
-        data = json.loads(kept.read_text())
+    if data_file is not None and data_file.exists():
+        data = json.loads(data_file.read_text())
     else:
         data = planned()
-        if kept is not None:
-            kept.write_text(json.dumps(data))
+        if data_file is not None:
+            data_file.write_text(json.dumps(data))
     take(data, IMAGES, executable)
     return 0
 

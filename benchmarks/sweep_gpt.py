@@ -1,4 +1,4 @@
-"""`kiwi sweep` of gpt-13b-4l: five meshes, six budgets, two processes; figures to results.
+"""`kiwi sweep` of gpt-13b-4l: five meshes, six budgets, two processes.
 
 python -m benchmarks.sweep_gpt
 """
@@ -20,11 +20,11 @@ GIB = 2**30
 
 
 def main() -> None:
-    """Runs the sweep and writes `sweep_results/gpt_13b_4l.{json,md}`."""
-    found = sweep(FUNCTION, MESHES, BUDGETS, jobs=2, donate_argnums=0)
+    """Runs the sweep, and writes `sweep_results/gpt_13b_4l.{json,md}`."""
+    result = sweep(FUNCTION, MESHES, BUDGETS, jobs=2, donate_argnums=0)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "gpt_13b_4l.json").write_text(json.dumps(sweep_json(found), indent=1) + "\n")
-    text = _markdown(found)
+    (RESULTS / "gpt_13b_4l.json").write_text(json.dumps(sweep_json(result), indent=1) + "\n")
+    text = _markdown(result)
     (RESULTS / "gpt_13b_4l.md").write_text(text)
     print(text)
 

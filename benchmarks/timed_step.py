@@ -1,4 +1,4 @@
-"""Steps of training, one after the other, and their times."""
+"""Training steps in sequence, and their times."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ import jax
 
 
 class Training:
-    """Steps one after the other: each one's first results replace the first arguments.
+    """Training steps in sequence: each step's first results replace its first arguments.
 
     `run(*leaves)` returns flat results, `count` of which replace the first leaves.
     """
@@ -17,7 +17,7 @@ class Training:
         self._run, self._leaves, self._count = run, list(leaves), count
 
     def run(self, steps: int) -> float:
-        """So many steps, to the end of the last one; returns the seconds of all."""
+        """Runs this number of steps to the end of the last one, and returns the seconds of all."""
         started = time.perf_counter()
         for _ in range(steps):
             results = self._run(*self._leaves)
@@ -27,7 +27,7 @@ class Training:
 
 
 def timed_step(run: Callable[..., Any], leaves: Sequence[Any], count: int) -> Callable[[], float]:
-    """A function that runs one step and returns its seconds; its first `count` leaves, the state,
-    go from step to step."""
+    """Returns a function that runs one step and returns its seconds. The first `count` leaves, the
+    state, go from step to step."""
     training = Training(run, leaves, count)
     return lambda: training.run(1)

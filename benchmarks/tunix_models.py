@@ -1,4 +1,4 @@
-"""Models of google-tunix, planned as the library has them: their layers in a Python loop.
+"""Models of google-tunix, planned as the library writes them: their layers in a Python loop.
 
 pip install --no-deps google-tunix safetensors qwix
 python -m benchmarks.tunix_models --model=qwen3_0p6b       # without a limit, at 70 and at 50 %
@@ -6,12 +6,12 @@ python -m benchmarks.tunix_models --model=gemma_2b --lora=16
 
 A model is a constructor of the library's `ModelConfig`: of Qwen3 (`qwen3_30b_a3b` is a mixture of
 128 experts in a Python loop), Llama 3 (`llama3p2_1b`) or Gemma (`gemma_2b`, `gemma2_2b`). A step of
-AdamW on 8 sequences of 1024 tokens, with donated parameters and state, all of them abstract arrays,
-on (2, 4) H100s; Qwen3 in bfloat16, the others in float32, which they know only. With `--lora` qwix
-puts matrices of that rank beside those of all layers, and these alone are trained. Plans are
-checked on eight virtual CPU devices. Shares are of the compiled peak of the plan without a limit.
-Prints a line for each plan, and writes them to `library_results/tunix.json` and `tunix.md`, in
-which other models' rows stay.
+AdamW takes 8 sequences of 1024 tokens, on (2, 4) H100s. Parameters and state are donated, and all
+arrays are abstract. Qwen3 is in bfloat16. The other models are in float32, the only type that they
+support. With `--lora`, qwix adds matrices of that rank to the matrices of all layers, and only the
+added ones are trained. Plans are checked on eight virtual CPU devices. Budgets are shares of the
+compiled peak of the plan without a limit. Prints a line for each plan, and writes them to
+`library_results/tunix.json` and `tunix.md`, in which rows of other models stay.
 """
 
 import json
@@ -55,7 +55,7 @@ def main(_: list[str]) -> None:
     free: int | None = None
     rows = []
     for share in ("free", *_SHARES.value):
-        planned = kiwi.jit(  # traced anew: all that a user waits for is counted
+        planned = kiwi.jit(  # Traced anew, so that all of a user's time counts.
             step,
             mesh_shape=(2, 4),
             profile=priced_as("h100-sxm", _VERIFY.value if _VERIFY.value != "none" else None),
@@ -65,21 +65,24 @@ def main(_: list[str]) -> None:
             time_limit_seconds=_SECONDS.value,
             equal_layers=_EQUAL.value,
         )
-        started, used = time.monotonic(), processor_seconds()
+        started, cpu_started = time.monotonic(), processor_seconds()
         try:
             plan = planned.plan(*state, tokens)
         except kiwi.errors.KiwiError as error:
             print(f"{share}: {error}", flush=True)
             continue
-        took = time.monotonic() - started, processor_seconds() - used
+        durations = time.monotonic() - started, processor_seconds() - cpu_started
         free = free or plan.peak_bytes
-        print(f"{share}: {line(plan)}, {took[0]:.0f} s, {took[1]:.0f} processor s", flush=True)
-        rows.append(_row(plan, share, took))
+        print(
+            f"{share}: {line(plan)}, {durations[0]:.0f} s, {durations[1]:.0f} processor s",
+            flush=True,
+        )
+        rows.append(_row(plan, share, durations))
         _write(rows)
 
 
 def _row(plan: kiwi.Plan, share: str, seconds: tuple[float, float]) -> dict[str, Any]:
-    """`seconds`: by the clock, and of the processor."""
+    """Returns the row of a plan. `seconds`: seconds by the clock, and of the processor."""
     return {
         "model": _MODEL.value,
         "trained": f"LoRA of rank {_LORA.value}" if _LORA.value else "all",
@@ -91,13 +94,13 @@ def _row(plan: kiwi.Plan, share: str, seconds: tuple[float, float]) -> dict[str,
 
 
 def _write(rows: list[dict[str, Any]]) -> None:
-    """Rows of this model, beside those of others."""
+    """Writes the rows of this model beside those of other models."""
     path = _OUT / "tunix.json"
     known = json.loads(path.read_text()) if path.exists() else []
     key = lambda row: (row["model"], row["trained"], str(row["layers"]))  # noqa: E731
     others = [row for row in known if key(row) != key(rows[0])]
-    every = sorted([*others, *rows], key=key)
-    path.write_text(json.dumps(every, indent=1) + "\n")
+    all_rows = sorted([*others, *rows], key=key)
+    path.write_text(json.dumps(all_rows, indent=1) + "\n")
     lines = [
         "# Models of google-tunix on (2, 4) H100s, checked with XLA:CPU",
         "",
@@ -109,7 +112,7 @@ def _write(rows: list[dict[str, Any]]) -> None:
         "| compiled | processor s | s |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for row in every:
+    for row in all_rows:
         budget = "free" if row["share"] == "free" else format_bytes(row["budget_bytes"])
         accuracy = row["predicted_bytes"] / row["peak_bytes"]
         lines.append(

@@ -1,4 +1,4 @@
-"""What all example models share: the training step, its state, hand-written shardings."""
+"""The parts that all example models share: training step, state and hand-written shardings."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ Batch: TypeAlias = dict[str, jax.Array]
 Metrics: TypeAlias = dict[str, jax.Array]
 
 Remat: TypeAlias = Literal["full", "dots", "dots_no_batch"] | None
-"""What `jax.checkpoint` recomputes of each block in the backward pass.
+"""The values of a block that `jax.checkpoint` recomputes in the backward pass.
 
 None: nothing. "full": everything but the block's inputs. "dots": all but the results of matrix
 multiplications and convolutions (the policy `dots_saveable`). "dots_no_batch": all but the results
@@ -28,7 +28,8 @@ _Config = TypeVar("_Config")
 
 
 class TrainState(NamedTuple):
-    """What a training step carries over: parameters, optimizer state, steps done (int32)."""
+    """The state between training steps: parameters, optimizer state, number of steps done
+    (int32)."""
 
     params: Params
     opt_state: optax.OptState
@@ -41,8 +42,8 @@ TrainStep: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 class Specs(NamedTuple):
     """Hand-written shardings of a training step.
 
-    `state` has the structure of the `TrainState`, with a `PartitionSpec` for each array; `batch`
-    is one `PartitionSpec` that serves for every array of the batch.
+    `state` has the structure of the `TrainState`, with a `PartitionSpec` for each array. `batch` is
+    one `PartitionSpec` for all arrays of the batch.
     """
 
     state: Any
@@ -51,7 +52,7 @@ class Specs(NamedTuple):
 
 @dataclass(frozen=True)
 class Example(Generic[_Config]):
-    """A model and how it is trained; the modules' functions of the same names are its methods.
+    """A model and its training. The functions that example modules offer are its methods.
 
     **Attributes:**
 
@@ -67,10 +68,10 @@ class Example(Generic[_Config]):
     make_batch: Callable[[_Config], Batch]
 
     def make_train_step(self, config: _Config, *, remat: Remat = None) -> TrainStep:
-        """`train_step(state, batch) -> (state, {"loss": the loss before the update})`.
+        """Returns `train_step(state, batch) -> (state, {"loss": the loss before the update})`.
 
-        `remat` applies to each block of the model: layer or stage. Tracing the step raises
-        `ValueError` if it is none of the values of `Remat`.
+        `remat` applies to each block of the model, that is to each layer or stage. Tracing the step
+        raises `ValueError` if `remat` is none of the values of `Remat`.
         """
         loss = functools.partial(self.loss, config, remat)
         optimizer = self.optimizer(config)
@@ -84,21 +85,22 @@ class Example(Generic[_Config]):
         return train_step
 
     def make_state(self, config: _Config, seed: int = 0) -> TrainState:
-        """The state before the first step: random parameters, a fresh optimizer."""
+        """Returns the state before the first step: random parameters and a fresh optimizer
+        state."""
         params = self.init_params(config, jax.random.key(seed))
         return TrainState(params, self.optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
     def abstract_state(self, config: _Config) -> TrainState:
-        """`make_state` with a `jax.ShapeDtypeStruct` for each array; allocates nothing."""
+        """Returns `make_state` with a `jax.ShapeDtypeStruct` for each array. Allocates nothing."""
         return jax.eval_shape(lambda: self.make_state(config))
 
     def abstract_batch(self, config: _Config) -> Batch:
-        """`make_batch` with a `jax.ShapeDtypeStruct` for each array; allocates nothing."""
+        """Returns `make_batch` with a `jax.ShapeDtypeStruct` for each array. Allocates nothing."""
         return jax.eval_shape(lambda: self.make_batch(config))
 
 
 def apply_remat(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
-    """`block` wrapped in `jax.checkpoint` as `remat` asks.
+    """Returns `block` wrapped in `jax.checkpoint` as `remat` asks.
 
     **Raises:** `ValueError` if `remat` is none of the values of `Remat`.
     """
@@ -115,17 +117,19 @@ def apply_remat(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
 
 
 def init_kernel(key: jax.Array, shape: tuple[int, ...], fan_in: int) -> jax.Array:
-    """A float32 kernel whose result has the variance of its input (LeCun's initialisation)."""
+    """Returns a float32 kernel whose result has the variance of its input (LeCun's
+    initialisation)."""
     return jax.random.normal(key, shape, jnp.float32) * fan_in**-0.5
 
 
 def mean_squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
-    """Mean over all elements, in float32."""
+    """Returns the mean over all elements, a float32 scalar."""
     return jnp.mean(jnp.square(outputs.astype(jnp.float32) - targets.astype(jnp.float32)))
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean over all but the last dimension of the logits, in float32; labels are int32."""
+    """Returns the mean cross-entropy over all positions, a float32 scalar. `labels` are int32 and
+    index the last dimension of the logits."""
     logits = logits.astype(jnp.float32)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
 
@@ -139,8 +143,8 @@ def fsdp_specs(state: TrainState, data_axis: AxisNames, axis_size: int) -> Specs
     """Fully sharded data parallelism (ZeRO stage 3, Rajbhandari et al. 2020).
 
     The batch is sliced as in `data_parallel_specs`. Each array of the state is sharded along its
-    largest dimension that `axis_size`, the number of devices along `data_axis`, divides (the
-    first of several equal ones); an array without such a dimension is replicated.
+    largest dimension that `axis_size`, the number of devices along `data_axis`, divides. Of several
+    equal dimensions the first is taken. An array without such a dimension is replicated.
     """
 
     def spec_of(array: Any) -> PartitionSpec:
@@ -157,11 +161,12 @@ def specs_by_name(
     by_name: Mapping[tuple[str, ...], PartitionSpec],
     data_axis: AxisNames | None,
 ) -> Specs:
-    """Shards what is named; the rest is replicated, and the batch sliced along `data_axis`.
+    """Shards the arrays that `by_name` names, replicates the rest, and slices the batch along
+    `data_axis`.
 
-    A key of `by_name` is the last names on the way to an array, list positions left out, for
-    example `("query", "kernel")`; the longest match counts. The optimizer's moments, which have
-    the names of their parameters, are sharded as those. `data_axis=None` slices no batch.
+    A key of `by_name` holds the last names of an array's path without list positions, for example
+    `("query", "kernel")`. The longest matching key decides. The optimizer's moments have the names
+    of their parameters, and so the same shardings. `data_axis=None` does not slice the batch.
     """
     longest = max(map(len, by_name), default=0)
 
@@ -181,8 +186,9 @@ def mixed_specs(
 ) -> Specs:
     """Tensor parallelism along one axis, fully sharded data parallelism along the other.
 
-    Each array of the state that `tensor_parallel` leaves whole in a dimension that `axis_size`
-    divides is sharded along the largest such dimension over `data_axis`.
+    Considers the dimensions of a state array that `tensor_parallel` leaves whole and that
+    `axis_size` divides. The array is sharded over `data_axis` along the largest of these
+    dimensions.
     """
 
     def spec_of(spec: PartitionSpec, array: Any) -> PartitionSpec:
@@ -201,10 +207,10 @@ def mixed_specs(
 
 
 def named_shardings(mesh: Mesh, specs: Specs) -> tuple[Any, NamedSharding]:
-    """`specs` on `mesh`, in the form that `jax.jit(in_shardings=...)` takes.
+    """Returns `specs` on `mesh`, in the form that `jax.jit(in_shardings=...)` takes.
 
-    The outputs of the step are (state, metrics), so that `out_shardings=(state_shardings, None)`
-    keeps the state where it is.
+    The step returns (state, metrics), so `out_shardings=(state_shardings, None)` keeps the state's
+    shardings.
     """
     shardings = jax.tree.map(
         lambda spec: NamedSharding(mesh, spec),

@@ -1,7 +1,7 @@
-"""Trains an example with and without a plan, for several budgets, and compares.
+"""Trains an example with and without a plan under several budgets, and compares the losses.
 
-A budget is given as a share of what the plan without a limit takes, as compiled. Where no plan
-meets it as compiled, the least budget that one is known to meet takes its place.
+A budget is a share of the compiled peak of the plan without a limit. Where no compiled plan meets
+the budget, the smallest budget that a plan is known to meet replaces it.
 """
 
 import dataclasses
@@ -33,16 +33,17 @@ SHARES = (1.0, 0.8, 0.6)
 MESH_SHAPE = (2, 4)
 TIME_LIMIT_SECONDS = 5.0
 TOLERANCE = 1e-3
-"""Largest relative difference of losses: Adam makes much of rounding where gradients vanish."""
+"""The largest relative difference of losses. Adam amplifies rounding errors where gradients
+vanish."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One example under one budget.
 
-    - `peak_bytes`: of the compiled plan, per device.
-    - `recomputed`: how many operators run twice.
-    - `losses`, `plain_losses`: of each step under the plan, and without.
+    - `peak_bytes`: the compiled peak of the plan, per device.
+    - `recomputed`: the number of operators that run twice.
+    - `losses`, `plain_losses`: the loss of each step under the plan, and without a plan.
     """
 
     example: str
@@ -81,7 +82,8 @@ class Training:
         mesh_shape: Sequence[int] = MESH_SHAPE,
         module: Any = None,
     ) -> "Training":
-        """The example of a module's name, or one of another module in the same form."""
+        """Returns the example with this name, or the example that `module` defines in the same
+        form."""
         module = module or importlib.import_module(f"examples.{name}")
         config = module.SIZES[size]
         mesh = _mesh(mesh_shape)
@@ -90,31 +92,32 @@ class Training:
         return cls(name, step, lambda: module.make_state(config), module.make_batch(config), mesh)
 
     def plain_losses(self, steps: int) -> tuple[float, ...]:
-        """The losses of the first steps under `jax.jit`."""
+        """Returns the losses of the first steps under `jax.jit`."""
         return self._losses(jax.jit(self.step), steps)
 
     def rows(self, shares: Sequence[float], steps: int) -> list[Row]:
-        """Planned and run for each budget."""
+        """Plans and runs the example for each budget."""
         plain = self.plain_losses(steps)
         planned = kiwi.jit(
             self.step, mesh=self.mesh, donate_argnums=0, time_limit_seconds=TIME_LIMIT_SECONDS
         )
         free = planned.plan(self.make_state(), self.batch)
-        found = []
+        rows = []
         for share in shares:
             budget = int(share * free.peak_bytes)
-            own = planned if share == 1 else self._within(planned, budget)
-            plan = own.plan(self.make_state(), self.batch)
-            found.append(self._row(plan, share, plain, self._losses(own, steps), free.peak_bytes))
-        return found
+            step = planned if share == 1 else self._within(planned, budget)
+            plan = step.plan(self.make_state(), self.batch)
+            rows.append(self._row(plan, share, plain, self._losses(step, steps), free.peak_bytes))
+        return rows
 
     def _within(self, planned: kiwi.PlannedFunction, budget: int) -> kiwi.PlannedFunction:
-        """The function under a budget, or under the least that is known to do."""
+        """Returns the function under a budget, or under the smallest budget above it that an error
+        names."""
         for _ in range(3):
-            found = planned.with_options(memory_budget=budget)
+            limited = planned.with_options(memory_budget=budget)
             try:
-                found.plan(self.make_state(), self.batch)
-                return found
+                limited.plan(self.make_state(), self.batch)
+                return limited
             except (BudgetNotMetError, InfeasibleBudgetError) as error:
                 if error.least_peak_bytes is None:
                     raise
@@ -171,12 +174,12 @@ def main(name: str, steps: int = 5) -> None:
 
 
 def row_of(data: Mapping[str, Any]) -> Row:
-    """The inverse of `as_json`."""
-    found: dict[str, Any] = {field.name: data[field.name] for field in dataclasses.fields(Row)}
-    lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-    return Row(**{**found, **lists})
+    """Returns the row that `as_json` stores as `data`."""
+    fields: dict[str, Any] = {field.name: data[field.name] for field in dataclasses.fields(Row)}
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Row(**{**fields, **lists})
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """A row as plain data."""
+    """Returns a row as plain data."""
     return {**dataclasses.asdict(row), "difference": row.difference}

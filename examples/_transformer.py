@@ -1,8 +1,8 @@
-"""Transformer layers, shared by all examples that have some; shardings of them after Megatron.
+"""Transformer layers for all examples that have some, and Megatron's shardings of them.
 
-Shapes are written with B (batch), S (sequence), D (width), H (heads), K (D / H), M (mlp_ratio
-D). There is no dropout. Parameters are float32; activations have the dtype of the configuration,
-but layer normalisation, the attention's softmax and losses are computed in float32.
+Shapes are written with B (batch), S (sequence), D (width), H (heads), K (D / H), M (mlp_ratio D).
+There is no dropout. Parameters are float32. Activations have the dtype of the configuration, but
+layer normalisation, the attention's softmax and losses are computed in float32.
 """
 
 import functools
@@ -30,9 +30,9 @@ from examples._common import (
 class TransformerConfig:
     """Size and training of a transformer.
 
-    `vocabulary=0` leaves out the embedding and the head: the stack of layers alone, as one stage
-    of a pipeline sees it. Its inputs and targets are activations [B, S, D], and the loss is the
-    mean squared error of the final hidden state.
+    `vocabulary=0` leaves out the embedding and the head. The model is then the stack of layers
+    alone, as one stage of a pipeline sees it: inputs and targets are activations [B, S, D], and the
+    loss is the mean squared error of the final hidden state.
 
     **Raises:** `ValueError` if `heads` does not divide `width`.
     """
@@ -59,22 +59,22 @@ class TransformerConfig:
 
 
 def adamw(config: TransformerConfig) -> optax.GradientTransformation:
-    """AdamW with the constants that GPT-3 was trained with."""
+    """Returns AdamW with the constants of GPT-3's training."""
     return optax.adamw(config.learning_rate, b1=0.9, b2=0.95, weight_decay=config.weight_decay)
 
 
 def init_blocks(config: TransformerConfig, key: jax.Array) -> list[Params]:
-    """Parameters of the layers, first to last."""
+    """Returns the parameters of the layers, first to last."""
     return [_init_block(config, block_key) for block_key in jax.random.split(key, config.layers)]
 
 
 def init_layer_norm(width: int) -> Params:
-    """The identity but for the normalisation."""
+    """Returns a scale of ones and a bias of zeros."""
     return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
 
 
 def init_embedding(config: TransformerConfig, key: jax.Array) -> Params:
-    """Token and learned position embeddings, [vocabulary, D] and [S, D]."""
+    """Returns token and learned position embeddings, [vocabulary, D] and [S, D]."""
     token_key, position_key = jax.random.split(key)
     return {
         "token": 0.02 * jax.random.normal(token_key, (config.vocabulary, config.width)),
@@ -83,7 +83,7 @@ def init_embedding(config: TransformerConfig, key: jax.Array) -> Params:
 
 
 def embed(embedding: Params, tokens: jax.Array, dtype: str) -> jax.Array:
-    """Tokens [B, S], int32 → activations [B, S, D]."""
+    """Embeds tokens [B, S], int32, as activations [B, S, D]."""
     return (embedding["token"][tokens] + embedding["position"]).astype(dtype)
 
 
@@ -97,8 +97,9 @@ def apply_blocks(
 ) -> jax.Array:
     """Runs the layers, unrolled; [B, S, D] → [B, S, D].
 
-    `causal`: a position attends to itself and earlier ones only. `pre_norm`: normalise the input
-    of each sublayer, else the sum of its output and the residual stream.
+    - `causal`: a position attends only to itself and earlier positions.
+    - `pre_norm`: normalise the input of each sublayer. Otherwise the sum of the sublayer's output
+      and the residual stream is normalised.
     """
 
     block = apply_remat(functools.partial(_block, causal=causal, pre_norm=pre_norm), remat)
@@ -117,7 +118,7 @@ def layer_norm(params: Params, x: jax.Array) -> jax.Array:
 
 
 def make_activation_batch(config: TransformerConfig, key: jax.Array) -> Batch:
-    """Normally distributed activations and targets, [B, S, D], for `vocabulary=0`."""
+    """Returns normally distributed activations and targets, [B, S, D], for `vocabulary=0`."""
     input_key, target_key = jax.random.split(key)
     shape = (config.batch, config.sequence, config.width)
     return {
@@ -129,11 +130,11 @@ def make_activation_batch(config: TransformerConfig, key: jax.Array) -> Batch:
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
     """Tensor parallelism within each layer (Shoeybi et al. 2019, §3) times data parallelism.
 
-    Along `model_axis` attention is split by heads and the feed-forward network by its hidden
-    units, so that a layer needs one all-reduce for each of the two, in the forward pass and in
-    the backward pass; token embedding (and tied head) are split by vocabulary. Everything else is
-    replicated, and so is all of the state along `data_axis`, which slices the batch. The
-    optimizer's moments are sharded as their parameters.
+    Along `model_axis` attention is split by heads and the feed-forward network by hidden units.
+    Each of the two then needs one all-reduce per layer in the forward pass and one in the backward
+    pass. The token embedding (and the tied head) is split by vocabulary. All other arrays are
+    replicated along `model_axis`, and the whole state is replicated along `data_axis`, which slices
+    the batch. The optimizer's moments are sharded like their parameters.
 
     `model_axis` must divide heads, hidden units and vocabulary.
     """
@@ -141,7 +142,7 @@ def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: A
 
 
 def megatron_by_name(model_axis: AxisNames) -> dict[tuple[str, ...], PartitionSpec]:
-    """What `megatron_specs` splits, for `examples._common.specs_by_name`."""
+    """Returns the shardings of `megatron_specs` by name, for `examples._common.specs_by_name`."""
     column, row = PartitionSpec(None, model_axis), PartitionSpec(model_axis)
     return {
         ("query", "kernel"): column,  # [D, H, K]
@@ -159,7 +160,8 @@ def megatron_by_name(model_axis: AxisNames) -> dict[tuple[str, ...], PartitionSp
 
 
 def init_attention(config: TransformerConfig, keys: jax.Array) -> Params:
-    """{"query", "key", "value", "output"}, each {"kernel", "bias"}, from four keys."""
+    """Returns {"query", "key", "value", "output"}, each {"kernel", "bias"}. `keys`: four random
+    keys."""
     width, heads, head_width = config.width, config.heads, config.head_width
     query, key, value, output = keys
     inward, inward_bias = (width, heads, head_width), (heads, head_width)
@@ -172,7 +174,7 @@ def init_attention(config: TransformerConfig, keys: jax.Array) -> Params:
 
 
 def init_feed_forward(config: TransformerConfig, keys: jax.Array) -> Params:
-    """{"up", "down"}, each {"kernel", "bias"}, from two keys."""
+    """Returns {"up", "down"}, each {"kernel", "bias"}. `keys`: two random keys."""
     width, hidden = config.width, config.mlp_ratio * config.width
     up, down = keys
     return {
@@ -186,10 +188,9 @@ def _dense(key: jax.Array, fan_in: int, kernel: tuple[int, ...], bias: tuple[int
 
 
 def _damping(config: TransformerConfig) -> int:
-    """By how much the projections back into the residual stream start with less variance.
-
-    So that the stream's variance does not grow with depth (Radford et al. 2019).
-    """
+    """Returns the factor by which the projections back into the residual stream start with a
+    smaller variance. With it the variance of the stream does not grow with depth (Radford et al.
+    2019)."""
     return 2 * config.layers
 
 
@@ -214,9 +215,10 @@ def _block(params: Params, x: jax.Array, *, causal: bool, pre_norm: bool) -> jax
 
 
 def attention(params: Params, x: jax.Array, context: jax.Array, *, causal: bool) -> jax.Array:
-    """Every position of `x` [B, S, D] attends to those of `context` [B, S', D]; [B, S, D].
+    """Each position of `x` [B, S, D] attends to the positions of `context` [B, S', D]. Returns [B,
+    S, D].
 
-    `causal`: to its own and earlier ones only, which needs S = S'.
+    `causal`: a position attends only to itself and earlier positions, which needs S = S'.
     """
     query = _project("bsd,dhk->bshk", params["query"], x)
     key = _project("bsd,dhk->bshk", params["key"], context)
@@ -232,7 +234,7 @@ def attention(params: Params, x: jax.Array, context: jax.Array, *, causal: bool)
 
 
 def feed_forward(params: Params, x: jax.Array) -> jax.Array:
-    """A gelu network with one hidden layer; [B, S, D] → [B, S, D]."""
+    """A network with one hidden layer and gelu; [B, S, D] → [B, S, D]."""
     hidden = jax.nn.gelu(_project("bsd,dm->bsm", params["up"], x))
     return _project("bsm,md->bsd", params["down"], hidden)
 

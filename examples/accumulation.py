@@ -1,8 +1,8 @@
 """Gradient accumulation and clipping with Optax, around the GPT of `examples.gpt`.
 
-The batch comes in microbatches [M, B / M, S]. A scan over them sums the gradients, so that
-the activations of one microbatch are alive at a time; then the gradients are clipped by their
-norm and AdamW takes one step.
+The batch comes in microbatches [M, B / M, S]. A scan over the microbatches sums the gradients, so
+that only the activations of one microbatch are alive at a time. The gradients are then clipped by
+their norm, and AdamW takes one step.
 
     python -m examples.accumulation
 """
@@ -20,7 +20,8 @@ from examples._common import Batch, Metrics, TrainState
 
 @dataclass(frozen=True)
 class Config:
-    """`model.batch` sequences a step, in so many microbatches; gradients are clipped to `norm`."""
+    """The model, and the training: each step takes `model.batch` sequences in `microbatches` parts,
+    and clips gradients to `norm`."""
 
     model: gpt.GptConfig
     microbatches: int = 2
@@ -34,28 +35,29 @@ SIZES = {
 
 
 def make_state(config: Config, seed: int = 0) -> TrainState:
-    """Parameters, state of clipping and AdamW, and the number of steps."""
+    """Returns parameters, the state of clipping and AdamW, and the number of steps."""
     params = gpt.init_params(config.model, jax.random.key(seed))
     return TrainState(params, _optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """The GPT's batch, cut into microbatches."""
+    """Returns the GPT's batch, cut into microbatches."""
     count = config.microbatches
     whole = gpt.make_batch(config.model, seed)
     return jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), whole)
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss", "norm"})`; the norm is that before clipping."""
+    """Returns `train_step(state, batch) -> (state, {"loss", "norm"})`; "norm" is the norm before
+    clipping."""
 
     def loss(params: Any, batch: Batch) -> jax.Array:
         return gpt.loss(config.model, None, params, batch)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         def accumulate(sums: Any, microbatch: Batch) -> tuple[Any, None]:
-            found = jax.value_and_grad(loss)(state.params, microbatch)
-            return jax.tree.map(jnp.add, sums, found), None
+            loss_and_gradients = jax.value_and_grad(loss)(state.params, microbatch)
+            return jax.tree.map(jnp.add, sums, loss_and_gradients), None
 
         zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.params))
         sums, _ = jax.lax.scan(accumulate, zeros, batch)
@@ -79,7 +81,7 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
 def make_step(
     batch_size: int, microbatches: int = 1, size: str = "tiny"
 ) -> tuple[Any, tuple[Any, ...]]:
-    """For `kiwi.search`: the step and its arguments, as shapes."""
+    """Returns the step and its arguments as shapes, for `kiwi.search`."""
     if batch_size % microbatches:
         raise ValueError(f"{batch_size} sequences are not {microbatches} equal microbatches")
     model = replace(SIZES[size].model, batch=batch_size)

@@ -1,9 +1,9 @@
-"""What people write by hand, priced and compiled beside Kiwi's plans.
+"""Hand-written programs, priced and compiled beside Kiwi's plans.
 
-The hand-written part of a baseline is the sharding of its arguments, and `jax.checkpoint` in
-the model. Its *estimate* completes that: the arguments are fixed, everything between is laid
-out as cheaply as it can be without recomputation, and the same evaluator prices it. Its
-*compiled peak* is that of the plain program, `jax.jit` with the same argument shardings.
+The hand-written parts of a baseline are the shardings of its arguments, and `jax.checkpoint` in the
+model. Its *estimate* completes these: the arguments are fixed, every value between them has the
+layout that XLA propagates, nothing else is recomputed, and the same evaluator prices the result.
+Its *compiled peak* is the peak of the plain program, `jax.jit` with the same argument shardings.
 """
 
 import functools
@@ -35,8 +35,8 @@ class Baseline:
     specs: Specs
 
     def planned(self, **options: Any) -> kiwi.PlannedFunction:
-        """The step under a plan with these options. All that one baseline returns share their
-        traces."""
+        """Returns the step under a plan with these options. All functions that one baseline returns
+        share their traces."""
         return self._planned.with_options(**options)
 
     @functools.cached_property
@@ -78,7 +78,7 @@ def planned_baseline(
     profile: str,
     verify: str | None = None,
 ) -> kiwi.Plan:
-    """A baseline run by Kiwi: the same shardings and recomputation, in the order of a plan."""
+    """Returns the baseline's plan: the same shardings and recomputation, in the order of a plan."""
     planned = baseline.planned(mesh_shape=mesh_shape, profile=profile, verify=verify)
     return planned.plan(state, batch)
 
@@ -92,13 +92,14 @@ def compile_baseline(
     profile: str = "cpu",
     target: str = "cpu",
 ) -> CompiledProgram:
-    """Compiles the plain program with the options plans get, by default for virtual CPU devices."""
+    """Compiles the plain program with the options of plans, by default for virtual CPU devices."""
     mesh = DeviceMesh.create(mesh_shape, profile)
     return compile_for(target, baseline_step(baseline, state, batch, mesh))
 
 
 def baseline_step(baseline: Baseline, state: Any, batch: Any, mesh: DeviceMesh) -> Step:
-    """The plain program, ready to be compiled; the state is donated and keeps its shardings."""
+    """Returns the plain program, ready to be compiled. The state is donated and keeps its
+    shardings."""
     leaves, tree = jax.tree.flatten((state, batch))
     state_count = len(jax.tree.leaves(state))
 

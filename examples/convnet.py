@@ -1,8 +1,8 @@
 """A small convolutional network trained on classification with momentum SGD.
 
-Each stage convolves (3×3), normalises over the batch, applies relu and pools (2×2, halving height
-and width); the mean over the remaining positions goes through one dense layer. Batch normalisation
-uses the statistics of the batch at hand only: there are no running averages in the state.
+Each stage convolves (3×3), normalises over the batch, applies relu and pools (2×2, which halves
+height and width). The mean over the remaining positions goes through one dense layer. Batch
+normalisation uses only the statistics of the current batch: the state has no running averages.
 Images are [batch, height, width, channels].
 """
 
@@ -53,7 +53,7 @@ __all__ = [
 class ConvnetConfig:
     """Size and training of a convnet.
 
-    `stages` lists the channels of each stage; images are `image` pixels high and wide.
+    `stages` holds the number of channels of each stage. Images are `image` pixels high and wide.
 
     **Raises:** `ValueError` if the stages cannot halve the image evenly.
     """
@@ -82,7 +82,7 @@ SIZES: dict[str, ConvnetConfig] = {
 
 
 def init_params(config: ConvnetConfig, key: jax.Array) -> Params:
-    """{"stages": [{"kernel" [3, 3, in, out], "scale", "bias"}, ...], "classifier": ...}."""
+    """Returns {"stages": [{"kernel" [3, 3, in, out], "scale", "bias"}, ...], "classifier": ...}."""
     *stage_keys, classifier_key = jax.random.split(key, len(config.stages) + 1)
     channels = (config.image_channels, *config.stages)
     pairs = zip(stage_keys, channels[:-1], channels[1:], strict=True)
@@ -94,7 +94,7 @@ def init_params(config: ConvnetConfig, key: jax.Array) -> Params:
 
 
 def loss(config: ConvnetConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Cross-entropy, a scalar."""
+    """Returns the cross-entropy, a scalar."""
     stage = _common.apply_remat(functools.partial(_stage, config.pool), remat)
     x = batch["inputs"]
     for stage_params in params["stages"]:
@@ -105,7 +105,7 @@ def loss(config: ConvnetConfig, remat: Remat, params: Params, batch: Batch) -> j
 
 
 def make_batch(config: ConvnetConfig, seed: int = 0) -> Batch:
-    """Normally distributed images and random classes [batch], int32."""
+    """Returns normally distributed images and random classes [batch], int32."""
     image_key, class_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, config.image, config.image, config.image_channels)
     return {
@@ -115,9 +115,9 @@ def make_batch(config: ConvnetConfig, seed: int = 0) -> Batch:
 
 
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
-    """Output channels of every convolution are split along `model_axis`.
+    """Splits the output channels of each convolution along `model_axis`.
 
-    Each convolution then needs the whole of its input: an all-gather of the stage before.
+    Each convolution then needs its whole input: an all-gather of the previous stage's result.
     """
     channels = PartitionSpec(model_axis)
     by_name = {

@@ -1,10 +1,10 @@
 """`make demo`: plans a GPT training step for 8 GPUs and TPUs, then trains a small one under a plan.
 
-1. `gpt-13b-4l` on a (2, 4) mesh of V100s, of H100s and of TPUs at several budgets, beside what
-   people write by hand. Nothing of that size is executed: where the compiler of the hardware is
-   installed, plans and baselines are compiled by it, and its own memory figures are shown.
-2. `tiny` trained for 20 steps on 8 virtual CPU devices, under a budget that forces
-   recomputation; the losses are those of plain `jax.jit`.
+1. Plans `gpt-13b-4l` on a (2, 4) mesh of V100s, of H100s and of TPUs at several budgets, beside
+   hand-written baselines. Nothing of that size is executed. Where the compiler of the hardware is
+   installed, it compiles plans and baselines, and the table shows its memory figures.
+2. Trains `tiny` for 20 steps on 8 virtual CPU devices, under a budget that forces recomputation.
+   The losses are those of plain `jax.jit`.
 """
 
 import functools
@@ -50,7 +50,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `note` stands for what could not be had."""
+    """One line of the table. `note` replaces figures that are not available."""
 
     name: str
     estimate: Estimate | None
@@ -61,8 +61,8 @@ class Row:
 
 
 def main() -> None:
-    """Runs both parts. GPUs have a process of their own, and so have TPUs: each traces once, and
-    what a first plan learnt is there for the next one."""
+    """Runs both parts. GPUs and TPUs have one process each, which traces the step once and reuses
+    what the first plan's program taught in the next plans."""
     console = Console(highlight=False)
     started = time.monotonic()
     with _process() as for_gpus, _process() as for_tpus:
@@ -87,7 +87,7 @@ def _process() -> ProcessPoolExecutor:
 
 
 def show_plans(console: Console, rows: Mapping["Asked", Future[Row]]) -> None:
-    """Part 1. Rows are printed in order as they come."""
+    """Prints part 1. Rows are printed in order, each as soon as it is there."""
     config = gpt.SIZES[SIZE]
     console.print(
         f"[bold]1. {SIZE} for 8 GPUs or TPUs, mesh {MESH_SHAPE}[/] ({config.layers} layers, width "
@@ -113,7 +113,7 @@ def show_plans(console: Console, rows: Mapping["Asked", Future[Row]]) -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """A row that is asked for: a baseline by its place, or a plan under a budget."""
+    """A row to compute: a baseline, by its index, or a plan under a budget."""
 
     profile: str
     baseline: int | None = None
@@ -121,7 +121,7 @@ class Asked:
 
 
 def _asked() -> tuple[Asked, ...]:
-    """All rows, in the order in which they are shown."""
+    """Returns all rows to compute, in the order of the table."""
     return tuple(
         asked
         for profile, budgets in BUDGETS.items()
@@ -133,7 +133,7 @@ def _asked() -> tuple[Asked, ...]:
 
 
 def _row(asked: Asked) -> Row:
-    """Makes a row in this process."""
+    """Computes a row in this process."""
     if asked.baseline is None:
         return _plan_row(asked.profile, asked.budget)
     return _baseline_row(asked.profile, _baselines()[asked.baseline])
@@ -143,15 +143,15 @@ def _row(asked: Asked) -> Row:
 def _baselines() -> tuple[Baseline, ...]:
     config = gpt.SIZES[SIZE]
     state = gpt.abstract_state(config)
-    megatron = gpt.megatron_specs(state, "x", "y")
+    megatron_shardings = gpt.megatron_specs(state, "x", "y")
     return (
         Baseline(
             "data parallel",
             gpt.make_train_step(config),
             gpt.data_parallel_specs(state, ("x", "y")),
         ),
-        Baseline("Megatron", gpt.make_train_step(config), megatron),
-        Baseline("Megatron + remat", gpt.make_train_step(config, remat="full"), megatron),
+        Baseline("Megatron", gpt.make_train_step(config), megatron_shardings),
+        Baseline("Megatron + remat", gpt.make_train_step(config, remat="full"), megatron_shardings),
     )
 
 
@@ -170,7 +170,7 @@ def _baseline_row(profile: str, baseline: Baseline) -> Row:
 
 
 def _own_compiler(profile: str) -> str | None:
-    """The compiler of the hardware, where it is installed."""
+    """Returns the name of the hardware's compiler; None if that compiler is not installed."""
     hardware = CATALOGUE[profile]
     target, _ = resolved(AUTO, hardware)
     return target if is_own_compiler(target, hardware) else None
@@ -178,7 +178,7 @@ def _own_compiler(profile: str) -> str | None:
 
 @functools.cache
 def _planned() -> kiwi.PlannedFunction:
-    """The step, which a process traces once for all budgets of one target."""
+    """Returns the step to plan. A process traces it once for all budgets of one target."""
     return kiwi.jit(
         gpt.make_train_step(gpt.SIZES[SIZE]),
         mesh_shape=MESH_SHAPE,
@@ -189,7 +189,7 @@ def _planned() -> kiwi.PlannedFunction:
 
 @functools.cache
 def _plan(profile: str, budget: str) -> kiwi.Plan:
-    """A plan. What programs taught under the first budget counts under the others."""
+    """Returns a plan. Corrections from the program of the first budget count under the others."""
     config, first = gpt.SIZES[SIZE], BUDGETS[profile][0]
     planned = _planned().with_options(
         memory_budget=budget, profile=profile, verify=_own_compiler(profile)
@@ -215,7 +215,7 @@ def _plan_row(profile: str, budget: str) -> Row:
 
 
 def _header(profile: str) -> str:
-    """Narrow enough for a terminal of 80 columns."""
+    """Returns the header of the table, narrow enough for a terminal of 80 columns."""
     headers = ("step", "comp.", "comm.", "resh.", "rec.", "peak", "XLA's", "gap", "took")
     title = f"8 x {profile}: milliseconds per step and GiB per device"
     return f"[italic]{title}[/]\n[bold]{_columns('', headers)}[/]"
@@ -249,14 +249,14 @@ def _figures(row: Row) -> list[str]:
 
 
 def _trained(width: int) -> str:
-    """Part 2, as text of so many columns."""
+    """Returns part 2 as text with `width` columns."""
     shown = io.StringIO()
     train_tiny(Console(file=shown, width=width, highlight=False))
     return shown.getvalue()
 
 
 def train_tiny(console: Console) -> None:
-    """Trains under a plan, and compares the losses."""
+    """Trains with and without a plan, and compares the losses."""
     config = gpt.SIZES["tiny"]
     train_step = gpt.make_train_step(config)
     state, batch = gpt.make_state(config), gpt.make_batch(config)

@@ -2,8 +2,8 @@
 
 Attention is bidirectional, and layers normalise the sum of sublayer and residual stream (post-LN,
 as in Vaswani et al. 2017 and BERT). With a vocabulary, tokens are embedded with learned positions
-and the mean of the final hidden states is classified; without one (`vocabulary=0`) the model is
-the stack of layers, see `EncoderConfig`.
+and the mean of the final hidden states is classified. Without one (`vocabulary=0`) the model is the
+stack of layers, see `TransformerConfig`.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ __all__ = [
 class EncoderConfig(TransformerConfig):
     """Size and training of an encoder, see `TransformerConfig`.
 
-    `classes` is the number of classes to tell apart where there is a vocabulary.
+    `classes` is the number of classes that an encoder with a vocabulary predicts.
     """
 
     classes: int = 8
@@ -66,14 +66,14 @@ SIZES: dict[str, EncoderConfig] = {
     "tiny": EncoderConfig(
         layers=2, width=64, heads=4, batch=8, sequence=32, vocabulary=128, learning_rate=1e-3
     ),
-    # The size of the paper's encoders, whose sequence length and vocabulary it leaves open.
+    # The size of the paper's encoders. The paper states neither sequence length nor vocabulary.
     "encoder-13b-1l": EncoderConfig(layers=1, width=5120, heads=40, batch=16, sequence=1024),
     "encoder-13b-4l": EncoderConfig(layers=4, width=5120, heads=40, batch=16, sequence=1024),
 }
 
 
 def init_params(config: EncoderConfig, key: jax.Array) -> Params:
-    """{"blocks": [...]}, and "embedding" and "classifier" if there is a vocabulary."""
+    """Returns {"blocks": [...]}, and "embedding" and "classifier" if there is a vocabulary."""
     embedding_key, blocks_key, classifier_key = jax.random.split(key, 3)
     params: Params = {"blocks": init_blocks(config, blocks_key)}
     if config.vocabulary:
@@ -84,7 +84,8 @@ def init_params(config: EncoderConfig, key: jax.Array) -> Params:
 
 
 def loss(config: EncoderConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Cross-entropy of the class; without a vocabulary, mean squared error. A scalar."""
+    """Returns the cross-entropy of the class; without a vocabulary, the mean squared error. A
+    scalar."""
     x = batch["inputs"]
     if config.vocabulary:
         x = embed(params["embedding"], x, config.dtype)
@@ -97,7 +98,7 @@ def loss(config: EncoderConfig, remat: Remat, params: Params, batch: Batch) -> j
 
 
 def make_batch(config: EncoderConfig, seed: int = 0) -> Batch:
-    """Random tokens [B, S] and classes [B], int32; activations without a vocabulary."""
+    """Returns random tokens [B, S] and classes [B], int32; activations without a vocabulary."""
     key = jax.random.key(seed)
     if not config.vocabulary:
         return make_activation_batch(config, key)

@@ -1,9 +1,9 @@
 """An encoder–decoder transformer trained with AdamW, as for translation (Vaswani et al. 2017).
 
-Layers normalise their inputs. The encoder's attention is bidirectional; a layer of the decoder
+Layers normalise their inputs. The encoder's attention is bidirectional. A layer of the decoder
 attends causally to its own sequence, then to the encoder's normalised result. Source and target
-have a sequence length and, where there is one, a vocabulary in common; embedding and head are
-tied. Without a vocabulary (`vocabulary=0`) the batch holds activations.
+share the sequence length and the vocabulary, if there is one. Embedding and head are tied. Without
+a vocabulary (`vocabulary=0`) the batch holds activations.
 """
 
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig(TransformerConfig):
-    """Size and training; `layers` counts those of the encoder, and those of the decoder."""
+    """Size and training. The encoder and the decoder have `layers` layers each."""
 
 
 SIZES: dict[str, EncoderDecoderConfig] = {
@@ -69,7 +69,7 @@ SIZES: dict[str, EncoderDecoderConfig] = {
     "small": EncoderDecoderConfig(
         layers=2, width=128, heads=8, batch=16, sequence=64, vocabulary=512, learning_rate=3e-3
     ),
-    # "big" of Vaswani et al. 2017, with a vocabulary rounded so that mesh axes divide it.
+    # "big" of Vaswani et al. 2017, with a vocabulary rounded up so that mesh axes divide it.
     "transformer-big": EncoderDecoderConfig(
         layers=6, width=1024, heads=16, batch=32, sequence=512, vocabulary=37120
     ),
@@ -77,7 +77,8 @@ SIZES: dict[str, EncoderDecoderConfig] = {
 
 
 def init_params(config: EncoderDecoderConfig, key: jax.Array) -> Params:
-    """{"encoder", "encoder_norm", "decoder", "decoder_norm"}, "embedding" with a vocabulary."""
+    """Returns {"encoder", "encoder_norm", "decoder", "decoder_norm"}, and "embedding" if there is a
+    vocabulary."""
     embedding_key, encoder_key, decoder_key = jax.random.split(key, 3)
     params: Params = {
         "encoder": init_blocks(config, encoder_key),
@@ -94,7 +95,8 @@ def init_params(config: EncoderDecoderConfig, key: jax.Array) -> Params:
 
 
 def loss(config: EncoderDecoderConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Cross-entropy of the next target token; mean squared error without a vocabulary."""
+    """Returns the cross-entropy of the next target token; without a vocabulary, the mean squared
+    error."""
     source, target = batch["inputs"], batch["decoder_inputs"]
     if config.vocabulary:
         source = embed(params["embedding"], source, config.dtype)
@@ -113,9 +115,9 @@ def loss(config: EncoderDecoderConfig, remat: Remat, params: Params, batch: Batc
 
 
 def make_batch(config: EncoderDecoderConfig, seed: int = 0) -> Batch:
-    """ "inputs" (source), "decoder_inputs" and "targets" (the target and its successors).
+    """Returns "inputs" (the source), "decoder_inputs" (the target) and "targets" (its successors).
 
-    Random tokens [B, S], int32; normally distributed [B, S, D] without a vocabulary.
+    They are random tokens [B, S], int32; without a vocabulary, normally distributed [B, S, D].
     """
     source_key, target_key, result_key = jax.random.split(jax.random.key(seed), 3)
     if not config.vocabulary:

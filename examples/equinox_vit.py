@@ -1,7 +1,7 @@
 """A vision transformer written with Equinox, trained with Optax.
 
-The model is a pytree of arrays and functions; `eqx.partition` takes the arrays out, which is what
-is planned. It works on one image and is mapped over the batch by `jax.vmap`.
+The model is a pytree of arrays and functions. `eqx.partition` separates the arrays, which are
+planned. The model takes one image; `jax.vmap` maps it over the batch.
 
     python -m examples.equinox_vit
 """
@@ -32,7 +32,7 @@ class Config:
 
     @property
     def patches(self) -> int:
-        """How many patches an image has."""
+        """The number of patches of an image."""
         return (self.image // self.patch) ** 2
 
 
@@ -59,14 +59,14 @@ class Block(eqx.Module):
         self.mlp = eqx.nn.MLP(width, width, 4 * width, 1, jax.nn.gelu, key=mlp_key)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """The layer's result, of the shape of `x`."""
+        """Returns the layer's result, of the shape of `x`."""
         y = jax.vmap(self.attention_norm)(x)
         x = x + self.attention(y, y, y)
         return x + jax.vmap(self.mlp)(jax.vmap(self.mlp_norm)(x))
 
 
 class Vit(eqx.Module):
-    """An image [3, H, W] to logits [classes]."""
+    """Maps an image [3, H, W] to logits [classes]."""
 
     patches: eqx.nn.Conv2d
     position: jax.Array
@@ -84,7 +84,7 @@ class Vit(eqx.Module):
         self.head = eqx.nn.Linear(config.width, config.classes, key=head_key)
 
     def __call__(self, image: jax.Array) -> jax.Array:
-        """The logits of an image's class."""
+        """Returns the logits of an image's class."""
         x = self.patches(image).reshape(self.position.shape[1], -1).T + self.position
         for block in self.blocks:
             x = block(x)
@@ -92,13 +92,13 @@ class Vit(eqx.Module):
 
 
 def make_state(config: Config, seed: int = 0) -> Any:
-    """(the model's arrays, the optimizer's state) before the first step."""
+    """Returns the model's arrays and the optimizer's state before the first step."""
     arrays = eqx.filter(Vit(config, jax.random.key(seed)), eqx.is_array)
     return arrays, optax.adam(config.learning_rate).init(arrays)
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Normally distributed images [B, 3, H, W] and random classes [B], int32."""
+    """Returns normally distributed images [B, 3, H, W] and random classes [B], int32."""
     image_key, class_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, 3, config.image, config.image)
     return {
@@ -108,7 +108,7 @@ def make_batch(config: Config, seed: int = 0) -> Batch:
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
     model = eqx.filter_eval_shape(Vit, config, jax.random.key(0))
     _, static = eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
     optimizer = optax.adam(config.learning_rate)

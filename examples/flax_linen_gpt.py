@@ -1,7 +1,7 @@
-"""A GPT written with Flax Linen: layers by `nn.scan`, dropout, a `flax` `TrainState`.
+"""A GPT written with Flax Linen: layers by `nn.scan`, dropout, and Flax's `TrainState`.
 
-The parameters of all layers are stacked; `nn.scan` runs one layer over them, so that the traced
-program has one layer, whatever their number.
+The parameters of all layers are stacked, and `nn.scan` runs one layer over them. The traced program
+therefore holds one layer, whatever their number.
 
     python -m examples.flax_linen_gpt
 """
@@ -47,7 +47,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, _: None) -> tuple[jax.Array, None]:
-        """The next layer's input, and nothing to stack."""
+        """Returns the next layer's input, and None as there is nothing to stack."""
         config = self.config
         drop = nn.Dropout(config.dropout, deterministic=False)
         seen = nn.make_causal_mask(x[..., 0])
@@ -59,13 +59,13 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Tokens [B, S] to logits [B, S, V]; the head is tied to the embedding."""
+    """Maps tokens [B, S] to logits [B, S, V]. The head is tied to the embedding."""
 
     config: Config
 
     @nn.compact
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Logits of each next token."""
+        """Returns the logits of each next token."""
         config = self.config
         embedding = nn.Embed(config.vocabulary, config.width, name="embedding")
         zeros = nn.initializers.zeros_init()
@@ -81,7 +81,7 @@ class Gpt(nn.Module):
 
 
 def make_state(config: Config, seed: int = 0) -> TrainState:
-    """Flax's training state before the first step."""
+    """Returns Flax's training state before the first step."""
     model = Gpt(config)
     tokens = jnp.zeros((config.batch, config.sequence), jnp.int32)
     params_key, dropout_key = jax.random.split(jax.random.key(seed))
@@ -92,12 +92,12 @@ def make_state(config: Config, seed: int = 0) -> TrainState:
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Random tokens, their successors, and the key of the dropout masks."""
+    """Returns random tokens, their successors, and the key of the dropout masks."""
     return token_batch(config.batch, config.sequence, config.vocabulary, seed)
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(batch["key"], state.step)
@@ -114,7 +114,8 @@ def make_train_step(config: Config) -> Any:
 
 @functools.cache
 def _apply(config: Config) -> Any:
-    """One function for each configuration: states compare equal only if theirs are the same."""
+    """Returns the model's `apply`, the same object for equal configurations: Flax states compare
+    equal only if their functions are the same object."""
     return Gpt(config).apply
 
 

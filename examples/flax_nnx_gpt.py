@@ -1,7 +1,7 @@
 """A GPT written with Flax NNX, with dropout, trained by an `nnx.Optimizer`.
 
-The step is NNX's functional form: `nnx.split` takes model and optimizer apart into a static graph
-and a pytree of arrays, which is what is planned; inside the step `nnx.merge` puts them together.
+The step has NNX's functional form. `nnx.split` separates model and optimizer into a static graph
+and a pytree of arrays, which is planned. Inside the step `nnx.merge` puts the two together.
 
     python -m examples.flax_nnx_gpt
 """
@@ -50,14 +50,14 @@ class Block(nnx.Module):
         self.dropout = nnx.Dropout(config.dropout)
 
     def __call__(self, x: jax.Array, rngs: nnx.Rngs) -> jax.Array:
-        """The layer's result, of the shape of `x`."""
+        """Returns the layer's result, of the shape of `x`."""
         seen = nnx.make_causal_mask(x[..., 0])
         x = x + self.dropout(self.attention(self.attention_norm(x), mask=seen), rngs=rngs)
         return x + self.dropout(self.down(jax.nn.gelu(self.up(self.mlp_norm(x)))), rngs=rngs)
 
 
 class Gpt(nnx.Module):
-    """Tokens [B, S] to logits [B, S, V]; the head is tied to the embedding."""
+    """Maps tokens [B, S] to logits [B, S, V]. The head is tied to the embedding."""
 
     def __init__(self, config: Config, rngs: nnx.Rngs) -> None:
         self.embedding = nnx.Embed(config.vocabulary, config.width, rngs=rngs)
@@ -66,7 +66,7 @@ class Gpt(nnx.Module):
         self.norm = nnx.LayerNorm(config.width, rngs=rngs)
 
     def __call__(self, tokens: jax.Array, rngs: nnx.Rngs) -> jax.Array:
-        """Logits of each next token."""
+        """Returns the logits of each next token."""
         x = self.embedding(tokens) + self.position[...]
         for block in self.blocks:
             x = block(x, rngs)
@@ -79,17 +79,17 @@ def _objects(config: Config, seed: int) -> tuple[Gpt, nnx.Optimizer]:
 
 
 def make_state(config: Config, seed: int = 0) -> Any:
-    """The arrays of model and optimizer before the first step."""
+    """Returns the arrays of model and optimizer before the first step."""
     return nnx.state(_objects(config, seed))
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Random tokens, their successors, and the key of the dropout masks."""
+    """Returns random tokens, their successors, and the key of the dropout masks."""
     return token_batch(config.batch, config.sequence, config.vocabulary, seed)
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
     graph = nnx.graphdef(nnx.eval_shape(lambda: _objects(config, 0)))
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:

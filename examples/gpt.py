@@ -1,9 +1,9 @@
 """A decoder-only transformer (GPT) trained with AdamW.
 
-Layers normalise their inputs (pre-LN), with causal attention, biases everywhere and a gelu
-feed-forward network; a last layer normalisation follows them. With a vocabulary, the head is
-*tied* to the token embedding and positions are learned; without one (`vocabulary=0`) the model is
-the stack of layers with its last normalisation, see `GptConfig`.
+Layers normalise their inputs (pre-LN), and have causal attention, biases in all projections and a
+gelu feed-forward network. A last layer normalisation follows them. With a vocabulary, the head is
+*tied* to the token embedding and positions are learned. Without one (`vocabulary=0`) the model is
+the stack of layers with its last normalisation, see `TransformerConfig`.
 """
 
 from dataclasses import dataclass
@@ -59,16 +59,16 @@ class GptConfig(TransformerConfig):
     """Size and training of a GPT, see `TransformerConfig`."""
 
 
-# One layer as in GPT-3 13B (Brown et al. 2020, table 2.1). The paper plans four of them with
-# batch 16 in single precision and states neither vocabulary nor sequence length: we take the
-# stack of layers alone, on sequences of 1024.
+# Layers as in GPT-3 13B (Brown et al. 2020, table 2.1). The KIWI paper plans four of them with
+# batch 16 in single precision, and states neither vocabulary nor sequence length. The example
+# takes the stack of layers alone, on sequences of 1024.
 _GPT_13B_4L = GptConfig(layers=4, width=5120, heads=40, batch=16, sequence=1024)
 
 SIZES: dict[str, GptConfig] = {
     "tiny": GptConfig(
         layers=2, width=64, heads=4, batch=8, sequence=32, vocabulary=128, learning_rate=3e-3
     ),
-    # 50304 is GPT-2's vocabulary of 50257, rounded up so that mesh axes divide it.
+    # GPT-2's vocabulary of 50257 is rounded up to 50304 so that mesh axes divide it.
     "gpt-125m": GptConfig(
         layers=12, width=768, heads=12, batch=16, sequence=1024, vocabulary=50304
     ),
@@ -78,7 +78,7 @@ SIZES: dict[str, GptConfig] = {
 
 
 def init_params(config: GptConfig, key: jax.Array) -> Params:
-    """{"blocks": [...], "final_norm": ...}, and "embedding" if there is a vocabulary."""
+    """Returns {"blocks": [...], "final_norm": ...}, and "embedding" if there is a vocabulary."""
     embedding_key, blocks_key = jax.random.split(key)
     params: Params = {
         "blocks": init_blocks(config, blocks_key),
@@ -90,7 +90,8 @@ def init_params(config: GptConfig, key: jax.Array) -> Params:
 
 
 def loss(config: GptConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Cross-entropy of the next token; without a vocabulary, mean squared error. A scalar."""
+    """Returns the cross-entropy of the next token; without a vocabulary, the mean squared error. A
+    scalar."""
     x = batch["inputs"]
     if config.vocabulary:
         x = embed(params["embedding"], x, config.dtype)
@@ -103,7 +104,8 @@ def loss(config: GptConfig, remat: Remat, params: Params, batch: Batch) -> jax.A
 
 
 def make_batch(config: GptConfig, seed: int = 0) -> Batch:
-    """Random tokens [B, S], int32, and their successors; activations without a vocabulary."""
+    """Returns random tokens [B, S], int32, and their successors; activations without a
+    vocabulary."""
     key = jax.random.key(seed)
     if not config.vocabulary:
         return make_activation_batch(config, key)

@@ -15,17 +15,17 @@ train_step = gpt.make_train_step(CONFIG)
 
 
 def make_args() -> tuple[Any, ...]:
-    """The state and the batch, as shapes."""
+    """Returns the state and the batch, as shapes."""
     return gpt.abstract_state(CONFIG), gpt.abstract_batch(CONFIG)
 
 
 def make_step(batch_size: int) -> tuple[Any, tuple[Any, ...]]:
-    """For `kiwi.search`: the step and its arguments, as shapes."""
+    """Returns the step and its arguments as shapes, for `kiwi.search`."""
     return _step(replace(CONFIG, batch=batch_size))
 
 
 def make_whole_step(batch_size: int) -> tuple[Any, tuple[Any, ...]]:
-    """The same with all 40 layers, written out one by one."""
+    """Returns the step and its arguments with all 40 layers, which are not scanned."""
     return _step(replace(CONFIG, batch=batch_size, layers=40))
 
 

@@ -1,8 +1,9 @@
 """A Llama of scanned layers, trained with Adam: bfloat16 parameters, float32 moments.
 
-The layers are one `jax.lax.scan`, which Kiwi plans operator by operator, so that 80 layers plan as
-fast as one; or a pipeline of stages (`kiwi.layers`). Microbatches are those of the pipeline, or
-their gradients are summed. What is best on some devices is searched by
+The layers are one `jax.lax.scan`, which Kiwi plans operator by operator: 80 layers plan as fast as
+one. With several stages the layers are a pipeline (`kiwi.layers`), which takes the microbatches;
+without stages the gradients of the microbatches are summed. This command searches the best
+configuration for some devices:
 
     kiwi search examples/llama.py:make_step --devices 32 --batch 256 --microbatches 1,4 --stages 1,2
 """
@@ -54,7 +55,8 @@ class LlamaConfig:
     vocabulary: int = 128_256
     learning_rate: float = 1e-4
     scanned: bool = True
-    """Whether the layers are one scan over stacks of parameters, or a list of layers one by one."""
+    """Whether the layers are one scan over stacked parameters; otherwise they are a list that runs
+    unrolled."""
 
 
 SIZES = {
@@ -66,7 +68,7 @@ SIZES = {
 
 
 def abstract_state(config: LlamaConfig) -> dict[str, Any]:
-    """Parameters and both moments, as shapes."""
+    """Returns the parameters and both moments, as shapes."""
     c, head = config, config.width // config.heads
     shapes: dict[str, Any] = {
         "embedding": (c.vocabulary, c.width),
@@ -94,7 +96,7 @@ def abstract_state(config: LlamaConfig) -> dict[str, Any]:
 
 
 def abstract_batch(config: LlamaConfig) -> jax.ShapeDtypeStruct:
-    """Tokens."""
+    """Returns the shape of the tokens, int32 [batch, sequence]."""
     return jax.ShapeDtypeStruct((config.batch, config.sequence), "int32")
 
 
@@ -142,16 +144,16 @@ def _loss(
 
 
 def _gradients(params: Any, tokens: jax.Array, microbatches: int, stages: int, remat: Remat) -> Any:
-    """The loss and its gradients, summed in float32 over microbatches where there is no pipeline
-    that takes them."""
+    """Returns the loss and its gradients. Without a pipeline, the gradients of several microbatches
+    are summed in float32."""
     if stages > 1 or microbatches == 1:
         pipeline = {"stages": stages, "microbatches": microbatches}
         return jax.value_and_grad(lambda p: _loss(p, tokens, remat, **pipeline))(params)
     parts = tokens.reshape(-1, microbatches, tokens.shape[1]).swapaxes(0, 1)
 
     def add(sums: Any, part: jax.Array) -> tuple[Any, None]:
-        found = jax.value_and_grad(_loss)(params, part, remat)
-        return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, found), None
+        part_gradients = jax.value_and_grad(_loss)(params, part, remat)
+        return jax.tree.map(lambda s, g: s + g.astype(s.dtype), sums, part_gradients), None
 
     zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, "float32"), (jnp.zeros(()), params))
     sums, _ = jax.lax.scan(add, zeros, parts)
@@ -161,7 +163,8 @@ def _gradients(params: Any, tokens: jax.Array, microbatches: int, stages: int, r
 def make_train_step(
     config: LlamaConfig, *, microbatches: int = 1, stages: int = 1, remat: Remat = None
 ) -> Any:
-    """A step from state and tokens to the new state and the loss; `remat` applies to each layer."""
+    """Returns a step from state and tokens to the new state and the loss. `remat` applies to each
+    layer."""
 
     def step(state: dict[str, Any], tokens: jax.Array) -> Any:
         value, gradients = _gradients(state["params"], tokens, microbatches, stages, remat)
@@ -178,8 +181,9 @@ def make_train_step(
 
 
 def megatron_specs(state: dict[str, Any], data_axis: str | None, model_axis: str) -> Specs:
-    """Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): heads, hidden units and the
-    vocabulary are divided along `model_axis`; keys and values too, whose heads it has to divide."""
+    """Tensor parallelism as in Megatron-LM (Shoeybi et al. 2019): splits heads, hidden units and
+    vocabulary along `model_axis`. The axis also splits the heads of keys and values, and must
+    divide their number."""
     layers = state["params"]["layers"]
     stack = () if isinstance(layers, list) else (None,)
     column = PartitionSpec(*stack, None, model_axis)
@@ -196,7 +200,7 @@ def megatron_specs(state: dict[str, Any], data_axis: str | None, model_axis: str
 def make_step(
     batch_size: int, microbatches: int = 1, stages: int = 1, size: str = "8b"
 ) -> tuple[Any, tuple[Any, ...]]:
-    """For `kiwi.search`: the step and its arguments, as shapes."""
+    """Returns the step and its arguments as shapes, for `kiwi.search`."""
     config = replace(SIZES[size], batch=batch_size)
     if batch_size % microbatches or config.layers % stages:
         raise ValueError("microbatches do not divide the batch, or stages the layers")

@@ -1,6 +1,6 @@
 """A stack of LSTM layers (Hochreiter & Schmidhuber 1997) trained with Adam on regression.
 
-A layer projects the whole sequence to gates in one matrix multiplication, then runs over the
+A layer projects the whole sequence to gates in one matrix multiplication, then scans over the
 positions with `jax.lax.scan`. Inputs and targets are activations [B, S, D].
 """
 
@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LstmConfig:
-    """Size and training; inputs, hidden states and cells have `width` units."""
+    """Size and training. Inputs, hidden states and cells have `width` units."""
 
     layers: int
     width: int
@@ -64,13 +64,14 @@ SIZES: dict[str, LstmConfig] = {
 
 
 def init_params(config: LstmConfig, key: jax.Array) -> Params:
-    """{"layers": [{"input" {"kernel", "bias"}, "hidden" {"kernel"}}, ...]}; kernels [D, 4, D]."""
+    """Returns {"layers": [{"input" {"kernel", "bias"}, "hidden" {"kernel"}}, ...]}; kernels are [D,
+    4, D]."""
     keys = jax.random.split(key, config.layers)
     return {"layers": [_init_layer(config, layer_key) for layer_key in keys]}
 
 
 def loss(config: LstmConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Mean squared error, a scalar."""
+    """Returns the mean squared error, a scalar."""
     layer = _common.apply_remat(_layer, remat)
     x = batch["inputs"]
     for layer_params in params["layers"]:
@@ -79,7 +80,7 @@ def loss(config: LstmConfig, remat: Remat, params: Params, batch: Batch) -> jax.
 
 
 def make_batch(config: LstmConfig, seed: int = 0) -> Batch:
-    """Normally distributed inputs and targets, [B, S, D], float32."""
+    """Returns normally distributed inputs and targets, [B, S, D], float32."""
     input_key, target_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, config.sequence, config.width)
     return {
@@ -89,7 +90,7 @@ def make_batch(config: LstmConfig, seed: int = 0) -> Batch:
 
 
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
-    """Units of each gate are split along `model_axis`, the batch along `data_axis`."""
+    """Splits the units of each gate along `model_axis`, and the batch along `data_axis`."""
     units = PartitionSpec(None, None, model_axis)
     by_name = {
         ("input", "kernel"): units,
@@ -121,7 +122,8 @@ def _layer(params: Params, x: jax.Array) -> jax.Array:
 def _cell(
     params: Params, carry: tuple[jax.Array, jax.Array], gates: jax.Array
 ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-    """One position: gates [B, 4, D] without the hidden state's part; (hidden, cell) [B, D]."""
+    """Computes one position. `gates` [B, 4, D] lack the hidden state's part; the carry is (hidden,
+    cell), both [B, D]."""
     hidden, cell = carry
     gates = gates + jnp.einsum("bd,dgh->bgh", hidden, params["kernel"])
     take, forget, show, new = (gates[:, k] for k in range(4))

@@ -1,8 +1,8 @@
 """Mixed precision: weights, activations and gradients in bfloat16, masters in float32.
 
-The weights that the model reads are bfloat16. The optimizer keeps a float32 copy of each, the
-master, and updates that: a small update would be rounded away in bfloat16 (Micikevicius et al.
-2018, section 3.1). bfloat16 has the range of float32, so that the loss needs no scaling.
+The model reads bfloat16 weights. The optimizer keeps a float32 copy of each weight, the master, and
+updates the master, because bfloat16 would round a small update away (Micikevicius et al. 2018,
+section 3.1). bfloat16 has the range of float32, so the loss needs no scaling.
 
     python -m examples.mixed_precision
 """
@@ -20,7 +20,7 @@ from examples._common import Batch, Metrics, TrainState
 
 @dataclass(frozen=True)
 class Config:
-    """The model; its activations are bfloat16."""
+    """The model. Its activations are bfloat16."""
 
     model: gpt.GptConfig
 
@@ -34,16 +34,16 @@ SIZES = {
 
 
 class MasterState(NamedTuple):
-    """float32 parameters, and the optimizer's state for them."""
+    """The float32 parameters, and the optimizer's state for them."""
 
     masters: Any
     inner: optax.OptState
 
 
 def with_masters(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`inner`, run on float32 copies of parameters of any precision.
+    """Returns `inner`, run on float32 copies of parameters of any precision.
 
-    The updates that it returns lead from the old parameters to the rounded new masters.
+    Its updates are the differences between the rounded new masters and the old parameters.
     """
 
     def init(params: Any) -> MasterState:
@@ -61,18 +61,18 @@ def with_masters(inner: optax.GradientTransformation) -> optax.GradientTransform
 
 
 def make_state(config: Config, seed: int = 0) -> TrainState:
-    """bfloat16 parameters, their masters, and the number of steps."""
+    """Returns bfloat16 parameters, their masters, and the number of steps."""
     params = _cast(gpt.init_params(config.model, jax.random.key(seed)), jnp.bfloat16)
     return TrainState(params, _optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """The GPT's batch."""
+    """Returns the GPT's batch."""
     return gpt.make_batch(config.model, seed)
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         loss = lambda params: gpt.loss(config.model, None, params, batch)  # noqa: E731

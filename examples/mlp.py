@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class MlpConfig:
-    """Size and training of an MLP; a layer has `expansion * width` hidden units."""
+    """Size and training of an MLP. A layer has `expansion * width` hidden units."""
 
     layers: int
     width: int
@@ -65,13 +65,13 @@ SIZES: dict[str, MlpConfig] = {
 
 
 def init_params(config: MlpConfig, key: jax.Array) -> Params:
-    """{"layers": [{"up": {"kernel", "bias"}, "down": ...}, ...]}, float32."""
+    """Returns {"layers": [{"up": {"kernel", "bias"}, "down": ...}, ...]}, float32."""
     keys = jax.random.split(key, config.layers)
     return {"layers": [_init_layer(config, layer_key) for layer_key in keys]}
 
 
 def loss(config: MlpConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Mean squared error, a scalar."""
+    """Returns the mean squared error, a scalar."""
     layer = _common.apply_remat(_layer, remat)
     x = batch["inputs"]
     for layer_params in params["layers"]:
@@ -80,7 +80,7 @@ def loss(config: MlpConfig, remat: Remat, params: Params, batch: Batch) -> jax.A
 
 
 def make_batch(config: MlpConfig, seed: int = 0) -> Batch:
-    """Normally distributed inputs and targets, [batch, width], float32."""
+    """Returns normally distributed inputs and targets, [batch, width], float32."""
     input_key, target_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, config.width)
     return {
@@ -90,7 +90,7 @@ def make_batch(config: MlpConfig, seed: int = 0) -> Batch:
 
 
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
-    """Hidden units are split along `model_axis`, the batch along `data_axis`."""
+    """Splits hidden units along `model_axis`, and the batch along `data_axis`."""
     column, row = PartitionSpec(None, model_axis), PartitionSpec(model_axis)
     by_name = {("up", "kernel"): column, ("up", "bias"): row, ("down", "kernel"): row}
     return specs_by_name(state, by_name, data_axis)

@@ -1,10 +1,10 @@
 """A transformer with mixtures of experts instead of feed-forward networks, trained with AdamW.
 
-Each token goes to its two best experts of several (Lepikhin et al. 2021, "GShard", top-2 gating
-without the random second choice). Experts take a bounded number of tokens of each sequence, their
-capacity; tokens beyond it pass through the residual stream alone. Dispatch and combination are
-einsums with a one-hot tensor [B, S, E, C] of experts and places, so that every shape is static.
-A loss on the gate keeps the experts evenly used (Fedus et al. 2022, eq. 4).
+Each token goes to its two best experts (Lepikhin et al. 2021, "GShard", top-2 gating without the
+random second choice). An expert takes at most its capacity of tokens from each sequence; further
+tokens pass through the residual stream alone. Dispatch and combination are einsums with a one-hot
+tensor [B, S, E, C] of experts and places, so that every shape is static. A loss on the gate keeps
+the use of experts even (Fedus et al. 2022, eq. 4).
 """
 
 import functools
@@ -64,8 +64,8 @@ __all__ = [
 class MoeConfig(TransformerConfig):
     """Size and training of a mixture of experts.
 
-    `capacity_factor` times the even share, `2 * sequence / experts`, is what an expert takes of
-    each sequence; `balance` weighs the loss on the gate.
+    An expert takes at most `capacity_factor` times its even share of each sequence, `2 * sequence /
+    experts` tokens. `balance` is the weight of the loss on the gate.
     """
 
     experts: int = 8
@@ -74,7 +74,7 @@ class MoeConfig(TransformerConfig):
 
     @property
     def capacity(self) -> int:
-        """Tokens of one sequence that one expert takes."""
+        """The number of tokens of one sequence that one expert takes."""
         return int(2 * self.sequence * self.capacity_factor / self.experts)
 
 
@@ -94,7 +94,7 @@ SIZES: dict[str, MoeConfig] = {
 
 
 def init_params(config: MoeConfig, key: jax.Array) -> Params:
-    """{"blocks": [...], "final_norm": ...}, and "embedding" if there is a vocabulary."""
+    """Returns {"blocks": [...], "final_norm": ...}, and "embedding" if there is a vocabulary."""
     embedding_key, blocks_key = jax.random.split(key)
     keys = jax.random.split(blocks_key, config.layers)
     params: Params = {
@@ -107,7 +107,8 @@ def init_params(config: MoeConfig, key: jax.Array) -> Params:
 
 
 def loss(config: MoeConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Cross-entropy of the next token (mean squared error without a vocabulary), plus balance."""
+    """Returns the cross-entropy of the next token (without a vocabulary, the mean squared error)
+    plus the loss on the gate."""
     x = batch["inputs"]
     if config.vocabulary:
         x = embed(params["embedding"], x, config.dtype)
@@ -125,7 +126,8 @@ def loss(config: MoeConfig, remat: Remat, params: Params, batch: Batch) -> jax.A
 
 
 def make_batch(config: MoeConfig, seed: int = 0) -> Batch:
-    """Random tokens [B, S], int32, and their successors; activations without a vocabulary."""
+    """Returns random tokens [B, S], int32, and their successors; activations without a
+    vocabulary."""
     key = jax.random.key(seed)
     if not config.vocabulary:
         return make_activation_batch(config, key)
@@ -135,7 +137,7 @@ def make_batch(config: MoeConfig, seed: int = 0) -> Batch:
 
 
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
-    """Experts and attention heads are split along `model_axis`, the batch along `data_axis`."""
+    """Splits experts and attention heads along `model_axis`, and the batch along `data_axis`."""
     experts = PartitionSpec(model_axis)
     by_name = {
         **megatron_by_name(model_axis),
@@ -161,7 +163,7 @@ def _init_block(config: MoeConfig, key: jax.Array) -> Params:
 
 
 def _block(capacity: int, params: Params, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """[B, S, D] → the same, and how unevenly the experts are used (1 is even)."""
+    """Returns the layer's result [B, S, D], and the unevenness of the experts' use (1 is even)."""
     y = layer_norm(params["attention_norm"], x)
     x = x + attention(params["attention"], y, y, causal=True)
     y = layer_norm(params["moe_norm"], x)
@@ -175,9 +177,10 @@ def _block(capacity: int, params: Params, x: jax.Array) -> tuple[jax.Array, jax.
 
 
 def _route(chances: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
-    """Chances [B, S, E] → weights of experts and places [B, S, E, C], and unevenness.
+    """Returns the weights of experts and places [B, S, E, C] for chances [B, S, E], and the
+    unevenness.
 
-    A token's first choice has a place before any second choice.
+    The first choices of all tokens take places before any second choice.
     """
     experts = chances.shape[-1]
     first = jax.nn.one_hot(jnp.argmax(chances, axis=-1), experts)
@@ -193,7 +196,7 @@ def _route(chances: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array]:
     for weight, choice, place in zip(
         weights, (first, second), (first_place, second_place), strict=True
     ):
-        # A place beyond the capacity has no one in its one-hot row.
+        # The one-hot row of a place beyond the capacity is zero.
         where = jax.nn.one_hot(jnp.sum(place, axis=-1).astype(jnp.int32), capacity)
         combine += (weight / total)[..., None, None] * choice[..., None] * where[..., None, :]
     return combine, uneven

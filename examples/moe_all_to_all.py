@@ -1,10 +1,11 @@
-"""A mixture of experts whose tokens travel by an all-to-all written by hand, in `shard_map`.
+"""A mixture of experts with a hand-written all-to-all in `shard_map`.
 
 Each device along the mesh's first axis holds some of the experts and some of the tokens. Inside
-`jax.shard_map` a token goes to its best expert (Fedus et al. 2022, top-1): tokens are sorted into
-the places that each expert has for this device's tokens, exchanged, transformed, sent back. Those
-that find no place pass through the residual stream alone. What is around the `shard_map` is left
-to the planner; inside, nothing is touched.
+`jax.shard_map` a token goes to its best expert (Fedus et al. 2022, top-1). Each expert has a fixed
+number of places for a device's tokens. The device sorts its tokens into these places, exchanges
+them, applies its experts, and sends the results back. Tokens without a place pass through the
+residual stream alone. Kiwi plans the program around the `shard_map` and leaves its inside as
+written.
 
     python -m examples.moe_all_to_all
 """
@@ -26,7 +27,7 @@ EXPERT_AXIS = "x"
 
 @dataclass(frozen=True)
 class Config:
-    """Size and training; an expert takes `capacity_factor` times its even share of tokens."""
+    """Size and training. An expert takes `capacity_factor` times its even share of tokens."""
 
     width: int
     experts: int
@@ -44,7 +45,7 @@ SIZES = {
 
 
 def make_state(config: Config, seed: int = 0) -> TrainState:
-    """Embedding, mixer, gate and experts, with the state of AdamW."""
+    """Returns embedding, mixer, gate and experts, with the state of the optimizer."""
     keys = jax.random.split(jax.random.key(seed), 6)
     width, experts = config.width, config.experts
     params: Params = {
@@ -58,13 +59,14 @@ def make_state(config: Config, seed: int = 0) -> TrainState:
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Random tokens and their successors."""
+    """Returns random tokens and their successors."""
     batch = token_batch(config.batch, config.sequence, config.vocabulary, seed)
     return {name: batch[name] for name in ("inputs", "targets")}
 
 
 def make_train_step(config: Config, mesh: Mesh) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})` on a mesh with the axis `EXPERT_AXIS`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})` on a mesh with the axis
+    `EXPERT_AXIS`."""
     experts = _exchange(config, mesh)
 
     def loss(params: Params, batch: Batch) -> jax.Array:
@@ -85,7 +87,7 @@ def make_train_step(config: Config, mesh: Mesh) -> Any:
 
 
 def _exchange(config: Config, mesh: Mesh) -> Any:
-    """Experts over tokens [T, D], both cut along the expert axis."""
+    """Returns the experts as a function of tokens [T, D]. Both are split along the expert axis."""
     devices = mesh.shape[EXPERT_AXIS]
     tokens = config.batch * config.sequence // devices
     capacity = max(1, int(config.capacity_factor * tokens / config.experts))
@@ -102,7 +104,8 @@ def _exchange(config: Config, mesh: Mesh) -> Any:
 def _local_experts(
     experts: int, capacity: int, gate: jax.Array, up: jax.Array, down: jax.Array, x: jax.Array
 ) -> jax.Array:
-    """What one device does: `x` are its tokens [T, D], `up` and `down` those of its experts."""
+    """Computes one device's part. `x` are its tokens [T, D]; `up` and `down` belong to its
+    experts."""
     weights = jax.nn.softmax(x @ gate)
     best = jnp.argmax(weights, axis=-1)
     chosen = jax.nn.one_hot(best, experts, dtype=x.dtype)

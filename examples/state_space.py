@@ -1,9 +1,9 @@
 """A stack of diagonal state-space layers trained with AdamW, as for sequence modelling.
 
-Each layer normalises its input, widens it to channels, and runs one linear recurrence per channel,
-h[t] = a h[t - 1] + u[t] with a learned decay a in (0, 1), as an associative scan over the sequence
-(Smith et al. 2023, "S5", §3.2; here with one real state per channel). Its result is gated, and
-projected back into the residual stream. Inputs and targets are activations [B, S, D].
+Each layer normalises its input, widens it to channels, and runs one linear recurrence per channel:
+h[t] = a h[t - 1] + u[t] with a learned decay a in (0, 1). The recurrence is an associative scan
+over the sequence (Smith et al. 2023, "S5", §3.2; here with one real state per channel). Its result
+is gated, and projected back into the residual stream. Inputs and targets are activations [B, S, D].
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class StateSpaceConfig:
-    """Size and training; a layer has `expansion * width` channels."""
+    """Size and training. A layer has `expansion * width` channels."""
 
     layers: int
     width: int
@@ -67,13 +67,13 @@ SIZES: dict[str, StateSpaceConfig] = {
 
 
 def init_params(config: StateSpaceConfig, key: jax.Array) -> Params:
-    """{"layers": [{"norm", "inward", "gate", "decay", "outward"}, ...]}."""
+    """Returns {"layers": [{"norm", "inward", "gate", "decay", "outward"}, ...]}."""
     keys = jax.random.split(key, config.layers)
     return {"layers": [_init_layer(config, layer_key) for layer_key in keys]}
 
 
 def loss(config: StateSpaceConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Mean squared error, a scalar."""
+    """Returns the mean squared error, a scalar."""
     layer = _common.apply_remat(_layer, remat)
     x = batch["inputs"]
     for layer_params in params["layers"]:
@@ -82,7 +82,7 @@ def loss(config: StateSpaceConfig, remat: Remat, params: Params, batch: Batch) -
 
 
 def make_batch(config: StateSpaceConfig, seed: int = 0) -> Batch:
-    """Normally distributed inputs and targets, [B, S, D], float32."""
+    """Returns normally distributed inputs and targets, [B, S, D], float32."""
     input_key, target_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, config.sequence, config.width)
     return {
@@ -92,7 +92,7 @@ def make_batch(config: StateSpaceConfig, seed: int = 0) -> Batch:
 
 
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
-    """Channels are split along `model_axis`, the batch along `data_axis`."""
+    """Splits channels along `model_axis`, and the batch along `data_axis`."""
     column, row = PartitionSpec(None, model_axis), PartitionSpec(model_axis)
     by_name = {
         ("inward", "kernel"): column,
@@ -134,7 +134,7 @@ def _layer(params: Params, x: jax.Array) -> jax.Array:
 def _compose(
     first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """The affine map h → a h + u of `first`, then of `second`, as one."""
+    """Returns the composition of two affine maps h → a h + u: `first`, then `second`."""
     decay, inputs = first
     later_decay, later_inputs = second
     return decay * later_decay, later_decay * inputs + later_inputs

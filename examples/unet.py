@@ -1,9 +1,9 @@
 """A U-Net (Ronneberger et al. 2015) trained with Adam to restore images.
 
-On the way down each stage convolves and halves height and width; on the way up it doubles them,
-joins the result of the same size from the way down, and convolves. Those results live across the
-whole middle of the network, which no recomputation of one stage at a time frees. Images are
-[batch, height, width, channels].
+On the way down each stage convolves and halves height and width. On the way up each stage doubles
+them, joins the result of the same size from the way down, and convolves. The joined results live
+across the whole middle of the network, and recomputing one stage at a time does not free them.
+Images are [batch, height, width, channels].
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class UnetConfig:
-    """Size and training; `stages` lists the channels on the way down, the last is the bottom.
+    """Size and training. `stages` holds the channels on the way down; the last stage is the bottom.
 
     **Raises:** `ValueError` if the stages cannot halve the image evenly.
     """
@@ -74,7 +74,8 @@ SIZES: dict[str, UnetConfig] = {
 
 
 def init_params(config: UnetConfig, key: jax.Array) -> Params:
-    """{"down": [...], "up": [...], "head"}; a stage is {"inner", "outer"} of two convolutions."""
+    """Returns {"down": [...], "up": [...], "head"}. A stage is {"inner", "outer"}: two
+    convolutions."""
     down_key, up_key, head_key = jax.random.split(key, 3)
     before = (config.image_channels, *config.stages[:-1])
     down = zip(jax.random.split(down_key, len(before)), before, config.stages, strict=True)
@@ -88,7 +89,7 @@ def init_params(config: UnetConfig, key: jax.Array) -> Params:
 
 
 def loss(config: UnetConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Mean squared error of the restored image, a scalar."""
+    """Returns the mean squared error of the restored image, a scalar."""
     stage = _common.apply_remat(_stage, remat)
     x = batch["inputs"]
     across = []
@@ -103,7 +104,7 @@ def loss(config: UnetConfig, remat: Remat, params: Params, batch: Batch) -> jax.
 
 
 def make_batch(config: UnetConfig, seed: int = 0) -> Batch:
-    """Normally distributed images as targets, the same with noise as inputs."""
+    """Returns normally distributed images as targets, and the same images with noise as inputs."""
     image_key, noise_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, config.image, config.image, config.image_channels)
     images = jax.random.normal(image_key, shape)
@@ -111,10 +112,10 @@ def make_batch(config: UnetConfig, seed: int = 0) -> Batch:
 
 
 def megatron_specs(state: TrainState, data_axis: AxisNames | None, model_axis: AxisNames) -> Specs:
-    """Channels between the two convolutions of a stage are split along `model_axis`.
+    """Splits the channels between the two convolutions of a stage along `model_axis`.
 
-    As in the feed-forward network of a transformer: one all-reduce a stage. The batch is sliced
-    along `data_axis`.
+    A stage then needs one all-reduce, like the feed-forward network of a transformer. The batch is
+    sliced along `data_axis`.
     """
     by_name = {
         ("inner", "kernel"): PartitionSpec(None, None, None, model_axis),

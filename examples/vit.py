@@ -1,8 +1,8 @@
 """A vision transformer trained with AdamW.
 
-Images [B, H, W, C] are cut into square patches, each projected to a token (Dosovitskiy et al.
-2021); positions are learned, layers normalise their inputs, and the mean of the normalised final
-states is classified (no class token, as in Beyer et al. 2022).
+Images [B, H, W, C] are cut into square patches, and each patch is projected to a token (Dosovitskiy
+et al. 2021). Positions are learned, and layers normalise their inputs. The mean of the normalised
+final states is classified; there is no class token, as in Beyer et al. 2022.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class VitConfig:
-    """Size and training of a vision transformer; images are `image` pixels high and wide.
+    """Size and training of a vision transformer. Images are `image` pixels high and wide.
 
     **Raises:** `ValueError` if patches do not cut the image evenly, or heads the width.
     """
@@ -76,7 +76,7 @@ class VitConfig:
 
     @property
     def stack(self) -> TransformerConfig:
-        """The layers alone."""
+        """The configuration of the layers."""
         return TransformerConfig(
             self.layers,
             self.width,
@@ -88,7 +88,7 @@ class VitConfig:
 
     @property
     def patch_values(self) -> int:
-        """Numbers in one patch."""
+        """The number of values in one patch."""
         return self.patch**2 * self.image_channels
 
 
@@ -101,7 +101,7 @@ SIZES: dict[str, VitConfig] = {
 
 
 def init_params(config: VitConfig, key: jax.Array) -> Params:
-    """{"patches": {"kernel", "bias", "position"}, "blocks", "final_norm", "classifier"}."""
+    """Returns {"patches": {"kernel", "bias", "position"}, "blocks", "final_norm", "classifier"}."""
     patch_key, position_key, blocks_key, classifier_key = jax.random.split(key, 4)
     width, values = config.width, config.patch_values
     kernel = _common.init_kernel(classifier_key, (width, config.classes), width)
@@ -118,7 +118,7 @@ def init_params(config: VitConfig, key: jax.Array) -> Params:
 
 
 def loss(config: VitConfig, remat: Remat, params: Params, batch: Batch) -> jax.Array:
-    """Cross-entropy of the class, a scalar."""
+    """Returns the cross-entropy of the class, a scalar."""
     patches = _cut(batch["inputs"], config.patch)
     embedding = params["patches"]
     x = patches @ embedding["kernel"] + embedding["bias"] + embedding["position"]
@@ -129,7 +129,7 @@ def loss(config: VitConfig, remat: Remat, params: Params, batch: Batch) -> jax.A
 
 
 def make_batch(config: VitConfig, seed: int = 0) -> Batch:
-    """Normally distributed images [B, H, W, C] and random classes [B], int32."""
+    """Returns normally distributed images [B, H, W, C] and random classes [B], int32."""
     image_key, class_key = jax.random.split(jax.random.key(seed))
     shape = (config.batch, config.image, config.image, config.image_channels)
     return {

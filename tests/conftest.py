@@ -29,9 +29,9 @@ fused, its buffers (up to some scalars) and its collectives are the same."""
 def _use_virtual_cpu_devices() -> None:
     """Gives this process `DEVICE_COUNT` CPU devices, before any backend is created.
 
-    The platform goes through the environment, because subprocesses should compute on the CPU
-    as well. The number of devices is set by configuration and taken *out* of the environment:
-    a subprocess chooses its own, and jax refuses to have it said in both places.
+    The platform is set in the environment, because subprocesses should compute on the CPU too. The
+    number of devices is set by configuration and *removed* from the environment: a subprocess
+    chooses its own number, and jax refuses a number that is given in both places.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     flags = re.sub(r"--xla_force_host_platform_device_count=\S*", "", flags).strip()
@@ -70,7 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cublas_is_lent_nothing() -> Iterator[Callable[[Hardware], int]]:
-    """The steps of tests take KiB; 32 MiB on top would be all of it. Yields what is lent indeed."""
+    """Removes cuBLAS's workspace from predictions: the steps of tests take KiB, and 32 MiB would
+    hide them. Yields the original function."""
     lent_bytes = cublas_workspace.lent_bytes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cublas_workspace, "lent_bytes", lambda _: 0)
@@ -104,7 +105,7 @@ def _small_efforts(request: pytest.FixtureRequest) -> Iterator[None]:
 def cublas_is_lent_its_workspace(
     cublas_is_lent_nothing: Callable[[Hardware], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For tests of what is compiled for GPUs."""
+    """Restores cuBLAS's workspace, for tests of programs compiled for GPUs."""
     monkeypatch.setattr(cublas_workspace, "lent_bytes", cublas_is_lent_nothing)
 
 
@@ -157,5 +158,5 @@ def _write(path: Path, text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _forgotten_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No error names the peak of a plan that another test made."""
+    """Clears the known peaks, so that no error names the peak of another test's plan."""
     monkeypatch.setattr(known_peaks, "_least_bytes", {})

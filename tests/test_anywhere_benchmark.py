@@ -1,4 +1,4 @@
-"""The benchmark of plans on busy machines: what its table says of runs."""
+"""The benchmark of plans on busy machines: the table of its runs."""
 
 from benchmarks.anywhere.__main__ import RUNS, table
 
@@ -14,7 +14,7 @@ ROW = {
 
 
 def line_of(**changes) -> str:
-    """The line of a step whose runs are equal but for what changes of each."""
+    """Returns the line of a step whose runs are equal except for the given changes."""
     rows = {
         f"mlp {how}": {"commit": "c", "rows": [{**ROW, **changes.get(how, {})}]} for how in RUNS
     }

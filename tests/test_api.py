@@ -36,7 +36,7 @@ def plan_step(**options):
 
 @pytest.fixture(scope="module")
 def checked_plan():
-    """Verified, with the batch cut along one axis."""
+    """Returns a verified plan, with the batch cut along one axis."""
     return plan_step(
         profile=ON_CPU, verify="cpu", donate_argnums=0, in_shardings=(None, PartitionSpec("x"))
     )
@@ -428,7 +428,7 @@ def test_a_short_time_limit_returns_a_plan_with_its_gap_or_says_that_none_was_fo
 
 @pytest.fixture
 def kiwi_folders(tmp_path, monkeypatch):
-    """The temporary folders that there are, those of no other test among them."""
+    """Returns a function that lists the temporary folders of this test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return lambda: {p.name for p in tmp_path.glob("kiwi-*")}
 

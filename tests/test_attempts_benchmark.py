@@ -1,4 +1,4 @@
-"""The census of attempts: what it counts, and its page."""
+"""The count of attempts, and its page."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The benchmark of barriers reads XLA's text as it is meant."""
+"""The benchmark of barriers reads XLA's text correctly."""
 
 from benchmarks.emission.kernels import fingerprint, kernels, totals
 

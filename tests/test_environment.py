@@ -1,4 +1,5 @@
-"""The test process has eight CPU devices; its subprocesses have what they ask for."""
+"""The test process has eight CPU devices, and its subprocesses have the number that they ask
+for."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The fidelity benchmark: its variants exist on every mesh, its summary counts as it says."""
+"""The fidelity benchmark: its variants exist on every mesh, and its summary counts correctly."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -16,7 +16,8 @@ everywhere = pytest.mark.parametrize("program", PROGRAMS.values(), ids=lambda p:
 
 
 def traced(program: Program, small: bool) -> int:
-    """The bytes of the arguments. A donated state comes back as it was taken."""
+    """Returns the bytes of the arguments. Checks that a donated state has the same types after the
+    step."""
     step, _ = program.make(small)
     args = program.make_args(small)
     with program.context():

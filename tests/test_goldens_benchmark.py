@@ -1,4 +1,4 @@
-"""The goldens notice what they are meant to notice, and nothing else."""
+"""The goldens detect the intended differences, and no others."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def _as_recorded(plan: kiwi.Plan) -> tuple[Data, Tables]:
 
 @pytest.fixture(scope="module")
 def cell() -> tuple[Data, Tables]:
-    """A small plan for H100s, as it is recorded."""
+    """Returns a small plan for H100s, as it is recorded."""
     return _as_recorded(_plan())
 
 

@@ -1,4 +1,5 @@
-"""Files of Kiwi: replaced once complete, or written to where they are no regular files."""
+"""Kiwi's files: replaced once they are complete, or written in place if they are no regular
+files."""
 
 import json
 import os

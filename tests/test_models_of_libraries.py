@@ -1,4 +1,4 @@
-"""The benchmark of models of libraries; those that are not installed are left out."""
+"""The benchmark of models of libraries. Libraries that are not installed are skipped."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""Options are spelled once: whatever takes them names and documents all of them."""
+"""Options are declared once: every function that takes them names and documents all of them."""
 
 import inspect
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""What is installed from PyPI works outside of a checkout."""
+"""An installation from PyPI works outside of a checkout."""
 
 import tomllib
 

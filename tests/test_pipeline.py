@@ -1,4 +1,4 @@
-"""`kiwi.layers`: the numbers of the scan, whatever the stages, and plans of pipelines."""
+"""`kiwi.layers`: the same numbers as a scan, for any number of stages, and plans of pipelines."""
 
 import functools
 from dataclasses import replace
@@ -16,7 +16,7 @@ LAYERS, SAMPLES, WIDTH = 8, 16, 8
 
 
 def body(x, layer):
-    """Not defined at zeros, as a norm without epsilon."""
+    """A layer that is not defined at zeros, like a norm without epsilon."""
     h = x["h"] / jnp.linalg.norm(x["h"], axis=-1, keepdims=True)
     return {"h": x["h"] + jnp.tanh(h @ layer["w"]) * (1 + x["place"][:, None]), **rest(x)}, None
 
@@ -97,7 +97,7 @@ SLOW = replace(CATALOGUE["cpu"], name="slow", flops_per_second={"float32": 1e3, 
 
 
 def train_step(w, x, **pipeline):
-    """Widths and samples of a microbatch are odd, so that nothing but stages can be cut."""
+    """Widths and samples of a microbatch are odd, so that only stages can be sharded."""
 
     def total(w):
         found, _ = kiwi.layers(lambda x, w: (x + jnp.tanh(x @ w), None), x, w, **pipeline)

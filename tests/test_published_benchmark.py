@@ -1,4 +1,4 @@
-"""The benchmark of published steps: its rows, and one of them made small."""
+"""The benchmark of published steps: its rows, and one step in a small size."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Standard error of the command is silent but for progress, warnings and errors."""
+"""The command writes only progress, warnings and errors to standard error."""
 
 import os
 import subprocess

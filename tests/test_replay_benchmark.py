@@ -1,4 +1,4 @@
-"""The replay benchmark: what it computes from plans, tables and runs."""
+"""The replay benchmark: its figures of plans, tables and runs."""
 
 from dataclasses import replace
 

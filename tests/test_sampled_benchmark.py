@@ -1,4 +1,4 @@
-"""Models drawn at random: the same ones each time, which plain jax runs; estimates as recorded."""
+"""Random models: always the same ones, which plain jax runs; and estimates as recorded."""
 
 import json
 from dataclasses import replace

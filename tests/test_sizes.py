@@ -1,4 +1,4 @@
-"""Memory sizes: what is read, what is refused."""
+"""Memory sizes: accepted and refused texts."""
 
 import ast
 

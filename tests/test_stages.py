@@ -1,4 +1,4 @@
-"""The stages of planning: printed, changed, and on to the plan that `kiwi.plan` makes."""
+"""The stages of planning: printed, changed, and continued to the plan that `kiwi.plan` makes."""
 
 from dataclasses import replace
 

@@ -72,9 +72,9 @@ BACKENDS = frozenset({"cpu", "gpu", "tpu", "cuda", "rocm", "neuron"})
 
 
 def asks_for_a_backend(source: str) -> Iterator[int]:
-    """The lines that read an attribute `platform`, or name a backend outside of docstrings.
+    """Returns the lines that read an attribute `platform`, or name a backend outside of docstrings.
 
-    "cpu" may be named where nothing is compared with it: jax always has such devices.
+    "cpu" may be named where nothing is compared with it: jax always has CPU devices.
     """
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -1,4 +1,5 @@
-"""Stages of planning: nested, summing to the whole, and silent where nothing is measured."""
+"""Stages of planning: nested, with times that sum to the whole, and silent where nothing is
+measured."""
 
 import time
 
@@ -8,7 +9,7 @@ from kiwi.timings import OTHER, Stopwatch, begin_round, measured, stage, timed
 
 
 class _Clock:
-    """Clocks that tests move."""
+    """Clocks that tests set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cpu = self.wall = 0.0

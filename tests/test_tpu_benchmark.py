@@ -1,4 +1,4 @@
-"""The benchmark of TPUs: what it bisects, counts, keeps and writes."""
+"""The benchmark of TPUs: its bisections, counts, rows and tables."""
 
 import json
 import re

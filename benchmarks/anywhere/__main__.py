@@ -1,4 +1,4 @@
-"""Runs what is missing; see `benchmarks.anywhere`."""
+"""Runs the cases that have no recorded result; see `benchmarks.anywhere`."""
 
 import json
 import os
@@ -20,13 +20,13 @@ _FOLDER = Path(__file__).parent
 _CASES = flags.DEFINE_list("cases", list(CASES), "Which steps.")
 _BUSY = 2
 _PERIOD_SECONDS = 0.05
-"""For so long a slowed process runs, and stands still."""
+"""How long a slowed process runs, and then is stopped."""
 RUNS = ("alone", "beside", "slowed", "thorough")
 Rows = dict[str, Any]
 
 
 def main(_: list[str]) -> None:
-    """Runs what is missing, and writes the table."""
+    """Runs the missing cases, and writes the table."""
     path = _FOLDER / "results.json"
     rows: Rows = json.loads(path.read_text()) if path.exists() else {}
     for case in _CASES.value:
@@ -77,7 +77,7 @@ def _slow(process: "subprocess.Popen[str]") -> None:
 
 
 def table(rows: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each step and budget."""
+    """Yields the lines of the page, with one row for each step and budget."""
     yield "# The same plan anywhere"
     yield ""
     yield f"commits: {', '.join(sorted({str(row['commit']) for row in rows.values()}))}  "
@@ -88,27 +88,30 @@ def table(rows: Mapping[str, Any]) -> Iterator[str]:
     yield "| step | budget MiB | decisions | step ms | thorough | alone s | beside s | slowed s |"
     yield "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     for case in CASES:
-        found = [rows.get(f"{case} {how}", {}).get("rows") for how in RUNS]
-        if found[0]:
-            runs = [run or [None] * len(found[0]) for run in found]
-            yield from (_line(case, *each) for each in zip(*runs, strict=True))
+        runs_of_case = [rows.get(f"{case} {how}", {}).get("rows") for how in RUNS]
+        if runs_of_case[0]:
+            runs = [run or [None] * len(runs_of_case[0]) for run in runs_of_case]
+            yield from (_line(case, *columns) for columns in zip(*runs, strict=True))
 
 
 def _line(
     case: str, alone: Rows, beside: Rows | None, slowed: Rows | None, thorough: Rows | None
 ) -> str:
-    """Runs that are missing so far are None."""
-    budget, own = f"{alone['budget_bytes'] / 2**20:.0f} ({alone['share']:.0%})", alone["decisions"]
+    """Returns one row of the table. A run that is missing so far is None."""
+    budget, decisions = (
+        f"{alone['budget_bytes'] / 2**20:.0f} ({alone['share']:.0%})",
+        alone["decisions"],
+    )
     runs = [row for row in (alone, beside, slowed) if row is not None]
-    same = all(row["decisions"] == own and row["is_repeatable"] for row in runs)
+    same = all(row["decisions"] == decisions and row["is_repeatable"] for row in runs)
     step = "refused" if alone["step_seconds"] is None else f"{1e3 * alone['step_seconds']:.2f}"
     if thorough is None or alone["step_seconds"] is None or thorough["step_seconds"] is None:
         more = "refused" if thorough and thorough["error"] else "-"
     else:
         more = f"{thorough['step_seconds'] / alone['step_seconds'] - 1:+.2%}"
     seconds = ("-" if row is None else f"{row['seconds']:.1f}" for row in (alone, beside, slowed))
-    said = "identical" + f" in {len(runs)} runs" * (len(runs) < 3) if same else "DIFFERENT"
-    return f"| {case} | {budget} | {said} | {step} | {more} | {' | '.join(seconds)} |"
+    verdict = "identical" + f" in {len(runs)} runs" * (len(runs) < 3) if same else "DIFFERENT"
+    return f"| {case} | {budget} | {verdict} | {step} | {more} | {' | '.join(seconds)} |"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How good a plan is after a part of the work: `python -m benchmarks.anywhere.curves`.
+"""The quality of plans after a part of the work: `python -m benchmarks.anywhere.curves`.
 
-Plans the steps of `benchmarks.anywhere` under each of their budgets with parts of the work that the
-effort "normal" allows, unchecked, and prices the plans. Writes `curves.json` and `curves.md` into
-this folder: by how much each plan is slower than that of all the work.
+Plans the steps of `benchmarks.anywhere` under each of their budgets with fractions of the work that
+the effort "normal" allows, without the compile check, and prices the plans. Writes `curves.json`
+and `curves.md` into this folder: how much slower each plan is than the plan after all of the work.
 """
 
 import json
@@ -23,7 +23,7 @@ _FOLDER = Path(__file__).parent
 
 
 def main() -> None:
-    """Plans all and writes the results after each step."""
+    """Plans all cases, and writes the results after each step."""
     jax.config.update("jax_platforms", "cpu")
     rows: list[dict[str, Any]] = []
     for name, case in CASES.items():
@@ -42,12 +42,13 @@ def _rows(name: str, case: Case) -> Iterator[dict[str, Any]]:
         budget_bytes = int(share * free.peak_bytes)
         tried = planned.with_options(memory_budget=budget_bytes)
         step, tools = tried.traced(*arguments), Tools.of(tried.settings)
-        found = [_found(step, budget_bytes, tools.part(part)) for part in PARTS]
-        yield {"commit": commit(), "case": name, "share": share, "parts": PARTS, "found": found}
+        results = [_found(step, budget_bytes, tools.part(part)) for part in PARTS]
+        yield {"commit": commit(), "case": name, "share": share, "parts": PARTS, "found": results}
 
 
 def _found(step: Any, budget_bytes: int, tools: Tools) -> tuple[float, int] | None:
-    """Seconds of a step, and the work of the search; None where no plan was found."""
+    """Returns the seconds of the planned step and the work of the search; None if no plan was
+    found."""
     try:
         plan = planner_named("joint").plan(step, budget_bytes, tools)
     except kiwi.errors.KiwiError:
@@ -56,7 +57,7 @@ def _found(step: Any, budget_bytes: int, tools: Tools) -> tuple[float, int] | No
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """One line for each step and budget."""
+    """Yields the lines of the page, with one row for each step and budget."""
     yield "# Plans after a part of the work"
     yield ""
     yield f"commits: {', '.join(sorted({row['commit'] for row in rows}))}  "
@@ -70,8 +71,8 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         last = row["found"][-1]
         cells = [
-            "none" if each is None or last is None else f"{each[0] / last[0] - 1:+.2%}"
-            for each in row["found"][:-1]
+            "none" if result is None or last is None else f"{result[0] / last[0] - 1:+.2%}"
+            for result in row["found"][:-1]
         ]
         end = "none" if last is None else f"{1e3 * last[0]:.2f}"
         yield f"| {row['case']} | {row['share']:.0%} | " + " | ".join(cells) + f" | {end} |"

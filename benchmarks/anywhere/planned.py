@@ -1,4 +1,5 @@
-"""`python -m benchmarks.anywhere.planned CASE EFFORT`: plans a case, and prints rows as JSON."""
+"""`python -m benchmarks.anywhere.planned CASE EFFORT`: plans a case, and prints its rows as
+JSON."""
 
 import hashlib
 import json
@@ -21,7 +22,7 @@ SHARES = (0.8, 0.6, 0.45)
 
 @dataclass(frozen=True)
 class Case:
-    """A step, the mesh and the hardware, and the compiler of the check, if any."""
+    """A step, its mesh and hardware, and the compiler of the check; None for no check."""
 
     model: Model
     profile: str | Hardware
@@ -44,8 +45,13 @@ CASES: Mapping[str, Case] = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan: `decisions` is a digest of all that it decides; `error` stands for one where there is
-    none; `seconds` is the time of planning, of this process and by the clock."""
+    """The result of planning one case under one budget.
+
+    - `decisions`: a digest of all decisions of the plan.
+    - `error`: the refusal if there is no plan; otherwise empty.
+    - `process_seconds`, `seconds`: the time of planning, of this process's processor and by the
+      clock.
+    """
 
     share: float
     budget_bytes: int
@@ -59,7 +65,7 @@ class Planned:
 
 
 def main() -> None:
-    """Plans the case under each budget."""
+    """Plans the case under each budget, and prints the rows."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     case, effort = CASES[sys.argv[1]], sys.argv[2]
@@ -75,7 +81,7 @@ def main() -> None:
 
 
 def step_of(case: Case) -> tuple[Any, tuple[Any, ...]]:
-    """The step, to be planned, and its abstract arguments."""
+    """Returns the step to plan and its abstract arguments."""
     module, config = case.model.module, case.model.config
     planned = kiwi.jit(
         module.make_train_step(config),
@@ -103,8 +109,8 @@ def _row(planned: Any, arguments: tuple[Any, ...], budget_bytes: int) -> Planned
     result = plan.solve_result
     digest = hashlib.sha256(decided.encode()).hexdigest()[:16]
     seconds = plan.estimate.step_seconds
-    found = seconds, result.work, result.deterministic, error
-    return Planned(0.0, budget_bytes, digest, *found, *took)
+    outcome = seconds, result.work, result.deterministic, error
+    return Planned(0.0, budget_bytes, digest, *outcome, *took)
 
 
 if __name__ == "__main__":

@@ -1,2 +1,3 @@
-"""Which attempts of a search made the plans of other benchmarks: the goldens, the programs of the
-field, the models of the fidelity tables, and the programs whose planning time is measured."""
+"""Counts which attempts of a search made the plans of other benchmarks: the goldens, the
+programs of the field, the models of the fidelity tables, and the programs whose planning time is
+measured."""

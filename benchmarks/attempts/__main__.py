@@ -1,9 +1,9 @@
-"""Counts the attempts of plans that are not on record, and writes the table of all.
+"""Counts the attempts of plans without a recorded count, and writes the table of all.
 
     python -m benchmarks.attempts --suites=goldens,planning_time,fidelity,field
 
-Each case is planned in a process of its own. Its rows are on record in `--out` as soon as it ends,
-so that a run that was ended goes on where it stopped.
+Each case is planned in a process of its own. Its rows are written to `--out` as soon as it ends, so
+an interrupted run continues where it stopped.
 """
 
 import datetime
@@ -32,7 +32,7 @@ Rows = dict[str, dict[str, Any]]
 
 
 def main(_: list[str]) -> None:
-    """Plans what is missing, case by case."""
+    """Plans the missing cases, one after the other."""
     out = Path(_OUT.value)
     for case in cases(tuple(_SUITES.value), tuple(_PROFILES.value)):
         rows = _read(out)
@@ -42,27 +42,30 @@ def main(_: list[str]) -> None:
 
 
 def _counted(case: Case) -> Rows:
-    """The rows of a case; one that says "ended" if its process ended before all were planned."""
-    most = _MOST.value
-    done = subprocess.run(
+    """Returns the rows of a case. If its process ended before all budgets were planned, one row
+    says "ended"."""
+    most_seconds = _MOST.value
+    completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.attempts.one", json.dumps(astuple(case))],
         env={**os.environ, "JAX_PLATFORMS": "cpu", "KIWI_PLAN_CACHE": "off"},
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5)),
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_CPU, (most_seconds, most_seconds + 5)
+        ),
     )
-    found: Rows = {}
+    rows: Rows = {}
     environment = {"commit": commit(), "jax": metadata.version("jax"), "date": _today()}
-    for line in done.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         if line.startswith("{"):
             row = json.loads(line)
-            found[row.pop("key")] = {**row, **environment}
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [""])[-1][:200]
-        found[f"{case.name} ended"] = {"outcome": f"ended: {said}", **environment}
-    print(f"{case.name}: {', '.join(row['outcome'] for row in found.values())}", flush=True)
-    return found
+            rows[row.pop("key")] = {**row, **environment}
+    if completed.returncode:
+        last_line = (completed.stderr.strip().splitlines() or [""])[-1][:200]
+        rows[f"{case.name} ended"] = {"outcome": f"ended: {last_line}", **environment}
+    print(f"{case.name}: {', '.join(row['outcome'] for row in rows.values())}", flush=True)
+    return rows
 
 
 def _today() -> str:

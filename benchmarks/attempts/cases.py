@@ -1,4 +1,4 @@
-"""The requests that are counted: steps, hardware and budgets of other benchmarks."""
+"""The requests whose attempts are counted: steps, hardware and budgets of other benchmarks."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,11 @@ import kiwi
 
 MESH_SHAPE = (2, 4)
 LAYERS = {"mlp_adamw": 8, "gpt_with_metrics": 12, "gpt_13b_bfloat16": 4, "resnet": 16, "dcgan": 4}
-"""Of the programs of `benchmarks.planning_time`; of others, 12."""
+"""The number of layers of some programs of `benchmarks.planning_time`. All other programs have
+12."""
 
 SHARES: Mapping[str, float | None] = {"free": None, "80": 0.8, "60": 0.6}
-"""Budgets as shares of the free plan's peak, as compiled."""
+"""The budgets, as shares of the compiled peak of the plan without a budget. None: no budget."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Case:
     """One step on one kind of hardware, under some budgets.
 
     - `suite`: "goldens", "fidelity", "field" or "planning_time".
-    - `program`: its name there. `target`: a target of the goldens, else a profile.
+    - `program`: the name of the step in its suite.
+    - `target`: a target of the goldens, or a profile for the other suites.
     """
 
     suite: str
@@ -30,17 +32,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        """A key of the results, without the budget."""
+        """The case's key in the results, without the budget."""
         return f"{self.suite} {self.program} {self.target}"
 
     def request(self) -> "Request":
-        """What is planned. Programs are imported here: some take seconds to import."""
+        """Returns the request to plan. Imports the suite's programs here, because some take seconds
+        to import."""
         return _REQUESTS[self.suite](self)
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A step to plan, and its budgets: in bytes, or as shares of the free plan's peak."""
+    """A step to plan, and its budgets: in bytes, or as shares of the peak without a budget."""
 
     step: kiwi.PlannedFunction
     arguments: tuple[Any, ...]
@@ -111,7 +114,8 @@ SUITES = tuple(_REQUESTS)
 
 
 def cases(suites: tuple[str, ...], profiles: tuple[str, ...]) -> Iterator[Case]:
-    """All cases of some suites; `profiles` are those of the suites that name none."""
+    """Yields all cases of some suites. `profiles` are used for the suites that name no hardware
+    themselves."""
     from benchmarks.fidelity.models import MODELS
     from benchmarks.field.programs import PROGRAMS as FIELD
     from benchmarks.goldens.cells import all_series

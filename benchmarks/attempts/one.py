@@ -1,4 +1,4 @@
-"""Plans the cells of one case in this process, and prints which attempts each of them made."""
+"""Plans one case under all its budgets in this process, and prints the attempts of each plan."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def main(case: Case) -> None:
-    """Prints a row for each budget, as soon as it is planned."""
+    """Prints the row of each budget as soon as it is planned."""
     jax.config.update("jax_num_cpu_devices", 8)
     request = case.request()
     free_peak_bytes: int | None = None
@@ -38,18 +38,19 @@ def _row(request: Request, budget_bytes: int | None) -> Row:
     with request.context():
         try:
             plan = step.plan(*request.arguments)
-            found = {"outcome": "plan", "peak_bytes": plan.peak_bytes, **counted(plan.history)}
+            row = {"outcome": "plan", "peak_bytes": plan.peak_bytes, **counted(plan.history)}
         except kiwi.errors.KiwiError as error:
             nearest = getattr(error, "plan", None)
             history = () if nearest is None else nearest.history
-            found = {"outcome": type(error).__name__, **counted(history)}
-    return {**found, "cpu_seconds": round(_cpu_seconds() - started, 1)}
+            row = {"outcome": type(error).__name__, **counted(history)}
+    return {**row, "cpu_seconds": round(_cpu_seconds() - started, 1)}
 
 
 def counted(history: Sequence[Trial]) -> Row:
-    """How often each attempt was made, the work it took, and those that made the answer.
+    """Returns the number of times that each attempt was made, its work, and the attempts that made
+    the answer.
 
-    An attempt that was made for another counts for both.
+    An attempt inside another one counts for both.
     """
     made, work = Counter[str](), Counter[str]()
     answers = set[str]()

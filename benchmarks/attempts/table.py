@@ -1,4 +1,4 @@
-"""The table of attempts: how many plans tried each, and of how many it made the answer."""
+"""The table of attempts: how many requests made each one, and how often it made the answer."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,27 +8,28 @@ from kiwi.campaign.attempts import ATTEMPTS
 
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """A page about all rows."""
+    """Returns the page about all rows."""
     return "\n".join(("# Attempts that made plans", "", summary(rows), "", *table(rows), ""))
 
 
 def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """How many requests were counted, of which benchmarks, and how they ended."""
+    """Returns the numbers of requests by benchmark, and of outcomes."""
     suites, outcomes = Counter[str](), Counter[str]()
     for key, row in rows.items():
         suite, _, target, _ = key.split(" ")
         suites[f"{suite} for {target}"] += 1
         outcomes[row["outcome"].partition(":")[0]] += 1
-    asked = ", ".join(f"{count} of {suite}" for suite, count in sorted(suites.items()))
-    told = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    requests = ", ".join(f"{count} of {suite}" for suite, count in sorted(suites.items()))
+    endings = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     commits = ", ".join(sorted({row["commit"] for row in rows.values()}))
-    return f"{len(rows)} requests: {asked}. Outcomes: {told}. Commits: {commits}."
+    return f"{len(rows)} requests: {requests}. Outcomes: {endings}. Commits: {commits}."
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """One line for each attempt, in the order of `kiwi.campaign.attempts`.
+    """Returns one row for each attempt, in the order of `kiwi.campaign.attempts`.
 
-    Work is relative to that of all first searches. An attempt made for another counts for both.
+    Work is relative to the work of all first searches. An attempt inside another one counts for
+    both.
     """
     counted = [row for row in rows.values() if "made" in row]
     total = sum(row["work"].get("first search", 0) for row in counted) or 1

@@ -1,1 +1,1 @@
-"""How long the first plan on a new machine takes."""
+"""The time of the first plan on a new machine."""

@@ -1,10 +1,11 @@
-"""The README's first plan on a new machine, and the same in the next process.
+"""The README's first plan on a new machine, and the same plan in the next process.
 
 python -m benchmarks.cold_start
 
-Each runs in a process of its own, which finds no plan and, in the first place, no compiled loops:
-numba keeps them in a folder that is new. Processor seconds are of all processes that have ended by
-then: what loops take is the difference of both rows' `all`. Writes `results.json` into this folder.
+Both runs have a process of their own and no cached plan. The first run also has no compiled loops:
+numba's cache is a new folder. Processor seconds include all processes that have ended by then. The
+time of compiling loops is the difference between the two rows' `all`. Writes `results.json` into
+this folder.
 """
 
 import json
@@ -72,13 +73,13 @@ _BLOCK = re.MULTILINE | re.DOTALL
 
 
 def _planned(folder: str) -> dict[str, Any]:
-    """Seconds by stage."""
-    kept = {"NUMBA_CACHE_DIR": str(Path(folder, "loops")), "KIWI_PLAN_CACHE": "off"}
+    """Returns the seconds of each stage of planning."""
+    cache_settings = {"NUMBA_CACHE_DIR": str(Path(folder, "loops")), "KIWI_PLAN_CACHE": "off"}
     paths = os.pathsep.join((folder, str(_README.parent)))
-    environment = {**os.environ, **kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    environment = {**os.environ, **cache_settings, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     command = [sys.executable, "-c", _PLAN]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Measures all variants on the attached GPU, those of each model in a process of its own.
+"""Measures all variants on the attached GPU, with one process per model.
 
-The smallest first, because the allocator's peak is that of all the process's life; and a process
-of its own, because a model that does not fit must not take down the others.
+A process runs the variants in order of their size, because the allocator's peak is the peak of the
+process's whole life. Each model has its own process, because a model that does not fit must not end
+the others.
 """
 
 import datetime
@@ -41,14 +42,15 @@ _RUNS = flags.DEFINE_integer("runs", 9, "Timings of each variant.")
 _ONLY = flags.DEFINE_string("only", None, "Measure this model, in this process.")
 
 _NO_GRAPHS = {"xla_gpu_enable_command_buffer": ""}
-"""Kernels of a CUDA graph do not tell which instruction they are of."""
+"""Compiler options without CUDA graphs: the kernels of a graph do not say which instruction they
+belong to."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A way to run a model: what is known of it, and its step as compiled."""
+    """A way to run a model: the known part of its row, and its compiled step."""
 
     name: str
     row: Row
@@ -58,7 +60,8 @@ class Variant:
 
 
 def main(_: list[str]) -> None:
-    """Without a GPU: says so."""
+    """Measures all models, or the model of `--only`. Without a GPU it says so and measures
+    nothing."""
     if (name := _ONLY.value) is not None:
         for row in _measured(name):
             print(json.dumps(row), flush=True)
@@ -69,17 +72,20 @@ def main(_: list[str]) -> None:
         return
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
-    found = json.loads(out.read_text()) if out.exists() else {}
+    results = json.loads(out.read_text()) if out.exists() else {}
     for name in _NAMES.value:
-        found[name] = {"environment": _environment(device), "rows": list(_elsewhere(name))}
-        out.write_text(json.dumps(found, indent=1) + "\n")
+        results[name] = {"environment": _environment(device), "rows": list(_elsewhere(name))}
+        out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def _attached_gpu() -> str | None:
-    """Asked in a process of its own, which gives the card's memory back."""
-    ask = "import jax; print(jax.devices('gpu')[0].device_kind)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
-    return done.stdout.strip().splitlines()[-1] if done.returncode == 0 else None
+    """Returns the kind of the attached GPU; None if there is none. A process of its own asks, and
+    then gives the card's memory back."""
+    script = "import jax; print(jax.devices('gpu')[0].device_kind)"
+    completed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    return completed.stdout.strip().splitlines()[-1] if completed.returncode == 0 else None
 
 
 def _environment(device: str) -> Row:
@@ -108,19 +114,26 @@ def _elsewhere(name: str) -> Iterator[Row]:
 
 
 def _measured(name: str) -> Iterator[Row]:
-    """The rows of a model, by size."""
-    for variant in sorted(_compiled(name), key=lambda each: each.program.peak_bytes):
+    """Yields the rows of a model, smallest compiled peak first."""
+    for variant in sorted(
+        _compiled(name), key=lambda variant_of_model: variant_of_model.program.peak_bytes
+    ):
         yield {"variant": variant.name, **_run(name, variant)}
 
 
 def _compiled(name: str) -> list[Variant]:
-    """Compiled all at once: that takes longer than running."""
+    """Compiles all variants in parallel, because compiling takes longer than running."""
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda each: _compile(*each), list(_steps(name))))
+        return list(
+            pool.map(
+                lambda arguments_of_variant: _compile(*arguments_of_variant), list(_steps(name))
+            )
+        )
 
 
 def _steps(name: str) -> Iterator[tuple[str, Row, Step, Mapping[str, Any]]]:
-    """Each variant's name, what is known of it, its step, and the options that it runs with."""
+    """Yields, for each variant, its name, the known part of its row, its step, and its compiler
+    options."""
     case, folder = MODELS[name], Path(_PLANS.value)
     rows: dict[str, Row] = json.loads((folder / f"{name}.json").read_text())
     plans = {
@@ -154,12 +167,12 @@ def _compile(variant: str, row: Row, step: Step, options: Mapping[str, Any]) -> 
 def _run(name: str, variant: Variant) -> Row:
     step, program = variant.step, variant.program
     assert program.schedule is not None
-    time_found = simulated(program.schedule, step.mesh, step.kernel_seconds)
+    simulation = simulated(program.schedule, step.mesh, step.kernel_seconds)
     row = {
         **variant.row,
         "compiled_peak_bytes": program.peak_bytes,
         "compile_seconds": program.compile_seconds,
-        "simulated_step_seconds": time_found.step_seconds,
+        "simulated_step_seconds": simulation.step_seconds,
     }
     if _TRACES.value and row.get("check_peak_bytes", program.peak_bytes) != program.peak_bytes:
         _write(f"{plan_file(name, variant.name)}.hlo.gz", variant.compiled.as_text())
@@ -180,7 +193,7 @@ def _run(name: str, variant: Variant) -> Row:
 
 
 def _write(name: str, text: str) -> None:
-    """Compressed, into the folder of traces."""
+    """Writes a compressed text into the folder of traces."""
     folder = Path(_TRACES.value)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(gzip.compress(text.encode()))

@@ -1,10 +1,11 @@
-"""How fast values go between the card and its host's pinned memory, and what of that is hidden.
+"""The bandwidth between the card and its host's pinned memory, and the share of a copy that is
+hidden.
 
     python -m benchmarks.device.host_link --out=benchmarks/device/results/host_link.json
 
-Each direction by size, both at once, and beside computing: ten matmuls, or memory traffic, in one
-program with a copy that neither reads. `hidden` is the share of the copy's own time that the
-program does not take longer than computing alone.
+Measures each direction by size, both directions at once, and a copy beside computation: ten
+matmuls, or memory traffic, in one program with a copy that neither reads. `hidden` is the share of
+the copy's time by which the program is faster than computation and copy one after the other.
 """
 
 import json
@@ -28,19 +29,19 @@ _WIDTH = 8192
 
 
 def main(_: list[str]) -> None:
-    """Measures, and writes what was found after each part."""
+    """Measures all parts, and writes the results after each one."""
     device = jax.devices()[0]
     links = {
         "to_host": SingleDeviceSharding(device, memory_kind="pinned_host"),
         "from_host": SingleDeviceSharding(device, memory_kind="device"),
     }
-    found: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__, "copies": []}
+    results: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__, "copies": []}
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
 
     def note(**row: Any) -> None:
-        found["copies"].append(row)
-        out.write_text(json.dumps(found, indent=1) + "\n")
+        results["copies"].append(row)
+        out.write_text(json.dumps(results, indent=1) + "\n")
         print(row, flush=True)
 
     given = {way: {size: _value(size * MIB, links, way) for size in SIZES} for way in links}
@@ -84,7 +85,8 @@ def _value(size_bytes: int, links: Any, way: str) -> jax.Array:
 
 
 def _computing() -> dict[str, tuple[Callable[[Any], Any], Any]]:
-    """Programs and what they read; about as long as the copy beside them."""
+    """Returns, by name, programs and their operands. Each program takes about as long as the copy
+    beside it."""
     square = jax.random.normal(jax.random.key(2), (_WIDTH, _WIDTH), jnp.bfloat16)
     long = jax.random.normal(jax.random.key(3), (256 * MIB,), jnp.float32)
 
@@ -103,14 +105,14 @@ def _computing() -> dict[str, tuple[Callable[[Any], Any], Any]]:
 
 
 def _seconds(run: Callable[..., Any], *operands: Any) -> float:
-    """Median, behind two runs."""
-    found = []
+    """Returns the median time of a run, after two warm-up runs."""
+    seconds = []
     for k in range(_RUNS + 2):
         started = time.perf_counter()
         jax.block_until_ready(run(*operands))
         if k >= 2:
-            found.append(time.perf_counter() - started)
-    return statistics.median(found)
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

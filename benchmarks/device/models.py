@@ -1,4 +1,4 @@
-"""The models that are measured, in sizes for one card of 80 GB, and how each of them is run."""
+"""The measured models, in sizes for one card of 80 GB, and the variants of each."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,42 +49,42 @@ BY_HAND: Mapping[str, Remat] = {
     "jax.checkpoint full": "full",
     "jax.checkpoint dots": "dots",
 }
-"""What is run beside plans."""
+"""The hand-written variants that are run beside plans, with their `remat`."""
 
 FREE = "planned free"
 TRACED = f"{FREE}, traced"
-"""The same without CUDA graphs."""
+"""The free plan without CUDA graphs."""
 SHARES: Mapping[str, int | None] = {
     FREE: None,
     "planned 70%": 70,
     "planned 50%": 50,
     "planned 35%": 35,
 }
-"""Plans, and their budgets in % of what the first one takes as compiled."""
+"""The budgets of plans, in % of the compiled peak of the plan without a budget."""
 
 AT_PEAK_OF: Mapping[str, str] = {
     f"planned at the peak of {remat}": f"jax.checkpoint {remat}" for remat in ("dots", "full")
 }
-"""Plans, and the step by hand that takes their budget as compiled."""
+"""For each further plan, the hand-written variant whose compiled peak is its budget."""
 
 WITH_HOST = " with host"
 HOST_BUDGET = "64GiB"
 OFFLOADING = ("gpt", "encoder", "mlp")
-"""Models that are also planned with a budget for the host's memory."""
+"""Models that are also planned with a budget of host memory."""
 
 
 def by_hand(case: Case, remat: Remat) -> Callable[..., Any]:
-    """The step with one of the policies of `BY_HAND`; not every example takes one."""
+    """Returns the step with one of the policies of `BY_HAND`. Not every example takes one."""
     return case.train_step(**({} if remat is None else {"remat": remat}))
 
 
 def plan_file(name: str, key: str) -> str:
-    """The file of a plan in its folder."""
+    """Returns the name of a plan's file."""
     return f"{name} {key}.plan".replace(" ", "_").replace("%", "")
 
 
 def arguments(case: Case) -> tuple[Any, Any]:
-    """A state and a batch of a model; arbitrary ones where the example makes none."""
+    """Returns a state and a batch of a model, with arbitrary values if the example makes none."""
     if hasattr(case.module, "make_state"):
         return case.module.make_state(case.config), case.module.make_batch(case.config)
     leaves, tree = jax.tree.flatten(case.arguments)
@@ -93,7 +93,7 @@ def arguments(case: Case) -> tuple[Any, Any]:
 
 
 def _arbitrary(key: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Positive, because second moments of gradients are."""
+    """Returns arbitrary positive values: second moments of gradients are positive."""
     if jnp.issubdtype(like.dtype, jnp.integer):
         return jax.random.randint(key, like.shape, 0, 1000, like.dtype)
     return 0.02 * jnp.abs(jax.random.normal(key, like.shape, like.dtype))

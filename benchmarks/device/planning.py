@@ -1,4 +1,4 @@
-"""What `benchmarks.device.plans` predicts and plans of a model."""
+"""The predictions and plans of `benchmarks.device.plans` for one model."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,8 +33,8 @@ Row = dict[str, Any]
 def predicted(
     name: str, folder: Path, known: Mapping[str, Row], profile: str, verify: str
 ) -> Iterator[tuple[str, Row]]:
-    """Of each way to run a model what is predicted; plans are saved in the folder, `known` are the
-    rows that are there already."""
+    """Yields, for each variant of a model, its name and its predicted row. Plans are saved in
+    `folder`. Variants in `known`, the rows of earlier runs, are skipped."""
     case = MODELS[name]
     for key, remat in BY_HAND.items():
         if key not in known and (remat is None or case.is_checkpointed):
@@ -66,7 +66,7 @@ def _by_hand_row(case: Case, remat: Any, profile: str, verify: str) -> Row:
 
 
 def estimate_by_hand(case: Case, remat: Any, profile: str) -> Any:
-    """What a step with one of the policies of `BY_HAND` is estimated to take on one device."""
+    """Returns the estimate of a step with one of the policies of `BY_HAND`, on one device."""
     baseline = _baseline(case, remat)
     return estimate_baseline(baseline, *case.arguments, mesh_shape=ONE, profile=profile)
 
@@ -86,7 +86,8 @@ def planned(
     profile: str | Hardware = "h100-sxm",
     verify: str = "cuda",
 ) -> Row:
-    """What a plan predicts, which is saved at `path`; or that there is none."""
+    """Returns the predictions of a plan, which is saved at `path`; or the refusal if there is no
+    plan."""
     try:
         plan = kiwi.plan(
             case.train_step(),

@@ -1,4 +1,4 @@
-"""Makes the plans that `benchmarks.device` runs; needs XLA:GPU's compiler, and no GPU.
+"""Makes the plans that `benchmarks.device` runs. Needs XLA:GPU's compiler, but no GPU.
 
 python -m benchmarks.device.plans --out=plans --models=gpt,mlp
 """
@@ -19,7 +19,7 @@ _OUT = flags.DEFINE_string("out", "plans", "The folder for them.")
 
 
 def main(_: list[str]) -> None:
-    """Makes what is missing."""
+    """Makes the missing plans."""
     jax.config.update("jax_platforms", "cpu")
     folder = Path(_OUT.value)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What `benchmarks.device` measured, as a table: `python -m benchmarks.device.report`.
+"""The measurements of `benchmarks.device` as a table: `python -m benchmarks.device.report`.
 
-It lies beside the JSON, with the ending `.md`.
+The table is written beside the JSON file, with the ending `.md`.
 """
 
 import json
@@ -24,7 +24,7 @@ _COLUMNS = (
 )
 
 _LEAST_ROWS = 4
-"""Of fewer there is no order to speak of."""
+"""Models with fewer measured variants have no rank correlation."""
 
 
 def main(_: list[str]) -> None:
@@ -34,12 +34,12 @@ def main(_: list[str]) -> None:
 
 
 def report(models: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the page."""
-    told = [model["environment"] for model in models.values()]
+    """Yields the lines of the page."""
+    known = [model["environment"] for model in models.values()]
     yield "# Plans and `jax.checkpoint`, measured"
     yield ""
     for name in ("command", "device", "date", "commit", "jax", "kiwi"):
-        yield f"{name}: {', '.join(sorted({str(each[name]) for each in told}))}  "
+        yield f"{name}: {', '.join(sorted({str(known_row[name]) for known_row in known}))}  "
     yield ""
     yield from summary(models)
     yield ""
@@ -51,7 +51,7 @@ def report(models: Mapping[str, Any]) -> Iterator[str]:
 
 
 def summary(models: Mapping[str, Any]) -> Iterator[str]:
-    """What the rows come to."""
+    """Yields the sentences above the table."""
     rows = [row for model in models.values() for row in model["rows"] if _is_measured(row)]
     rows = [row for row in rows if row["variant"] != TRACED]
     planned = [row for row in rows if row["variant"] not in BY_HAND]
@@ -100,7 +100,7 @@ def _spread(rows: Sequence[Row], key: str) -> str:
 
 
 def _rank_correlations(models: Mapping[str, Any]) -> Iterator[float]:
-    """Of models of which several programs were measured."""
+    """Yields the correlation of each model with at least `_LEAST_ROWS` measured variants."""
     for model in models.values():
         rows = [row for row in model["rows"] if _is_measured(row) and row["variant"] != TRACED]
         if len(rows) >= _LEAST_ROWS:

@@ -1,9 +1,9 @@
-"""What steps by hand that were measured on a GPU are predicted to take by today's prices.
+"""The predicted times of hand-written steps by today's prices, beside their times on a GPU.
 
     python -m benchmarks.device.repriced
 
-Needs no GPU: the seconds are those of `results/device.json`. Steps as written that were too large
-for the card stand beside their plan without a budget. Writes `results/repriced.md`.
+Needs no GPU: the measured seconds come from `results/device.json`. A step as written that was too
+large for the card is represented by its plan without a budget. Writes `results/repriced.md`.
 """
 
 import datetime
@@ -27,11 +27,11 @@ _SECONDS = "measured_median_seconds"
 
 
 def main(_: list[str]) -> None:
-    """Prices every model."""
+    """Prices all models, and writes the table."""
     measured = json.loads(Path(_MEASURED.value).read_text())
     rows = [row for name in measured for row in _rows(name, measured[name]["rows"])]
     ratios = [predicted / seconds for _, _, seconds, predicted in rows]
-    off = mean(abs(ratio - 1) for ratio in ratios)
+    mean_error = mean(abs(ratio - 1) for ratio in ratios)
     lines = [
         f"# Predicted and measured seconds of steps by hand ({_PROFILE.value})",
         "",
@@ -46,20 +46,20 @@ def main(_: list[str]) -> None:
         ),
         "",
         f"{len(rows)} steps: {median(ratios):.2f} in the median, {min(ratios):.2f} to "
-        f"{max(ratios):.2f}, {100 * off:.1f} % off in the mean.",
+        f"{max(ratios):.2f}, {100 * mean_error:.1f} % off in the mean.",
     ]
     Path(_OUT.value).write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
 
 
 def _rows(name: str, measured: list[dict[str, Any]]) -> Iterator[tuple[str, str, float, float]]:
-    """Model, step, measured and predicted seconds."""
+    """Yields model, step, measured seconds and predicted seconds."""
     seconds = {row["variant"]: row[_SECONDS] for row in measured if row.get(_SECONDS)}
     for key, remat in BY_HAND.items():
-        found = seconds.get(key, seconds.get(FREE) if remat is None else None)
-        if found is not None:
+        measured_seconds = seconds.get(key, seconds.get(FREE) if remat is None else None)
+        if measured_seconds is not None:
             estimate = estimate_by_hand(MODELS[name], remat, _PROFILE.value)
-            yield name, key, found, estimate.step_seconds
+            yield name, key, measured_seconds, estimate.step_seconds
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Records a profile table of the attached card, of what the models here consist of.
+"""Records a profile table of the attached card, for the operators of the benchmark's models.
 
     python -m benchmarks.device.table --out=h100.json --models=gpt,convnet
 
-What the file has is not measured again.
+Entries that are in the file are not measured again.
 """
 
 from absl import app, flags
@@ -17,7 +17,7 @@ _REPETITIONS = flags.DEFINE_integer("repetitions", 9, "Timings of each program."
 
 
 def main(_: list[str]) -> None:
-    """Records one model after the other."""
+    """Records the models one after the other."""
     for name in _NAMES.value:
         case = MODELS[name]
         try:

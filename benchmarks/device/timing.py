@@ -1,4 +1,4 @@
-"""Step times and allocator peak of a compiled step on the attached device, and its kernels."""
+"""Step times, allocator peak and kernels of a compiled step on the attached device."""
 
 import statistics
 import tempfile
@@ -13,19 +13,20 @@ import jax
 from benchmarks.timed_step import Training
 
 TRACED = 3
-"""So many steps are traced."""
+"""The number of traced steps."""
 
 TOGETHER = 4
-"""So many steps are called before the last one is waited for, as training does: calls are queued
-while the device computes."""
+"""The number of steps that are called before the last one is waited for. As in training, calls are
+queued while the device computes."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of one step: of `runs` timings, of `TOGETHER` steps each, behind a warm-up.
+    """Seconds of one step, from `runs` timings of `TOGETHER` steps each, after a warm-up.
 
-    `peak_bytes` is the allocator's `peak_bytes_in_use` of the process so far, None where the
-    device does not report it; what is measured in turn of its size has its own.
+    `peak_bytes` is the allocator's `peak_bytes_in_use` for the process so far, and None if the
+    device does not report it. It is a variant's own peak if the variants of a process run in order
+    of size.
     """
 
     median_seconds: float
@@ -36,7 +37,7 @@ class Measured:
 
 
 def measure(training: Training, *, runs: int) -> Measured:
-    """Times steps."""
+    """Times `runs` runs of the training."""
     training.run(TOGETHER)
     seconds = [training.run(TOGETHER) / TOGETHER for _ in range(runs)]
     stats = jax.devices()[0].memory_stats() or {}
@@ -50,8 +51,8 @@ def measure(training: Training, *, runs: int) -> Measured:
 
 
 def traced(training: Training) -> dict[str, dict[str, float]]:
-    """By instruction of the compiled program, seconds of a step on the device and how often it ran:
-    means of some steps."""
+    """Returns, for each instruction of the compiled program, its seconds in one step and its number
+    of runs: means over `TRACED` steps."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             training.run(TRACED)
@@ -60,16 +61,17 @@ def traced(training: Training) -> dict[str, dict[str, float]]:
 
 
 def kernels(profile: Any) -> dict[str, dict[str, float]]:
-    """As `traced`, of a `jax.profiler.ProfileData`."""
-    found: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "count": 0.0})
+    """Returns the result of `traced` for a `jax.profiler.ProfileData`."""
+    totals: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "count": 0.0})
     for name, nanoseconds in _events(profile):
-        found[name]["seconds"] += nanoseconds * 1e-9 / TRACED
-        found[name]["count"] += 1 / TRACED
-    return dict(found)
+        totals[name]["seconds"] += nanoseconds * 1e-9 / TRACED
+        totals[name]["count"] += 1 / TRACED
+    return dict(totals)
 
 
 def _events(profile: Any) -> Iterator[tuple[str, float]]:
-    """What ran on the device's streams: the HLO instruction, else the kernel's own name."""
+    """Yields the name and the nanoseconds of each event on the device's streams. The name is the
+    HLO instruction if known, otherwise the kernel."""
     for plane in profile.planes:
         if not plane.name.startswith("/device:GPU"):
             continue

@@ -1,1 +1,1 @@
-"""What a planned call costs beside one of `jax.jit`."""
+"""The overhead of a planned call over a call of `jax.jit`."""

@@ -1,10 +1,10 @@
-"""Calls a step under `jax.jit` and under a plan in turn, and compares the time of pairs.
+"""Calls a step alternately under `jax.jit` and under a plan, and compares the times of pairs.
 
 python -m benchmarks.dispatch
 
-The step adds a number to every leaf of its state, so that the call is all it costs. Both start from
-arrays that lie where the function wants them, and hand their results on. Writes `results.json` and
-`results.md` into this folder.
+The step adds a number to every leaf of its state, so its time is almost only the overhead of the
+call. Both functions start from arrays with the shardings that they want, and feed their results to
+the next call. Writes `results.json` and `results.md` into this folder.
 """
 
 import datetime
@@ -31,7 +31,7 @@ _FOLDER = Path(__file__).parent
 
 
 def main(_: list[str]) -> None:
-    """Runs all and writes the results."""
+    """Measures all sizes, and writes the results."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", max(map(int, _DEVICES.value)))
     sizes = [(int(d), int(n)) for d in _DEVICES.value for n in _LEAVES.value]
@@ -52,8 +52,8 @@ def _row(devices: int, leaves: int) -> dict[str, Any]:
     planned = kiwi.jit(_step, mesh_shape=(devices,), verify=None)
     x = jnp.ones(())
     placed = planned.plan(state, x).place(state, x)
-    mine = {k: leaf.sharding for k, leaf in placed[0].items()}
-    plain = jax.jit(_step, in_shardings=(mine, placed[1].sharding), out_shardings=mine)
+    shardings = {k: leaf.sharding for k, leaf in placed[0].items()}
+    plain = jax.jit(_step, in_shardings=(shardings, placed[1].sharding), out_shardings=shardings)
     pairs = _pairs(plain, planned, *placed)
     ratios = sorted(second / first for first, second in pairs)
     return {
@@ -67,15 +67,16 @@ def _row(devices: int, leaves: int) -> dict[str, Any]:
 
 
 def _pairs(plain: Any, planned: Any, state: Any, x: jax.Array) -> list[tuple[float, float]]:
-    """Seconds per call of both, run one after the other; the first one changes with each pair."""
+    """Returns pairs of seconds per call, of `plain` and `planned`. The two run one after the other,
+    and the order alternates."""
     states = [plain(state, x), planned(state, x)]
-    found = []
+    pairs = []
     for pair in range(_PAIRS.value):
         seconds = [0.0, 0.0]
         for k in (0, 1) if pair % 2 else (1, 0):
             seconds[k], states[k] = _run((plain, planned)[k], states[k], x)
-        found.append((seconds[0], seconds[1]))
-    return found
+        pairs.append((seconds[0], seconds[1]))
+    return pairs
 
 
 def _run(step: Callable[..., Any], state: Any, x: jax.Array) -> tuple[float, Any]:

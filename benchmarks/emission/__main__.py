@@ -1,4 +1,4 @@
-"""Measures what is missing, and writes it after every row; see `benchmarks.emission`."""
+"""Measures the missing rows, and writes after each one; see `benchmarks.emission`."""
 
 import datetime
 import json
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 
 def main(_: list[str]) -> None:
-    """Measures what is missing."""
+    """Measures the missing rows, and writes the page after each model and compiler."""
     jax.config.update("jax_platforms", "cpu")
     for model in _MODELS.value:
         for compiler in _COMPILERS.value:
@@ -59,13 +59,18 @@ def _measure(model: str, compiler: str) -> None:
 
 def _lacks(row: Row, compiler: str) -> bool:
     wanted = [row[name] for name in _CYCLES.value if name in row] if compiler == "tpu" else []
-    return not row or any("program" in each and "cycles" not in each for each in wanted)
+    return not row or any(
+        "program" in figures_of_variant and "cycles" not in figures_of_variant
+        for figures_of_variant in wanted
+    )
 
 
 def _known_cycles(row: Row) -> dict[str, Row]:
-    """By program: equal ones are compiled once."""
-    found = [each for each in row.values() if isinstance(each, dict) and "cycles" in each]
-    return {each["program"]: {key: each[key] for key in CYCLES} for each in found}
+    """Returns the cycles by fingerprint of the program: equal programs are compiled once."""
+    variants = [
+        variant for variant in row.values() if isinstance(variant, dict) and "cycles" in variant
+    ]
+    return {variant["program"]: {key: variant[key] for key in CYCLES} for variant in variants}
 
 
 def _name(share: float | None) -> str:
@@ -78,7 +83,8 @@ def _write(path: Path, row: Row) -> None:
 
 
 def _rows(case: Case, compiler: str, budget: int | None, old: Row) -> Iterator[Row]:
-    """The row as far as it is known; `old` may tell cycles."""
+    """Yields the row each time that more of it is known. The cycles of `old` are used where the
+    programs are equal."""
     options = {
         "mesh_shape": case.mesh_shape,
         "profile": PROFILES[compiler],
@@ -94,12 +100,16 @@ def _rows(case: Case, compiler: str, budget: int | None, old: Row) -> Iterator[R
         yield {**row, "error": type(error).__name__}
         return
     row |= _of_plan(plan) | {"planning_seconds": round(time.monotonic() - started, 1)}
-    found = {name: s for name, s in steps(plan, case).items() if name in _VARIANTS.value}
-    for name, step in found.items():
+    steps_of_variants = {
+        name: step_of_variant
+        for name, step_of_variant in steps(plan, case).items()
+        if name in _VARIANTS.value
+    }
+    for name, step in steps_of_variants.items():
         row[name] = _figures(step, compiler)
     yield row
     if compiler == "tpu":
-        yield from _with_cycles(row, found, _known_cycles(old))
+        yield from _with_cycles(row, steps_of_variants, _known_cycles(old))
 
 
 def _with_cycles(row: Row, found: dict[str, Step], known: dict[str, Row]) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Figures of a compiled step, from the program that XLA writes before it generates code."""
+"""Figures of a compiled step, read from the program that XLA writes before it generates code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,11 +14,11 @@ from kiwi.xla.tpu import compiler as tpu
 Figures = dict[str, Any]
 
 CYCLES = ("cycles", "recomputed_cycles")
-"""Figures that XLA:TPU gives only once it has generated code."""
+"""Figures that XLA:TPU states only after code generation."""
 
 
 def figures(step: Step, compiler: str) -> Figures:
-    """Of a step as compiled for the mesh's hardware.
+    """Returns the figures of a step as compiled for the mesh's hardware.
 
     **Raises:** as `Compiler.compile`.
     """
@@ -29,36 +29,37 @@ def figures(step: Step, compiler: str) -> Figures:
 
 
 def tpu_cycles(step: Step) -> Figures:
-    """The cycles that XLA:TPU's cost model gives to the kernels, and those of recomputed ones.
+    """Returns the cycles of all kernels, and of recomputed kernels, by XLA:TPU's cost model.
 
-    Code is generated, which takes minutes, with the options of a run: some buffers are in VMEM.
+    XLA:TPU generates code with the options of a run, which takes minutes and places some buffers in
+    VMEM.
     """
     return tpu.TPU.answer(step, cycles_there)
 
 
 def gpu_figures(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:
-    """What the process for XLA:GPU answers."""
+    """Returns the figures from the process with XLA:GPU."""
     return _of(gpu.compiled_there(step, options, folder), folder, gpu.GPU.dump)
 
 
 def tpu_figures(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:
-    """What the process for XLA:TPU answers."""
+    """Returns the figures from the process with XLA:TPU."""
     return _of(tpu.compiled_there(step, options, folder), folder, tpu.TPU.dump)
 
 
 def cycles_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Figures:
-    """What the process for XLA:TPU answers once it has generated code."""
+    """Returns the cycles from the process with XLA:TPU, after code generation."""
     compiled = step.compile(tpu.devices_of(step.mesh), tpu.TPU.asked(options).run_options)
-    found = totals(compiled.as_text())
-    return {key: found[key] for key in CYCLES}
+    all_totals = totals(compiled.as_text())
+    return {key: all_totals[key] for key in CYCLES}
 
 
 def _of(answer: Any, folder: str, dump: str) -> Figures:
     program = from_plain(answer, CompiledProgram)
     (text,) = (path.read_text() for path in Path(folder).glob(f"*{dump}.txt"))
-    found = totals(text)
+    all_totals = totals(text)
     return {
-        **{key: value for key, value in found.items() if key not in CYCLES},
+        **{key: value for key, value in all_totals.items() if key not in CYCLES},
         "collectives": sum(use.count for use in program.collective_uses),
         "collective_bytes": program.collective_bytes,
         "temporary_bytes": program.temporary_bytes,

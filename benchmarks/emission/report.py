@@ -1,4 +1,4 @@
-"""The results as a page: what barriers cost, by model, compiler and budget."""
+"""The results as a page: the cost of barriers by model, compiler and budget."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _TITLES = {"cuda": "H100 (XLA:GPU)", "tpu": "v5e (XLA:TPU)"}
 
 
 def report(folder: Path) -> str:
-    """The rows of a folder as Markdown."""
+    """Returns the rows of a folder as Markdown."""
     rows = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     lines = ["# What barriers cost", "", "Written by `python -m benchmarks.emission`.", ""]
     for compiler, title in _TITLES.items():
@@ -27,24 +27,26 @@ def _model(stem: str, compiler: str) -> str:
 
 
 def _free(rows: dict[str, Row]) -> Iterator[str]:
-    """Planned over the same without any barrier, and over `jax.jit`."""
+    """Yields the table of plans without a budget, over the same plans without barriers and over
+    `jax.jit`."""
     yield "Without a budget: planned / without any barrier, planned / `jax.jit`."
     yield ""
     yield "| model | kernels | traffic | cycles | kernels | traffic | cycles | temporaries |"
     yield "| --- |" + " ---: |" * 7
     columns: list[list[float]] = [[] for _ in range(7)]
     for model, row in rows.items():
-        found = [_ratio(row, "no_barrier", m) for m in _MEASURES]
-        found += [_ratio(row, "plain", m) for m in (*_MEASURES, "temporary_bytes")]
-        for column, ratio in zip(columns, found, strict=True):
+        ratios = [_ratio(row, "no_barrier", m) for m in _MEASURES]
+        ratios += [_ratio(row, "plain", m) for m in (*_MEASURES, "temporary_bytes")]
+        for column, ratio in zip(columns, ratios, strict=True):
             column += [] if ratio is None else [ratio]
-        yield f"| {model} | " + " | ".join(map(_shown, found)) + " |"
+        yield f"| {model} | " + " | ".join(map(_shown, ratios)) + " |"
     medians = [median(column) if column else None for column in columns]
     yield "| median | " + " | ".join(map(_shown, medians)) + " |"
 
 
 def _budgets(rows: dict[str, Row], free: dict[str, Row], compiler: str) -> Iterator[str]:
-    """What a budget costs, in parts of what the recomputed operators take."""
+    """Yields the table of the cost of a budget, relative to the cost of the recomputed
+    operators."""
     yield "Under budgets (% of the free compiled peak): traffic over the free plan's; what is more"
     yield "than there, and than of the same shardings without any barrier (nothing is recomputed"
     yield "then), over what recomputed operators take, and conversions of operands that are brought"
@@ -69,13 +71,17 @@ def _budgets(rows: dict[str, Row], free: dict[str, Row], compiler: str) -> Itera
 
 def _budget(row: Row, free: Row) -> Iterator[str]:
     new, old = row["planned"], free["planned"]
-    again = new["recomputed_traffic_bytes"]
+    recomputed_bytes = new["recomputed_traffic_bytes"]
     yield str(row["recomputed_units"])
     yield "all" if row["tied_steps"] is None else str(row["tied_steps"])
     yield _shown(new["traffic_bytes"] / old["traffic_bytes"])
     for other in (old, row.get("no_barrier", {})):
-        is_known = again and "traffic_bytes" in other
-        yield _shown((new["traffic_bytes"] - other["traffic_bytes"]) / again) if is_known else "–"
+        is_known = recomputed_bytes and "traffic_bytes" in other
+        yield (
+            _shown((new["traffic_bytes"] - other["traffic_bytes"]) / recomputed_bytes)
+            if is_known
+            else "–"
+        )
     are_known = new.get("recomputed_cycles") and old.get("cycles")
     yield _shown((new["cycles"] - old["cycles"]) / new["recomputed_cycles"]) if are_known else "–"
     yield _shown(new["kernels"] / old["kernels"])

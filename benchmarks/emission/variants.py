@@ -1,4 +1,4 @@
-"""The steps whose compiled programs stand beside each other."""
+"""The steps whose compiled programs are compared."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -29,16 +29,16 @@ class Case:
 
     @property
     def arguments(self) -> tuple[Any, Any]:
-        """Abstract state and batch."""
+        """The abstract state and batch."""
         return self.module.abstract_state(self.config), self.module.abstract_batch(self.config)
 
     def train_step(self, **options: Any) -> Callable[..., Any]:
-        """The step as `jax.jit` would take it."""
+        """Returns the step as `jax.jit` takes it."""
         return self.module.make_train_step(self.config, **options)
 
     @property
     def is_checkpointed(self) -> bool:
-        """Whether there is a step with `jax.checkpoint` around each layer."""
+        """Whether the model offers a step with `jax.checkpoint` around each layer."""
         return "remat" in inspect.signature(self.module.make_train_step).parameters
 
 
@@ -52,17 +52,18 @@ VARIANTS = ("planned", "plain", "every_step", "no_barrier", "checkpoint")
 
 
 def steps(plan: kiwi.Plan, case: Case) -> dict[str, Step]:
-    """By name; without any barrier XLA merges what is recomputed with the first computation."""
+    """Returns the variants' steps by name. Without barriers XLA merges recomputed operators with
+    the first computation."""
     execution = plan.execution
-    found = {
+    variants = {
         "planned": plan.step,
         "plain": plain_step(plan, case.train_step()),
         "every_step": replace(plan.step, function=emit(replace(execution, tied_steps=None))),
         "no_barrier": replace(plan.step, function=_without_barriers(execution)),
     }
     if case.is_checkpointed:
-        found["checkpoint"] = plain_step(plan, case.train_step(remat="full"))
-    return found
+        variants["checkpoint"] = plain_step(plan, case.train_step(remat="full"))
+    return variants
 
 
 def _without_barriers(execution: Execution) -> Callable[..., Any]:
@@ -76,7 +77,7 @@ def _without_barriers(execution: Execution) -> Callable[..., Any]:
 
 
 def plain_step(plan: kiwi.Plan, function: Callable[..., Any]) -> Step:
-    """A function as it is, with the plan's shardings of arguments and results."""
+    """Returns a function as it is, with the plan's shardings of arguments and results."""
     tree = plan.traced.call.tree
 
     def flat(*leaves: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Runs what is missing of the benchmark; see `benchmarks.fidelity`."""
+"""Measures the missing rows of the benchmark; see `benchmarks.fidelity`."""
 
 import collections
 import datetime
@@ -44,7 +44,7 @@ _REDO = flags.DEFINE_bool("redo", False, "Whether to measure rows anew that are 
 
 
 def main(_: list[str]) -> None:
-    """Measures what is missing, and writes the results after every row."""
+    """Measures the missing rows, and writes the results after each one."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     out = Path(_OUT.value)
@@ -96,8 +96,8 @@ def _measure(
 
 def _print(key: Key, row: Row) -> None:
     error = peak_error(row)
-    said = row.get("what", "") if error is None else f"{error:+.1%}"
-    print(f"{key}: {said} in {row['total_seconds']} s", flush=True)
+    result = row.get("what", "") if error is None else f"{error:+.1%}"
+    print(f"{key}: {result} in {row['total_seconds']} s", flush=True)
 
 
 def _write(out: Path, rows: dict[str, Row]) -> None:
@@ -115,9 +115,11 @@ def _write_reports(out: Path) -> None:
 
 
 def _commits(rows: dict[str, Row]) -> str:
-    """Which commits the rows are of, and how many of each."""
+    """Returns the commits that rows were measured at, with the number of rows of each."""
     counts = collections.Counter(str(row.get("commit")) for row in rows.values())
-    return ", ".join(f"{count} rows at {each}" for each, count in counts.most_common())
+    return ", ".join(
+        f"{count} rows at {commit_of_rows}" for commit_of_rows, count in counts.most_common()
+    )
 
 
 def _environment(rows: dict[str, Row]) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
     python -m benchmarks.fidelity.against_checkpoint --models=gpt,encoder --meshes=2x4
 
-All combinations of a hand-written sharding (data parallel, fully sharded, Megatron, both axes
-mixed) and a policy (nothing, full, dots, dots without batch) are compiled, and timed by the same
-cost model as plans are; collectives of the compiled programs that were not predicted, such as those
-that XLA puts into a scan's body, count on both sides. The schedules of the compiled programs are
-simulated as well (`kiwi.xla.simulated`), those by hand with collectives that overlap, in the way
-that is fastest. Those that no other one beats in both peak and time are the front; for the peak of
-each the step is planned. The smallest budget of all is then lowered, `--below` times by `SHRINK`,
-to see what plans reach that no combination does. Results are written after every case.
+The benchmark compiles all combinations of a hand-written sharding (data parallel, fully sharded,
+Megatron, both axes mixed) and a policy (nothing, full, dots, dots without batch). The cost model of
+plans prices the combinations too. Collectives of the compiled programs that were not predicted,
+such as those that XLA puts into a scan's body, count on both sides.
+
+The schedules of the compiled programs are simulated as well (`kiwi.xla.simulated`). Hand-written
+steps run with collectives that overlap, in the fastest way.
+
+The front holds the combinations that no other one beats in both peak and time. The step is planned
+for the peak of each combination of the front. The smallest of these budgets is then lowered
+`--below` times by the factor `SHRINK`, to find peaks that plans reach and no combination does.
+Results are written after each case.
 """
 
 import datetime
@@ -45,21 +49,21 @@ _OUT = flags.DEFINE_string(
 
 
 def main(_: list[str]) -> None:
-    """Measures what is missing."""
+    """Measures the missing cases."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     out = Path(_OUT.value)
-    found: dict[str, Any] = json.loads(out.read_text())["cases"] if out.exists() else {}
+    cases: dict[str, Any] = json.loads(out.read_text())["cases"] if out.exists() else {}
     known = json.loads(Path(_BY_HAND.value).read_text())["rows"] if _BY_HAND.value else {}
     for model in _MODELS.value:
         for mesh in _MESHES.value:
-            if f"{model} {mesh}" in found:
+            if f"{model} {mesh}" in cases:
                 continue
             shape = tuple(map(int, mesh.split("x")))
             case = Case(model, shape, _TARGET.value, _PROFILE.value, _EFFORT.value)
-            found[f"{model} {mesh}"] = _compare(case, known)
-            _write(out, found)
-            print(_line(f"{model} {mesh}", found[f"{model} {mesh}"]), flush=True)
+            cases[f"{model} {mesh}"] = _compare(case, known)
+            _write(out, cases)
+            print(_line(f"{model} {mesh}", cases[f"{model} {mesh}"]), flush=True)
 
 
 def _compare(case: Case, known: Mapping[str, Row]) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def _compare(case: Case, known: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def _plain_row(case: Case, variant: HandVariant, known: Mapping[str, Row]) -> Row:
-    """The step as `jax.jit` runs it, without Kiwi."""
+    """Returns the row of the step as `jax.jit` runs it, without Kiwi."""
     mesh = "x".join(map(str, case.mesh_shape))
     row = known.get(str(Key(case.model, mesh, variant.name, str(case.target))))
     row = plain_row(case, variant) if row is None else row
@@ -85,14 +89,15 @@ def _plain_row(case: Case, variant: HandVariant, known: Mapping[str, Row]) -> Ro
 
 
 def front(rows: Mapping[str, Row]) -> list[str]:
-    """Rows that no other row beats in both peak and time, from the largest peak on."""
-    found: list[str] = []
+    """Returns the names of the rows that no other row beats in both peak and time, largest peak
+    first."""
+    names: list[str] = []
     best = float("inf")
     for name in sorted(rows, key=lambda n: (rows[n]["compiled_peak_bytes"], _seconds(rows[n]))):
         if _seconds(rows[name]) < best:
             best = _seconds(rows[name])
-            found.append(name)
-    return found[::-1]
+            names.append(name)
+    return names[::-1]
 
 
 def _seconds(row: Row) -> float:
@@ -100,7 +105,8 @@ def _seconds(row: Row) -> float:
 
 
 def ratios(case: Mapping[str, Any]) -> list[float]:
-    """Planned over hand-written step time at each peak of the front that a plan met."""
+    """Returns the planned over the hand-written step time, at each peak of the front that a plan
+    met."""
     return [
         _seconds(case["plans"][name]) / _seconds(case["by_hand"][name])
         for name in case["front"]
@@ -109,9 +115,12 @@ def ratios(case: Mapping[str, Any]) -> list[float]:
 
 
 def simulated_ratios(case: Mapping[str, Any]) -> list[float]:
-    """The same of the simulated schedules of both compiled programs; with the fastest by hand that
-    needs no more, which need not be the one that the estimate calls so."""
-    found = []
+    """Returns the ratios of the simulated schedules of the compiled programs.
+
+    Each plan is compared with the fastest hand-written step whose peak is no larger. By the
+    estimates another step may be the fastest.
+    """
+    ratios_at_peaks = []
     for name in case["front"]:
         plan, peak_bytes = case["plans"][name], case["by_hand"][name]["compiled_peak_bytes"]
         by_hand = [
@@ -121,18 +130,18 @@ def simulated_ratios(case: Mapping[str, Any]) -> list[float]:
             and row.get("compiled_step_seconds")
         ]
         if plan.get("fits") and by_hand:
-            found.append(plan["compiled_step_seconds"] / min(by_hand))
-    return found
+            ratios_at_peaks.append(plan["compiled_step_seconds"] / min(by_hand))
+    return ratios_at_peaks
 
 
 def _line(name: str, case: Mapping[str, Any]) -> str:
-    found, simulated = ratios(case), simulated_ratios(case)
+    known, simulated = ratios(case), simulated_ratios(case)
     reached = [share for share, row in case["below_all"].items() if row.get("fits")]
-    worst = f"{max(found):.3f}" if found else "-"
+    worst = f"{max(known):.3f}" if known else "-"
     as_compiled = f"{max(simulated):.3f}" if simulated else "-"
     return (
-        f"| {name} | {len(found)}/{len(case['front'])} | {worst} | "
-        f"{f'{min(found):.3f}' if found else '-'} | {as_compiled} | {min(reached, default='-')} |"
+        f"| {name} | {len(known)}/{len(case['front'])} | {worst} | "
+        f"{f'{min(known):.3f}' if known else '-'} | {as_compiled} | {min(reached, default='-')} |"
     )
 
 

@@ -1,13 +1,15 @@
-"""One model under many budgets: does the budget hold, and do peak and time only fall or rise?
+"""One model under many budgets: does the budget hold, and are peak and time monotonic in the
+budget?
 
     python -m benchmarks.fidelity.budgets --model=gpt --size=gpt-13b-1l --mesh=2x4
 
-Budgets are spread evenly between the least that a plan met and the free peak, or drawn at random
-(`--random`). Each is planned on its own, as a user would, from the tightest on. Going from one
-budget to the next larger, a *drop* of the compiled peak, or a *rise* of the estimated step time,
-is a step against the order; the largest of each is reported. The same is then reported for a
-sweep (`kiwi.sweep`), in which budgets share their plans. Results are written after every plan;
-rounds and seconds of the closed loop are part of them: what planning `gpt-13b-4l` costs is
+Budgets are spread evenly between `--lowest` times the free peak and the free peak, or drawn at
+random (`--random`). Each budget is planned independently, as a user would, from the smallest on.
+From one budget to the next larger one, the compiled peak should not drop and the estimated step
+time should not rise. The largest drop and the largest rise are reported. The same figures are
+reported for a sweep (`kiwi.sweep`), in which budgets share their plans. Results are written after
+each plan, with the rounds and seconds of the closed loop. This measures the cost of planning
+`gpt-13b-4l`:
 
     python -m benchmarks.fidelity.budgets --size=gpt-13b-4l --count=3 --lowest=0.5
 """
@@ -41,7 +43,7 @@ Row = dict[str, Any]
 
 
 def main(_: list[str]) -> None:
-    """Plans the free step, then every budget."""
+    """Plans the step without a budget, then under each budget, then as a sweep."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     module = import_module(f"examples.{_MODEL.value}")
@@ -119,7 +121,8 @@ def _since(started: float) -> float:
 
 
 def summarise(rows: list[Row]) -> dict[str, Any]:
-    """Of rows in the order of their budgets: steps against the order, and budgets that held."""
+    """Returns figures of rows in the order of their budgets: budgets that held, the largest drop of
+    the peak, the largest rise of the step time, and seconds of planning."""
     planned = [row for row in rows if "refused" not in row]
     peaks = [row["compiled_peak_bytes"] for row in planned]
     seconds = [row["step_seconds"] for row in planned]
@@ -135,12 +138,12 @@ def summarise(rows: list[Row]) -> dict[str, Any]:
 
 
 def _largest_fall(values: list[float]) -> float:
-    """The largest step down from the highest value so far, relative to it."""
-    found, highest = 0.0, values[0]
+    """Returns the largest fall below the highest value so far, relative to that value."""
+    largest, highest = 0.0, values[0]
     for value in values[1:]:
-        found = max(found, (highest - value) / abs(highest))
+        largest = max(largest, (highest - value) / abs(highest))
         highest = max(highest, value)
-    return round(found, 4)
+    return round(largest, 4)
 
 
 def _write(rows: list[Row], swept: list[Row]) -> None:

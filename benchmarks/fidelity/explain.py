@@ -1,4 +1,4 @@
-"""Plans one row of the benchmark again and prints where its memory goes.
+"""Plans one row of the benchmark again, and prints the composition of its memory.
 
 python -m benchmarks.fidelity.explain --row="gpt 2x4 budget-60 cpu"
 """
@@ -22,7 +22,7 @@ _RESULTS = flags.DEFINE_string(
 
 
 def main(_: list[str]) -> None:
-    """Prints `kiwi.memory_report` of the row's plan, or of the nearest one where none fits."""
+    """Prints `kiwi.memory_report` of the row's plan, or of the nearest plan if none fits."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     results = json.loads(Path(_RESULTS.value).read_text())

@@ -1,4 +1,5 @@
-"""One row of the benchmark: plan or complete a step, compile it, put the figures side by side."""
+"""One row of the benchmark: plans or prices a step, compiles it, and records the figures of
+both."""
 
 import functools
 import time
@@ -25,14 +26,16 @@ from kiwi.xla.read.compiled_program import CompiledProgram
 from kiwi.xla.step import Step
 
 Row = dict[str, Any]
-"""A row as JSON: bytes, seconds, and collectives as {kind: [count, bytes]}."""
+"""A row as JSON. Sizes are in bytes, times in seconds, and collectives are {kind: [count,
+bytes]}."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What rows have in common: model, mesh and target (None compiles nothing).
+    """The model, mesh and target of several rows. A target of None compiles nothing.
 
-    `profile` names the hardware planned for; `effort` is that of each search, which no clock ends.
+    - `profile`: the name of the hardware planned for.
+    - `effort`: the effort of each search, which no time limit ends.
     """
 
     model: str
@@ -43,12 +46,12 @@ class Case:
 
     @property
     def hardware(self) -> Hardware:
-        """The profile's, with programs by the compiler of the target."""
+        """The hardware of the profile, with programs by the compiler of the target."""
         return priced_as(self.profile, self.target)
 
     @property
     def arguments(self) -> tuple[Any, Any]:
-        """Abstract state and batch."""
+        """The abstract state and batch."""
         model = ALL[self.model]
         state = model.module.abstract_state(model.config)
         return state, model.module.abstract_batch(model.config)
@@ -57,8 +60,8 @@ class Case:
 def planned_row(case: Case, variant: PlannedVariant, free_peak_bytes: int | None) -> Row:
     """Plans under the variant's share of `free_peak_bytes`, and checks with the case's target.
 
-    Where no plan needs that little, the row is of the least budget that the error names, and
-    `asked_bytes` is what was asked for.
+    If no plan fits that budget, the row is for the smallest budget that the error names, and
+    `asked_bytes` is the budget of the variant.
     """
     if variant.share is None:
         return planned_under(case, UNLIMITED)
@@ -97,7 +100,7 @@ def planned_under(case: Case, budget: int | str) -> Row:
 
 
 def make_plan(case: Case, budget: int | str) -> kiwi.Plan:
-    """The plan of a case under a budget, checked with its target.
+    """Returns the plan of a case under a budget, checked with the case's target.
 
     **Raises:** as `kiwi.plan`.
     """
@@ -112,7 +115,8 @@ def make_plan(case: Case, budget: int | str) -> kiwi.Plan:
 
 
 def hand_row(case: Case, variant: HandVariant) -> Row:
-    """A step sharded by hand, twice: run by Kiwi as it is, and compiled without Kiwi ("plain")."""
+    """Returns the row of a step sharded by hand: run by Kiwi as it is, and compiled without Kiwi
+    ("plain")."""
     started = time.monotonic()
     assert case.target is not None
     hand = baseline(ALL[case.model], case.mesh_shape, variant)
@@ -137,7 +141,7 @@ def hand_row(case: Case, variant: HandVariant) -> Row:
 
 
 def plain_row(case: Case, variant: HandVariant) -> Row:
-    """A step sharded by hand, compiled without Kiwi alone."""
+    """Returns the row of a step sharded by hand, compiled only without Kiwi."""
     started = time.monotonic()
     hand = baseline(ALL[case.model], case.mesh_shape, variant)
     try:
@@ -164,8 +168,8 @@ def _plain(case: Case, hand: Baseline, as_written: Estimate) -> Row:
 
 
 def _compiled_as_jit(target: str, step: Step) -> CompiledProgram:
-    """With collectives that overlap with computation, as `jax.jit` runs it; where the compiler
-    knows several ways, in that whose schedule is fastest."""
+    """Compiles a step with collectives that overlap with computation, as `jax.jit` runs it. If the
+    compiler knows several ways to overlap, the program with the fastest schedule is returned."""
     ways = overlapping_compiles(target)
     begun = [begin(step) for begin in ways]
     programs = [program() for program in begun] or [compile_for(target, step)]
@@ -174,7 +178,8 @@ def _compiled_as_jit(target: str, step: Step) -> CompiledProgram:
 
 @functools.cache
 def _planned(model: str) -> kiwi.PlannedFunction:
-    """Kept, so that a step is traced once for all meshes and budgets."""
+    """Returns the step to plan. It is cached, so that a step is traced once for all meshes and
+    budgets."""
     step = ALL[model].module.make_train_step(ALL[model].config)
     return kiwi.jit(step, mesh_shape=(1,), donate_argnums=0)
 
@@ -199,17 +204,21 @@ def _compiled(compiled: CompiledProgram) -> Row:
 
 
 def unpredicted_seconds(estimate: Estimate, compiled: CompiledProgram, mesh: DeviceMesh) -> float:
-    """By how much the compiled program's collectives cost more than those predicted, or less.
+    """Returns the cost of the compiled program's collectives minus the cost of the predicted ones,
+    in seconds.
 
-    Both by the cost model. XLA's own collectives inside of loops that are left whole are not
-    predicted.
+    The cost model prices both. Collectives that XLA adds inside of loops that Kiwi plans whole are
+    not predicted.
     """
-    found, expected = _by_axes(compiled.collective_uses), _by_axes(estimate.collective_uses)
-    return _collective_seconds(found, mesh) - _collective_seconds(expected, mesh)
+    compiled_uses, predicted_uses = (
+        _by_axes(compiled.collective_uses),
+        _by_axes(estimate.collective_uses),
+    )
+    return _collective_seconds(compiled_uses, mesh) - _collective_seconds(predicted_uses, mesh)
 
 
 _Uses = dict[tuple[str, tuple[str, ...] | None], tuple[float, float]]
-"""Count and bytes by kind and axes."""
+"""Count and bytes of collectives, by kind and axes."""
 
 
 def _by_axes(uses: Iterable[AxisUse]) -> _Uses:
@@ -222,8 +231,8 @@ def _collective_seconds(uses: _Uses, mesh: DeviceMesh) -> float:
         names = mesh.axis_names if axes is None else axes
         numbers = [mesh.axis_names.index(name) for name in names]
         times = max(count, 1.0)
-        each = collective(kind, mesh, numbers, int(size / times))
-        total += times * each.seconds if size else 0.0
+        cost = collective(kind, mesh, numbers, int(size / times))
+        total += times * cost.seconds if size else 0.0
     return total
 
 

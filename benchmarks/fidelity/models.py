@@ -1,4 +1,4 @@
-"""The training steps of the benchmark, with sizes in which activations dominate the peak."""
+"""The training steps of the benchmark, in sizes at which activations dominate the peak."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class Model:
     config: Any
 
 
-# Every batch, number of heads, channels and experts is divisible by 8, so that each hand-written
-# sharding exists on each mesh.
+# Each batch and each number of heads, channels and experts is divisible by 8. Each hand-written
+# sharding therefore exists on each mesh.
 MODELS: Mapping[str, Model] = {
     "mlp": Model(mlp, mlp.MlpConfig(layers=4, width=1024, batch=16384, optimizer="adam")),
     "gpt": Model(
@@ -64,6 +64,6 @@ MODELS: Mapping[str, Model] = {
 LARGE: Mapping[str, Model] = {
     "llama_8b": Model(llama, llama.LlamaConfig(32, 4096, 14336, 32, 8, 32, 2048)),
 }
-"""At the size at which it is trained."""
+"""Models in the size in which they are trained."""
 
 ALL: Mapping[str, Model] = {**MODELS, **LARGE}

@@ -1,4 +1,4 @@
-"""The rows as a table in Markdown, and predicted against compiled peaks as a scatter plot."""
+"""The rows as a Markdown table, and a scatter plot of predicted against compiled peaks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ _EXPLAINED = (
 
 
 def markdown(environment: Mapping[str, str], rows: Mapping[str, Row], summary: Any) -> str:
-    """What was measured with, the summary, then every row."""
+    """Returns the page: the environment, the summary, and all rows."""
     lines = ["# Predicted against compiled peak", ""]
     lines += [f"{name}: {value}  " for name, value in environment.items()]
     lines += ["", "| target | rows | median | worst | worst row | budgets met |"]
@@ -64,20 +64,20 @@ def _row_line(key: str, row: Row) -> str:
 
 
 def _plain(row: Row | None) -> tuple[str, str]:
-    """Compiled peak of a step without Kiwi, and the error of its prediction."""
+    """Returns the compiled peak of a step without Kiwi, and the error of its prediction."""
     if row is None:
         return "", ""
     return _mib(row["compiled_peak_bytes"]), f"{peak_error(row):+.1%}"
 
 
 def _budget(row: Row) -> str:
-    """The budget; in brackets the one asked for, if no plan needs that little."""
+    """Returns the budget. The budget of the variant follows in brackets if no plan fits it."""
     asked = f" ({_mib(row['asked_bytes'])})" if "asked_bytes" in row else ""
     return _mib(row.get("budget_bytes")) + asked
 
 
 def _rounds(row: Row) -> str:
-    """How many plans were compiled; whether none of them met the budget."""
+    """Returns the number of compiled plans, and whether none of them met the budget."""
     if not row.get("rounds"):
         return ""
     return f"{len(row['rounds'])}{', refused' if row.get('refused') else ''}"
@@ -88,7 +88,8 @@ def _mib(size: int | None) -> str:
 
 
 def scatter(rows: Mapping[str, Row], path: Path) -> None:
-    """One panel per target; one colour per model; plans are dots, steps by hand crosses.
+    """Draws one panel per target, with one colour per model. Plans are dots, steps by hand are
+    crosses.
 
     **Raises:** `ImportError` without matplotlib (the extra `report`).
     """
@@ -103,8 +104,10 @@ def scatter(rows: Mapping[str, Row], path: Path) -> None:
     figure, panels = pyplot.subplots(1, len(targets), figsize=(6 * len(targets), 6), squeeze=False)
     for panel, target in zip(panels[0], targets, strict=True):
         for colour, model in enumerate(models):
-            mine = {k: r for k, r in keyed.items() if (k.target, k.model) == (target, model)}
-            _draw(panel, mine, model, f"C{colour}")
+            rows_of_panel = {
+                k: r for k, r in keyed.items() if (k.target, k.model) == (target, model)
+            }
+            _draw(panel, rows_of_panel, model, f"C{colour}")
         _decorate(panel, target)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

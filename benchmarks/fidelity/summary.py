@@ -1,7 +1,7 @@
 """Errors over the rows of the benchmark, per target and per model.
 
-"plans" are Kiwi's own; "by_hand" are steps sharded by hand that Kiwi runs as they are
-(`planner="xla"`); "plain" are the same steps, compiled without Kiwi.
+"plans" are Kiwi's own. "by_hand" are steps sharded by hand that Kiwi runs as they are
+(`planner="xla"`). "plain" are the same steps, compiled without Kiwi.
 """
 
 import statistics
@@ -12,13 +12,13 @@ from typing import Any
 from benchmarks.fidelity.measure import Row
 
 SMALL = 0.01
-"""Kinds of collectives with less than this part of a row's bytes are left out: a scalar that is
-reduced in another way than predicted says nothing about memory or time."""
+"""Kinds of collectives with less than this part of a row's bytes are left out. A scalar that is
+reduced in another way than predicted does not matter for memory or time."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Which row: model, mesh such as "2x4", variant, target."""
+    """The identity of a row: model, mesh such as "2x4", variant and target."""
 
     model: str
     mesh: str
@@ -30,27 +30,28 @@ class Key:
 
     @classmethod
     def parse(cls, text: str) -> "Key":
-        """The inverse of `str`."""
+        """Returns the key that `str` writes as `text`."""
         return cls(*text.split(" "))
 
     @property
     def by_hand(self) -> bool:
-        """Whether the row is a step sharded by hand, not a plan."""
+        """Whether the row is a step sharded by hand, and not a plan."""
         return "/" in self.variant
 
 
 def peak_error(row: Row) -> float | None:
-    """Predicted over compiled peak, minus 1; None where either is missing."""
+    """Returns the predicted over the compiled peak, minus 1; None if either is missing."""
     if "predicted_peak_bytes" not in row or "compiled_peak_bytes" not in row:
         return None
     return row["predicted_peak_bytes"] / row["compiled_peak_bytes"] - 1
 
 
 def collective_errors(row: Row, target: str) -> Iterator[tuple[str, float]]:
-    """|predicted - compiled| over the larger of the two, for each kind that matters in a row.
+    """Yields |predicted - compiled| over the larger of the two, for each kind with enough bytes in
+    a row.
 
-    XLA:CPU has no reduce-scatter and compiles an all-reduce and a slice instead, so for "cpu" the
-    two kinds count as one.
+    XLA:CPU has no reduce-scatter and compiles an all-reduce and a slice instead. For the target
+    "cpu" the two kinds therefore count as one.
     """
     if "predicted_collectives" not in row or "compiled_collectives" not in row:
         return
@@ -64,10 +65,11 @@ def collective_errors(row: Row, target: str) -> Iterator[tuple[str, float]]:
 
 
 def summarise(rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Per target: errors of the peak and of collectives, and the share of plans that fit.
+    """Returns, for each target, the errors of the peak and of collectives, and the number of plans
+    that fit.
 
-    "below_the_least" are the rows whose budget no plan needs as little as, and for which the least
-    one was taken instead; "refused" those that ended without a plan that meets its budget.
+    "below_the_least" are rows whose budget no plan fits, and for which the smallest possible budget
+    was taken instead. "refused" are rows without a plan that meets its budget.
     """
     keyed = {Key.parse(key): row for key, row in rows.items()}
     targets = sorted({key.target for key in keyed})
@@ -75,9 +77,9 @@ def summarise(rows: Mapping[str, Row]) -> dict[str, Any]:
 
 
 def _of_target(keyed: Mapping[Key, Row], target: str) -> dict[str, Any]:
-    mine = {key: row for key, row in keyed.items() if key.target == target}
-    plans = {key: row for key, row in mine.items() if not key.by_hand}
-    hand = {key: row for key, row in mine.items() if key.by_hand}
+    rows = {key: row for key, row in keyed.items() if key.target == target}
+    plans = {key: row for key, row in rows.items() if not key.by_hand}
+    hand = {key: row for key, row in rows.items() if key.by_hand}
     by_model = {m: _peaks({k: r for k, r in plans.items() if k.model == m}) for m in _models(plans)}
     returned = [r for r in plans.values() if r.get("budget_bytes") and not r.get("refused")]
     checked = [row["fits"] for row in returned]
@@ -93,10 +95,10 @@ def _of_target(keyed: Mapping[Key, Row], target: str) -> dict[str, Any]:
         ),
         "budgets": len(checked),
         "budgets_met": sum(checked),
-        "below_the_least": sorted(str(key) for key, row in mine.items() if "asked_bytes" in row),
+        "below_the_least": sorted(str(key) for key, row in rows.items() if "asked_bytes" in row),
         "refused": sorted(
             f"{key}: {row.get('error', 'BudgetNotMetError')}"
-            for key, row in mine.items()
+            for key, row in rows.items()
             if "error" in row or row.get("refused")
         ),
     }
@@ -122,10 +124,10 @@ def _peaks(rows: Mapping[Key, Row]) -> dict[str, Any]:
 
 def _collectives(rows: Mapping[Key, Row], target: str) -> dict[str, Any]:
     pairs = [pair for row in rows.values() for pair in collective_errors(row, target)]
-    found: dict[str, Any] = {"all": _median([error for _, error in pairs])}
+    errors_by_kind: dict[str, Any] = {"all": _median([error for _, error in pairs])}
     for kind in sorted({kind for kind, _ in pairs}):
-        found[kind] = _median([error for k, error in pairs if k == kind])
-    return found
+        errors_by_kind[kind] = _median([error for k, error in pairs if k == kind])
+    return errors_by_kind
 
 
 def _median(errors: Sequence[float]) -> dict[str, Any]:
@@ -135,8 +137,8 @@ def _median(errors: Sequence[float]) -> dict[str, Any]:
 
 
 def _bytes_by_kind(uses: Mapping[str, Sequence[int]], target: str) -> dict[str, int]:
-    found: dict[str, int] = {}
+    size_by_kind: dict[str, int] = {}
     for kind, (_, size) in uses.items():
         merged = "all-reduce" if target == "cpu" and kind == "reduce-scatter" else kind
-        found[merged] = found.get(merged, 0) + size
-    return found
+        size_by_kind[merged] = size_by_kind.get(merged, 0) + size
+    return size_by_kind

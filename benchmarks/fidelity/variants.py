@@ -1,4 +1,4 @@
-"""What is compiled of one model on one mesh: plans, and steps sharded by hand."""
+"""The variants of one model on one mesh: plans, and steps sharded by hand."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,10 @@ AXES = ("x", "y")
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """A plan of Kiwi's.
+    """A plan by Kiwi.
 
-    `share` is its budget, as a part of the compiled peak of the plan without a budget; None is
-    that plan itself.
+    `share` is its budget, as a part of the compiled peak of the plan without a budget. None is the
+    plan without a budget.
     """
 
     share: float | None
@@ -31,27 +31,27 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class HandVariant:
-    """Argument shardings, and what `jax.checkpoint` recomputes."""
+    """Argument shardings, and the policy of `jax.checkpoint`."""
 
     sharding: str
     remat: Remat
 
     @property
     def name(self) -> str:
-        """For example "fsdp/full"."""
+        """The name of the variant, for example "fsdp/full"."""
         return f"{self.sharding}/{self.remat or 'none'}"
 
 
 def planned_variants(shares: Sequence[float]) -> list[PlannedVariant]:
-    """Without a budget, then with each."""
+    """Returns the plan without a budget, then the plans with each budget."""
     return [PlannedVariant(None), *(PlannedVariant(share) for share in shares)]
 
 
 def hand_variants(
     mesh_shape: tuple[int, ...], remats: Sequence[Remat] = REMATS
 ) -> Iterator[HandVariant]:
-    """All that differ on a mesh: one device knows no sharding, one axis cannot mix two; none are
-    written for more than two."""
+    """Yields all variants that differ on a mesh. One device has no shardings, and "mixed" needs two
+    axes. No variants are written for more than two axes."""
     axes = sum(size > 1 for size in mesh_shape)
     shardings = (
         ("single",),
@@ -65,11 +65,11 @@ def hand_variants(
 
 
 def baseline(model: Model, mesh_shape: tuple[int, ...], variant: HandVariant) -> Baseline:
-    """The training step of a variant, with the shardings of its arguments.
+    """Returns the training step of a variant, with the shardings of its arguments.
 
-    On a mesh of two real axes "megatron" is tensor parallel along the last and data parallel along
-    the first, and "mixed" shards what remains of the state along the first; on one of a single
-    real axis "megatron" is tensor parallel alone.
+    On a mesh of two axes longer than 1, "megatron" is tensor parallel along the last axis and data
+    parallel along the first. "mixed" also shards the rest of the state along the first axis. On a
+    mesh with one such axis, "megatron" is tensor parallel alone.
     """
     module, config = model.module, model.config
     step = module.make_train_step(config, remat=variant.remat)

@@ -1,7 +1,6 @@
-"""Public kinds of JAX training programs, rebuilt small: what people bring to Kiwi.
+"""Small versions of public kinds of JAX training programs, as users bring them to Kiwi.
 
-Each program stands for one kind (`Program.stands_for`), at 10 MiB to 2 GiB a device, with a small
-copy of the same structure that runs on CPU devices. `python -m benchmarks.field` plans them and
-keeps what was predicted, what the compiler made of it, and whether the numbers are those of
-`jax.jit`.
+Each program stands for one kind (`Program.stands_for`) and takes 10 MiB to 2 GiB a device. A small
+copy of the same structure runs on CPU devices. `python -m benchmarks.field` plans the programs and
+records the predictions, the compiler's figures, and whether the numbers equal those of `jax.jit`.
 """

@@ -1,11 +1,12 @@
-"""Measures the rows that are missing.
+"""Measures the missing rows.
 
     python -m benchmarks.field --profiles=h100-sxm,v5e,numbers --budgets=free,60
 
-Each row is measured in a process of its own, and is on record in `--out` before the next begins: a
-run that was ended goes on where it stopped. The profile "numbers" is no hardware: it runs the small
-copy on 8 CPU devices, beside `jax.jit`. `--again` measures rows of programs anew; `--failed` those
-that failed. H100s are compiled for where the CUDA plugin is installed, TPUs where libtpu is.
+Each row is measured in a process of its own and written to `--out` before the next one starts, so
+an interrupted run continues where it stopped. The profile "numbers" is no hardware: it runs the
+small copy on 8 CPU devices, beside `jax.jit`. `--again` measures the rows of programs anew, and
+`--failed` the rows that failed. Programs for H100s are compiled where the CUDA plugin is installed,
+programs for TPUs where libtpu is.
 """
 
 import datetime
@@ -37,7 +38,7 @@ COMMAND = "python -m benchmarks.field"
 
 
 def main(_: list[str]) -> None:
-    """Measures row by row."""
+    """Measures the missing rows one after the other."""
     out = Path(_OUT.value)
     keys = [
         Key(name, profile, budget)
@@ -46,12 +47,12 @@ def main(_: list[str]) -> None:
         for name in _PROGRAMS.value or PROGRAMS
         if profile in (PROGRAMS[name].profiles or (profile,))
     ]
-    asked = [key for key in keys if _is_missing(read_rows(out), key)]
-    for number, key in enumerate(asked, 1):
+    missing = [key for key in keys if _is_missing(read_rows(out), key)]
+    for number, key in enumerate(missing, 1):
         rows = read_rows(out)
         free_peak = rows.get(str(key.free), {}).get("compiled_peak_bytes")
         if not key.is_numbers and key.share is not None and free_peak is None:
-            print(f"{number}/{len(asked)} {key}: no free plan", flush=True)
+            print(f"{number}/{len(missing)} {key}: no free plan", flush=True)
             continue
         budget = None
         if key.share is not None and free_peak is not None:
@@ -61,7 +62,7 @@ def main(_: list[str]) -> None:
         write_rows(out, rows, COMMAND)
         out.with_suffix(".md").write_text(markdown(rows, COMMAND))
         print(
-            f"{number}/{len(asked)} {key}: {outcome(row)}, {row['cpu_seconds']} CPU s", flush=True
+            f"{number}/{len(missing)} {key}: {outcome(row)}, {row['cpu_seconds']} CPU s", flush=True
         )
 
 
@@ -71,9 +72,9 @@ def _is_missing(rows: dict[str, Row], key: Key) -> bool:
 
 
 def _measured(key: Key, budget_bytes: int | None) -> dict[str, Any]:
-    most = _MOST.value
+    most_seconds = _MOST.value
     before = os.times()
-    done = subprocess.run(
+    completed = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -84,18 +85,20 @@ def _measured(key: Key, budget_bytes: int | None) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5)),
+        preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_CPU, (most_seconds, most_seconds + 5)
+        ),
     )
     after = os.times()
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
+    lines = completed.stdout.strip().splitlines()
+    if completed.returncode == 0 and lines:
         return json.loads(lines[-1])
     seconds = after.children_user - before.children_user
-    printed = done.stderr.strip().splitlines() or ["it printed nothing"]
+    printed = completed.stderr.strip().splitlines() or ["it printed nothing"]
     return {
         "error": "ProcessEnded",
         "what": printed[-1][:300],
-        "exit": done.returncode,
+        "exit": completed.returncode,
         "cpu_seconds": round(seconds, 1),
         "budget_bytes": budget_bytes,
     }

@@ -1,4 +1,4 @@
-"""Generators: diffusion, autoencoders, flows, adversaries and radiance fields."""
+"""Generative models: diffusion, autoencoders, flows, adversarial networks and radiance fields."""
 
 import jax
 import jax.numpy as jnp
@@ -193,12 +193,12 @@ def vae(batch: int = 16384, pixels: int = 784, width: int = 2048, latents: int =
 
     def step(state, images):
         params, moments, key = state
-        key, own = jax.random.split(key)
+        key, sample_key = jax.random.split(key)
 
         def loss(p):
             h = jax.nn.relu(images @ p["encode"] + p["encode_bias"])
             mean, log = h @ p["mean"], h @ p["log"]
-            z = mean + jnp.exp(0.5 * log) * jax.random.normal(own, mean.shape)
+            z = mean + jnp.exp(0.5 * log) * jax.random.normal(sample_key, mean.shape)
             logits = jax.nn.relu(z @ p["decode"]) @ p["pixels"]
             likely = optax.sigmoid_binary_cross_entropy(logits, jax.nn.sigmoid(images))
             divergence = -0.5 * (1 + log - mean**2 - jnp.exp(log)).sum(-1)

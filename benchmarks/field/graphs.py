@@ -1,4 +1,4 @@
-"""Graphs and recommenders: gathers, segment sums and large tables."""
+"""Graph networks and recommenders: gathers, segment sums and large tables."""
 
 import jax
 import jax.numpy as jnp

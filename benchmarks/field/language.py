@@ -1,4 +1,4 @@
-"""Language models and what is done to them: experts, adapters, preferences, optimisers, meshes."""
+"""Language models and their variants: experts, adapters, preferences, optimisers and meshes."""
 
 import functools
 
@@ -327,9 +327,9 @@ def gpt_muon(
         params, momentum, moments = state
 
         def loss(params):
-            own = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-            x = _decoder(own, tokens[:, :-1], heads)
-            logits = (x @ own["embedding"].T).astype(jnp.float32)
+            bfloat16_params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+            x = _decoder(bfloat16_params, tokens[:, :-1], heads)
+            logits = (x @ bfloat16_params["embedding"].T).astype(jnp.float32)
             return cross_entropy(15 * jnp.tanh(logits / 15), tokens[:, 1:])
 
         value, grads = jax.value_and_grad(loss)(params)
@@ -402,7 +402,7 @@ def shampoo(batch: int = 8192, width: int = 1024, layers: int = 2) -> Made:
     def init(key):
         eyes = [jnp.eye(width)] * layers
         params = [weights(k, w=(width, width))["w"] for k in keys(key, layers)]
-        # Symmetric matrices with distinct eigenvalues: their vectors are well determined.
+        # Symmetric matrices with distinct eigenvalues have well-determined eigenvectors.
         held = [jnp.diag(1.0 + jnp.arange(width) / width)] * layers
         state = {"params": params, "left": held, "right": held, "roots": eyes * 2}
         return {**state, "count": jnp.int32(0)}, (
@@ -715,15 +715,15 @@ def flash_attention(
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention as flash
 
     def loss(params, tokens):
-        own = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-        x = own["embedding"][tokens]
-        for p in own["layers"]:
+        bfloat16_params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+        x = bfloat16_params["embedding"][tokens]
+        for p in bfloat16_params["layers"]:
             h = normalised(x)
             q, k, v = (jnp.swapaxes(heads_of(h, p[n], heads), 1, 2) for n in "qkv")
             mixed = flash(q, k, v, causal=True, sm_scale=(width // heads) ** -0.5)
             x = x + jnp.swapaxes(mixed, 1, 2).reshape(x.shape) @ p["o"]
             x = x + jax.nn.gelu(normalised(x) @ p["up"]) @ p["down"]
-        logits = (normalised(x) @ own["embedding"].T).astype(jnp.float32)
+        logits = (normalised(x) @ bfloat16_params["embedding"].T).astype(jnp.float32)
         return cross_entropy(logits[:, :-1], tokens[:, 1:])
 
     return trained(
@@ -754,9 +754,9 @@ def cudnn_attention(
         return jnp.concatenate([left * cosine - right * sine, right * cosine + left * sine], -1)
 
     def loss(params, tokens):
-        own = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-        x = own["embedding"][tokens]
-        for p in own["layers"]:
+        bfloat16_params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+        x = bfloat16_params["embedding"][tokens]
+        for p in bfloat16_params["layers"]:
             h = normalised(x)
             q = rotated(heads_of(h, p["q"], heads))
             k = rotated(heads_of(h, p["k"], heads // 2))
@@ -765,7 +765,7 @@ def cudnn_attention(
             x = x + mixed.reshape(x.shape) @ p["o"]
             h = normalised(x)
             x = x + (jax.nn.silu(h @ p["gate"]) * (h @ p["up"])) @ p["down"]
-        logits = (normalised(x) @ own["embedding"].T).astype(jnp.float32)
+        logits = (normalised(x) @ bfloat16_params["embedding"].T).astype(jnp.float32)
         return cross_entropy(logits[:, :-1], tokens[:, 1:])
 
     def params(key):

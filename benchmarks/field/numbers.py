@@ -1,4 +1,4 @@
-"""Whether a planned step's numbers are those of `jax.jit`, on CPU devices and small arguments."""
+"""Compares a planned step's numbers with those of `jax.jit`, on CPU devices and small arguments."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from benchmarks.field.planned import MESH_SHAPE, cpu_seconds
 from benchmarks.field.program import PROGRAMS
 
 FLOOR = 1e-5
-"""Root mean squares below this are rounding: differences are relative to no less."""
+"""Root mean squares below this are rounding errors. Relative differences divide by no less."""
 
 
 def compared(name: str, share: float | None) -> dict[str, Any]:
-    """A row: the largest relative difference of any result.
+    """Returns the row of a program: the largest relative difference of any result, or the error.
 
-    `share`: the budget as a part of the free plan's compiled peak.
+    `share`: the budget as a part of the free plan's compiled peak; None for no budget.
     """
     program = PROGRAMS[name]
     step, _ = program.make(small=True)
     args = program.draw_args()
-    wanted = jax.jit(step)(*args)
+    plain_results = jax.jit(step)(*args)
     before = cpu_seconds()
     try:
         planned = _planned(step, None)
@@ -30,13 +30,13 @@ def compared(name: str, share: float | None) -> dict[str, Any]:
             compiled = planned.plan(*args).compiled
             assert compiled is not None
             planned = _planned(step, int(share * compiled.peak_bytes))
-        got = planned(*args)
-        found: dict[str, Any] = {"difference": difference(got, wanted), "exit": 0}
+        planned_results = planned(*args)
+        row: dict[str, Any] = {"difference": difference(planned_results, plain_results), "exit": 0}
     except kiwi.errors.KiwiError as error:
-        found = {"error": type(error).__name__, "what": error.what, "exit": 1}
+        row = {"error": type(error).__name__, "what": error.what, "exit": 1}
     except Exception as error:
-        found = {"error": type(error).__name__, "what": str(error)[:300], "exit": 70}
-    return {**found, "cpu_seconds": round(cpu_seconds() - before, 1)}
+        row = {"error": type(error).__name__, "what": str(error)[:300], "exit": 70}
+    return {**row, "cpu_seconds": round(cpu_seconds() - before, 1)}
 
 
 def _planned(step: Any, budget_bytes: int | None) -> Any:
@@ -46,7 +46,8 @@ def _planned(step: Any, budget_bytes: int | None) -> Any:
 
 
 def difference(got: Any, wanted: Any) -> float:
-    """The largest, over results, root mean square of differences by that of the wanted values."""
+    """Returns the largest relative difference of a result: the root mean square of the differences
+    over the root mean square of the wanted values."""
     pairs = zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True)
     return max(_of_leaf(a, b) for a, b in pairs)
 

@@ -10,7 +10,7 @@ from benchmarks.field.rows import Key
 
 
 def main(key: Key, budget_bytes: int | None) -> dict[str, Any]:
-    """A row of a plan, or of numbers."""
+    """Returns the row of a plan, or of compared numbers."""
     jax.config.update("jax_num_cpu_devices", 8)
     from benchmarks.field.numbers import compared
     from benchmarks.field.planned import planned

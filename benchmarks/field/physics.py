@@ -1,4 +1,4 @@
-"""Differential equations, operators between functions, processes and molecules."""
+"""Differential equations, operators between functions, Gaussian processes and molecules."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Plans one program in this process, and says what was predicted and compiled."""
+"""Plans one program in this process, and returns the predicted and the compiled figures."""
 
 import os
 import re
@@ -14,9 +14,10 @@ _DEVIATIONS = 3
 
 
 def planned(name: str, profile: str, budget_bytes: int | None) -> dict[str, Any]:
-    """A row: figures of a plan, or the error that ended it.
+    """Returns a row: the figures of a plan, or the error that ended planning.
 
-    An error that is none of Kiwi's own is a crash: `kiwi plan` would exit with code 70.
+    An error that is not one of Kiwi's own is a crash, for which `kiwi plan` would exit with code
+    70.
     """
     program = PROGRAMS[name]
     step, _ = program.make()
@@ -31,17 +32,17 @@ def planned(name: str, profile: str, budget_bytes: int | None) -> dict[str, Any]
             donate_argnums=program.donated,
             plan_cache=False,
         )
-        found = _figures(plan)
+        row = _figures(plan)
     except kiwi.errors.KiwiError as error:
-        found = _refusal(error)
+        row = _refusal(error)
     except Exception as error:
-        found = _crash(error)
-    return {**found, "cpu_seconds": round(cpu_seconds() - before, 1), "budget_bytes": budget_bytes}
+        row = _crash(error)
+    return {**row, "cpu_seconds": round(cpu_seconds() - before, 1), "budget_bytes": budget_bytes}
 
 
 def _figures(plan: Any) -> dict[str, Any]:
     compiled = plan.compiled
-    found = {
+    figures = {
         "planned_step_seconds": plan.estimate.step_seconds,
         "planned_peak_bytes": plan.estimate.peak_bytes,
         "compiled_step_seconds": compiled.step_seconds,
@@ -53,14 +54,15 @@ def _figures(plan: Any) -> dict[str, Any]:
         "gap": plan.solve_result.gap,
         "exit": 0,
     }
-    return {**found, "deviations": _deviations(plan)}
+    return {**figures, "deviations": _deviations(plan)}
 
 
 def _deviations(plan: Any) -> list[str]:
-    """The kernels whose compiled seconds differ most from the planned ones, as sentences."""
-    told = deviation(plan)
-    kinds = dict.fromkeys(kernel.what for kernel in told.kernels)
-    return [_sentence(kernel) for kind in kinds for kernel in told.of(kind)[:_DEVIATIONS]]
+    """Returns sentences about the kernels whose compiled seconds differ most from the planned
+    ones."""
+    deviations = deviation(plan)
+    kinds = dict.fromkeys(kernel.what for kernel in deviations.kernels)
+    return [_sentence(kernel) for kind in kinds for kernel in deviations.of(kind)[:_DEVIATIONS]]
 
 
 def _sentence(kernel: Any) -> str:
@@ -73,23 +75,23 @@ def _sentence(kernel: Any) -> str:
 
 
 def _refusal(error: kiwi.errors.KiwiError) -> dict[str, Any]:
-    found: dict[str, Any] = {"error": type(error).__name__, "what": error.what, "exit": 1}
+    row: dict[str, Any] = {"error": type(error).__name__, "what": error.what, "exit": 1}
     least = getattr(error, "least_peak_bytes", None)
     if least is not None:
-        found["least_peak_bytes"] = least
+        row["least_peak_bytes"] = least
     plan = getattr(error, "plan", None)
     if plan is not None and plan.compiled is not None:
-        found["least_compiled_peak_bytes"] = plan.compiled.peak_bytes
-    return found
+        row["least_compiled_peak_bytes"] = plan.compiled.peak_bytes
+    return row
 
 
 def _crash(error: Exception) -> dict[str, Any]:
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{os.path.basename(at.filename)}:{at.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     return {"error": type(error).__name__, "what": f"{str(error)[:300]} ({where})", "exit": 70}
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Returns the processor seconds of this process and of the processes that it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""What a program of the field is, and the register of them."""
+"""The definition of a program of the field, the register of programs, and their shared parts."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +11,7 @@ import optax
 
 Step = Callable[..., Any]
 Init = Callable[[jax.Array], tuple[Any, ...]]
-"""From a random key to the arguments of a step."""
+"""A function from a random key to the arguments of a step."""
 Made = tuple[Step, Init]
 
 
@@ -19,13 +19,14 @@ Made = tuple[Step, Init]
 class Program:
     """A training step of a public kind.
 
-    - `stands_for`: which programs are written like it.
-    - `build`: from sizes to the step and its initialiser; its defaults are the full sizes.
+    - `stands_for`: the programs that are written like it.
+    - `build`: a function from sizes to the step and its initialiser. Its defaults are the full
+      sizes.
     - `small`: the sizes of the copy that runs on CPU devices.
     - `donated`: positions of arguments that the step may overwrite.
-    - `profiles`: those it can be compiled for; None of all.
-    - `rounds`: why numbers may differ by more than `EQUAL`.
-    - `context`: what it is written to run within, such as `jax.set_mesh`.
+    - `profiles`: the profiles that it can be compiled for; None for all.
+    - `rounds`: the reason why numbers may differ by more than `EQUAL`.
+    - `context`: a context that the step must run in, such as `jax.set_mesh`.
     """
 
     name: str
@@ -38,16 +39,16 @@ class Program:
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def make(self, small: bool = False) -> Made:
-        """The step and its initialiser."""
+        """Returns the step and its initialiser."""
         return self.build(**(self.small if small else {}))
 
     def make_args(self, small: bool = False) -> tuple[Any, ...]:
-        """The arguments as shapes."""
+        """Returns the arguments as shapes."""
         with self.context():
             return jax.eval_shape(self.make(small)[1], jax.random.key(0))
 
     def draw_args(self, small: bool = True) -> tuple[Any, ...]:
-        """The arguments as arrays."""
+        """Returns the arguments as arrays."""
         with self.context():
             return jax.jit(self.make(small)[1])(jax.random.key(0))
 
@@ -62,7 +63,7 @@ def program(
     rounds: str = "",
     context: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Registers a builder under its own name; its docstring is what it stands for."""
+    """Registers a builder under its own name. The builder's docstring becomes `stands_for`."""
 
     def register(build: Callable[..., Made]) -> Callable[..., Made]:
         name: str = build.__name__
@@ -74,7 +75,8 @@ def program(
 
 
 def adam(learning_rate: float = 1e-3) -> optax.GradientTransformation:
-    """Adam whose first update does not turn rounding errors of zero gradients into whole steps."""
+    """Returns Adam with a larger epsilon, so that rounding errors of zero gradients do not become
+    whole steps."""
     return optax.adam(learning_rate, eps=1e-5)
 
 
@@ -84,7 +86,8 @@ def trained(
     draw_batch: Callable[[jax.Array], Any],
     optimizer: optax.GradientTransformation | None = None,
 ) -> Made:
-    """The usual step: gradient of a loss, one update; the state is (parameters, moments)."""
+    """Returns the usual step: the gradient of a loss and one update. The state is (parameters,
+    moments)."""
     updating = optimizer or adam()
 
     def step(state: Any, batch: Any) -> Any:
@@ -106,7 +109,7 @@ def descended(
     draw_batch: Callable[[jax.Array], Any],
     rate: float = 1e-2,
 ) -> Made:
-    """A step of plain gradient descent, without an optimiser's library."""
+    """Returns a step of plain gradient descent, without an optimiser."""
 
     def step(params: Any, batch: Any) -> Any:
         value, grads = jax.value_and_grad(loss)(params, batch)
@@ -119,8 +122,8 @@ def descended(
 
 
 def weights(key: jax.Array, dtype: Any = jnp.float32, **shapes: tuple[int, ...]) -> dict[str, Any]:
-    """Matrices by name, scaled by the square root of all but their last dimension; vectors of
-    zeros."""
+    """Returns random matrices by name, divided by the square root of the product of all but their
+    last dimension. Vectors are zeros."""
 
     def weight(number: int, shape: tuple[int, ...]) -> jax.Array:
         if len(shape) < 2:
@@ -135,17 +138,17 @@ def weights(key: jax.Array, dtype: Any = jnp.float32, **shapes: tuple[int, ...])
 
 
 def normal(key: jax.Array, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
-    """Standard normal values."""
+    """Returns standard normal values."""
     return jax.random.normal(key, shape).astype(dtype)
 
 
 def integers(key: jax.Array, below: int, *shape: int) -> jax.Array:
-    """Integers from 0 up."""
+    """Returns random integers from 0 to `below` - 1."""
     return jax.random.randint(key, shape, 0, below)
 
 
 def keys(key: jax.Array, number: int) -> list[jax.Array]:
-    """Several keys of one."""
+    """Returns `number` random keys derived from one."""
     return list(jax.random.split(key, number))
 
 
@@ -156,12 +159,12 @@ def normalised(x: jax.Array) -> jax.Array:
 
 
 def picked(values: jax.Array, chosen: jax.Array) -> jax.Array:
-    """Of values [..., classes] the one of the class that is chosen, [...]."""
+    """Returns, for values [..., classes], the value of the class in `chosen` [...]."""
     return jnp.take_along_axis(values, chosen[..., None], -1)[..., 0]
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean negative log-likelihood of labels."""
+    """Returns the mean negative log-likelihood of the labels."""
     return -picked(jax.nn.log_softmax(logits), labels).mean()
 
 
@@ -174,5 +177,5 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None =
 
 
 def heads_of(x: jax.Array, weight: jax.Array, heads: int) -> jax.Array:
-    """A projection, split into heads."""
+    """Returns a projection of `x`, split into heads: [..., heads, size]."""
     return (x @ weight).reshape(*x.shape[:-1], heads, -1)

@@ -1,4 +1,4 @@
-"""All programs of the field: importing this registers them."""
+"""All programs of the field. Importing this module registers them."""
 
 from benchmarks.field import (
     generative,

@@ -1,4 +1,4 @@
-"""Recurrences over time: state space models, linear recurrences, and gated cells."""
+"""Recurrences over time: state-space models, linear recurrences and gated cells."""
 
 import jax
 import jax.numpy as jnp

@@ -94,8 +94,10 @@ def ppo(
 
         params, moments, state = held
         act_key, shuffle_key = jax.random.split(key)
-        (_, state), told = jax.lax.scan(act, (params, state), jax.random.split(act_key, time))
-        seen, action, log, value, reward, done = told
+        (_, state), transitions = jax.lax.scan(
+            act, (params, state), jax.random.split(act_key, time)
+        )
+        seen, action, log, value, reward, done = transitions
         final = _network(params["critic"], state)[:, 0]
         start = (jnp.zeros_like(final), final)
         _, gains = jax.lax.scan(advantage, start, (value, reward, done), reverse=True)
@@ -376,8 +378,10 @@ def dreamer(
             return (state, z), (state, z, prior, after)
 
         start = jnp.zeros((seen.shape[1], width)), jnp.zeros((seen.shape[1], latent))
-        each = jax.random.split(key, time)
-        _, (states, zs, priors, posteriors) = jax.lax.scan(observe, start, (codes, actions, each))
+        time_keys = jax.random.split(key, time)
+        _, (states, zs, priors, posteriors) = jax.lax.scan(
+            observe, start, (codes, actions, time_keys)
+        )
         rebuilt = jnp.concatenate([states, zs], -1) @ p["decode"]
         prior = jax.nn.log_softmax(priors.reshape(time, -1, groups, classes))
         posterior = jax.nn.log_softmax(posteriors.reshape(time, -1, groups, classes))

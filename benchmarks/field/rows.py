@@ -1,4 +1,4 @@
-"""Which rows there are, and how they are stored."""
+"""The keys of rows, and how rows are stored."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FREE, NUMBERS = "free", "numbers"
 
 @dataclass(frozen=True)
 class Key:
-    """Which row.
+    """The identity of a row.
 
     - `profile`: hardware, or "numbers" for the small copy on CPU devices.
     - `budget`: "free", or a percentage of the free plan's compiled peak such as "60".
@@ -26,32 +26,32 @@ class Key:
 
     @classmethod
     def parse(cls, text: str) -> "Key":
-        """The inverse of `str`."""
+        """Returns the key that `str` writes as `text`."""
         return cls(*text.split(" "))
 
     @property
     def is_numbers(self) -> bool:
-        """Whether numbers are compared."""
+        """Whether the row compares numbers."""
         return self.profile == NUMBERS
 
     @property
     def share(self) -> float | None:
-        """The budget as a part of the free plan's compiled peak."""
+        """The budget as a part of the free plan's compiled peak; None for no budget."""
         return None if self.budget == FREE else float(self.budget) / 100
 
     @property
     def free(self) -> "Key":
-        """The row whose peak the budget is a share of."""
+        """The row of the free plan, whose peak the budget is a share of."""
         return Key(self.program, self.profile, FREE)
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """The rows of a file by key."""
+    """Returns the rows of a file by key; no rows if the file does not exist."""
     return json.loads(path.read_text())["rows"] if path.exists() else {}
 
 
 def write_rows(path: Path, rows: dict[str, Row], command: str) -> None:
-    """All rows, sorted by key, one a line."""
+    """Writes all rows, sorted by key, one per line."""
     lines = [f"  {json.dumps(key)}: {json.dumps(rows[key])}" for key in sorted(rows)]
     body = ",\n".join(lines)
     path.write_text(f'{{\n "command": {json.dumps(command)},\n "rows": {{\n{body}\n }}\n}}\n')

@@ -1,4 +1,4 @@
-"""Speech, proteins, and learning to learn."""
+"""Speech models, protein models, and meta-learning."""
 
 import jax
 import jax.numpy as jnp
@@ -105,10 +105,10 @@ def wav2vec(
             h = h + jax.nn.gelu(normalised(h) @ p["up"]) @ p["down"]
         scores = jnp.einsum("bld,bmd->blm", normalised(h), normalised(goal)) / width**0.5
         log = jax.nn.log_softmax(scores / 0.1)
-        own = jnp.diagonal(log, axis1=1, axis2=2)
+        own_code_log = jnp.diagonal(log, axis1=1, axis2=2)
         used = soft.mean((0, 1))
         spread = -(used * jnp.log(used + 1e-7)).sum()
-        return -(own * hidden[..., 0]).sum() / hidden.sum() - 0.1 * spread
+        return -(own_code_log * hidden[..., 0]).sum() / hidden.sum() - 0.1 * spread
 
     def params(key):
         sizes = ((8, 1), (4, width), (4, width), (4, width))
@@ -297,11 +297,11 @@ def maml(tasks: int = 64, points: int = 128, width: int = 512) -> Made:
 
     def loss(params, batch):
         def task(x, y, later_x, later_y):
-            own = params
+            task_params = params
             for _ in range(2):
-                grads = jax.grad(inner)(own, x, y)
-                own = jax.tree.map(lambda p, g: p - 0.1 * g, own, grads)
-            return inner(own, later_x, later_y)
+                grads = jax.grad(inner)(task_params, x, y)
+                task_params = jax.tree.map(lambda p, g: p - 0.1 * g, task_params, grads)
+            return inner(task_params, later_x, later_y)
 
         return jax.vmap(task)(*batch).mean()
 

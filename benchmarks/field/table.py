@@ -7,13 +7,13 @@ from benchmarks.field.rows import FREE, Key, Row
 
 MIB = 1 << 20
 NEAR = 0.15
-"""Predictions further than this from the compiled program are named."""
+"""The table names predictions that differ by more than this share from the compiled program."""
 EQUAL = 2e-3
-"""Relative differences of numbers below this are rounding."""
+"""Relative differences of numbers below this are rounding errors."""
 
 
 def markdown(rows: Mapping[str, Row], command: str) -> str:
-    """What the programs stand for, then a table for each hardware and budget."""
+    """Returns the page: a table for each hardware and budget, then what each program stands for."""
     first = next(iter(rows.values()))
     lines = [
         "# The programs people have",
@@ -35,15 +35,17 @@ def markdown(rows: Mapping[str, Row], command: str) -> str:
         lines += [f"## {profile}, {title}", "", *_summary(named)]
         lines += _numbers(named) if profile == "numbers" else _plans(named)
     lines += ["## What each stands for", "", "| program | stands for |", "| --- | --- |"]
-    lines += [f"| {each.name} | {each.stands_for} |" for each in PROGRAMS.values()]
+    lines += [
+        f"| {one_program.name} | {one_program.stands_for} |" for one_program in PROGRAMS.values()
+    ]
     return "\n".join([*lines, ""])
 
 
 def outcome(row: Row) -> str:
-    """One row in words."""
+    """Returns one row in words."""
     if "error" in row:
-        least = row.get("least_compiled_peak_bytes") or row.get("least_peak_bytes")
-        tail = f" (least {least / MIB:.0f} MiB)" if least else ""
+        least_bytes = row.get("least_compiled_peak_bytes") or row.get("least_peak_bytes")
+        tail = f" (least {least_bytes / MIB:.0f} MiB)" if least_bytes else ""
         return f"{row['error']}{tail}: {row['what'].splitlines()[0][:160] if row['what'] else ''}"
     if "difference" in row:
         return f"difference {row['difference']:.1e}"

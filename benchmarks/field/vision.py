@@ -1,4 +1,5 @@
-"""Images: convolutions with running statistics, windows, patches, masks, and pairs with texts."""
+"""Image models: convolutions with running statistics, windows, patches, masks, and pairs with
+texts."""
 
 import jax
 import jax.numpy as jnp

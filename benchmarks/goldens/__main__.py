@@ -12,7 +12,7 @@ from benchmarks.goldens.work import Done, Work, check, record
 
 
 def _done(work: Work, chosen: Sequence[Series], jobs: int, budgets: Sequence[str]) -> list[Done]:
-    """`work` on each series, in so many processes."""
+    """Runs `work` on each series in `jobs` processes, and returns the results in order."""
     if jobs == 1:
         use_devices()
         return [work(series, budgets) for series in chosen]
@@ -42,7 +42,7 @@ def _is_chosen(target: str, named: Sequence[str]) -> bool:
 
 
 def main() -> int:
-    """Records or checks; the exit code is 1 where something differs or cannot be recorded."""
+    """Records or checks. The exit code is 1 if anything differs or cannot be recorded."""
     parsed = _parsed()
     chosen = [
         series

@@ -1,4 +1,4 @@
-"""What is planned: models for targets under budgets."""
+"""The recorded cells: models for targets under budgets."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ BUDGETS = ("free", "loose", "tight")
 
 @dataclass(frozen=True)
 class Target:
-    """What plans are made for.
+    """The devices that plans are made for, and what is recorded of them.
 
-    - `profile`: of the catalogue.
-    - `platform`: as jax names it, for lowering.
-    - `verify`: the compiler that checks plans; None: plans are not compiled.
-    - `budgets`: those that are recorded, by model.
-    - `takes_minutes`: a check leaves the target out unless it is named.
+    - `profile`: a name of the catalogue.
+    - `platform`: the platform's name in jax, for lowering.
+    - `verify`: the compiler that checks plans; None if plans are not compiled.
+    - `budgets`: the recorded budgets by model.
+    - `takes_minutes`: whether a check leaves the target out unless it is named.
     """
 
     profile: str
@@ -28,10 +28,11 @@ class Target:
 
 _ALL = dict.fromkeys(MODELS, BUDGETS)
 _CHECKED = {"mlp": ("free",), "lstm": ("free",)}
-"""Small steps: compiling takes longer than planning. The scan of "lstm" is compiled as a loop."""
+"""Small steps, because compiling takes longer than planning. The scan of "lstm" is compiled as a
+loop."""
 _TIGHTENED = {"mlp": ("loose",)}
-"""The compiled program is over the budget at first, so that the closed loop moves barriers and
-lowers limits: on a CPU once, elsewhere up to ten times."""
+"""A step whose first compiled program is over the budget. The closed loop then moves barriers and
+lowers limits: once on a CPU, up to ten times on other devices."""
 
 TARGETS: Mapping[str, Target] = {
     "cpu": Target("cpu", "cpu", None, _ALL),
@@ -47,7 +48,7 @@ TARGETS: Mapping[str, Target] = {
 
 @dataclass(frozen=True)
 class Series:
-    """The cells of one model for one target: they are planned one after another, and recorded in
+    """The cells of one model for one target. They are planned one after another, and recorded in
     one file."""
 
     model: str
@@ -55,17 +56,17 @@ class Series:
 
     @property
     def name(self) -> str:
-        """As in the file's name."""
+        """The name of the series' file, without its ending."""
         return f"{self.model}.{self.target}"
 
     @property
     def budgets(self) -> tuple[str, ...]:
-        """Names of the budgets that are recorded."""
+        """The names of the recorded budgets."""
         return TARGETS[self.target].budgets[self.model]
 
 
 def all_series() -> Iterator[Series]:
-    """Everything that is recorded."""
+    """Yields all recorded series."""
     for target, planned in TARGETS.items():
         for model in planned.budgets:
             yield Series(model, target)

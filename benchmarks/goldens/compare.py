@@ -1,4 +1,4 @@
-"""What differs between a recorded cell and one planned now."""
+"""The differences between a recorded cell and a cell planned now."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -8,11 +8,11 @@ from benchmarks.goldens.outcome import Data, Tables, positions
 
 _ABSENT = "(nothing)"
 _LONGEST = 160
-"""How many characters of a value are printed."""
+"""The number of characters of a value that are printed."""
 
 
 def differences(old: Data, old_tables: Tables, new: Data, new_tables: Tables) -> list[str]:
-    """Everything that differs, as "field: old → new", most telling fields first.
+    """Returns all differences as "field: old → new", in the order of the fields.
 
     Numbers and texts must be equal, and of the same type.
     """
@@ -22,19 +22,19 @@ def differences(old: Data, old_tables: Tables, new: Data, new_tables: Tables) ->
 
 
 def expanded(cell: Data, tables: Tables) -> Data:
-    """A cell with names in place of positions."""
-    found = dict(cell)
+    """Returns a cell with names in place of positions."""
+    named = dict(cell)
     for side, table in (("in_shardings", tables.arguments), ("out_shardings", tables.results)):
         if side in cell:
-            found[side] = _by_name(cell[side], table)
+            named[side] = _by_name(cell[side], table)
     if "decisions" in cell:
         order = positions(cell["decisions"]["order"])
-        found["decisions"] = {
+        named["decisions"] = {
             **cell["decisions"],
             "order": [tables.operators[position] for position in order],
             "layouts": _by_name(cell["decisions"]["layouts"], tables.operators),
         }
-    return found
+    return named
 
 
 def _by_name(groups: Mapping[str, str], table: list[str]) -> dict[str, str]:
@@ -48,7 +48,8 @@ def _outcome(cell: Data) -> str:
 
 
 def _unequal(old: Any, new: Any, path: str) -> Iterator[str]:
-    """Differences below a path; of lists, the entries that came or went."""
+    """Yields the differences below a path. For lists these are the entries that were added or
+    removed."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in dict.fromkeys([*old, *new]):
             below = f"{path}.{name}" if path else str(name)

@@ -1,4 +1,4 @@
-"""The programs that a plan emits; the one module here that reaches behind Kiwi's public interface.
+"""The programs that a plan emits. No other module here uses more than Kiwi's public interface.
 
 A program is the StableHLO that is sent to the target's compiler, without source locations.
 """
@@ -15,14 +15,14 @@ from kiwi.hlo import jax_internals
 _OPERATOR = re.compile(r"\b(?:stablehlo|sdy|mhlo|chlo)\.([a-z_]+)")
 
 COUNTED = ("optimization_barrier", "sharding_constraint", "custom_call", "dot_general", "while")
-"""Operators whose numbers tell at a glance what changed in a program."""
+"""Operators that a digest counts, to show at a glance what changed in a program."""
 
 
 def programs(plan: kiwi.Plan, platform: str) -> dict[str, Any]:
-    """Digests of the planned program, and of the same with the needed barriers alone; None where
-    the compiler needs a barrier at every step.
+    """Returns digests of the planned program, and of the program with only the needed barriers. The
+    second is None if the compiler needs a barrier at every step.
 
-    `platform`: of jax, for which the programs are lowered.
+    `platform`: the jax platform that the programs are lowered for.
     """
     needed = with_needed_barriers(plan)
     return {
@@ -40,7 +40,8 @@ def _digest(plan: kiwi.Plan, platform: str) -> str:
 
 
 def text_digest(text: str) -> str:
-    """The number of lines of a module, those of its operators in `COUNTED`, and a hash."""
+    """Returns the number of lines of a module, the number of each operator in `COUNTED`, and a
+    hash."""
     operators = Counter(_OPERATOR.findall(text))
     counts = ", ".join(f"{operators[name]} {name}" for name in COUNTED if operators[name])
     hashed = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
 """The training steps whose plans are recorded: one layer or two, at real widths.
 
-Only shapes are needed, so that widths cost nothing; the number of operators does.
+Planning needs only shapes, so large widths cost nothing. The number of operators decides the time.
 """
 
 import functools
@@ -30,11 +30,11 @@ MESH_SHAPE = (2, 4)
 
 @dataclass(frozen=True)
 class Model:
-    """A module of `examples` and a configuration of it.
+    """A module of `examples` and one of its configurations.
 
-    - `shares`: the budgets "loose" and "tight", as shares of the estimated peak of the free plan.
-      A search for the least peak, which a budget that is too small asks for, takes ten times as
-      long as a plan: most models have budgets that can be met.
+    - `shares`: the budgets "loose" and "tight", as shares of the estimated peak of the free plan. A
+      budget that is too small starts a search for the least peak, which takes ten times as long as
+      a plan. Most models therefore have budgets that can be met.
     """
 
     module: str
@@ -42,7 +42,7 @@ class Model:
     shares: tuple[float, float] = (0.75, 0.55)
 
     def step(self) -> Callable[..., Any]:
-        """The training step."""
+        """Returns the training step."""
         return self._module.make_train_step(self.config)
 
     @functools.cached_property
@@ -51,7 +51,8 @@ class Model:
         return self._shapes("state"), self._shapes("batch")
 
     def _shapes(self, what: str) -> Any:
-        """`abstract_<what>` of the module; what it lacks is made, by shapes alone."""
+        """Returns `abstract_<what>` of the module, or the shapes of `make_<what>` if the module
+        lacks the former."""
         if hasattr(self._module, f"abstract_{what}"):
             return getattr(self._module, f"abstract_{what}")(self.config)
         return jax.eval_shape(lambda: getattr(self._module, f"make_{what}")(self.config))
@@ -61,7 +62,7 @@ class Model:
         return importlib.import_module(f"examples.{self.module}")
 
 
-# Layers alone; with a vocabulary it is the model of "accumulation".
+# The stack of layers without a vocabulary. With a vocabulary it is the model of "accumulation".
 _GPT = gpt.GptConfig(layers=1, width=1024, heads=16, batch=32, sequence=512)
 
 MODELS: Mapping[str, Model] = {
@@ -71,7 +72,7 @@ MODELS: Mapping[str, Model] = {
         shares=(0.85, 0.75),
     ),
     "gpt": Model("gpt", _GPT, shares=(0.9, 0.84)),
-    # bfloat16 parameters, fewer heads of keys than of queries, and a scan over the layers.
+    # The parameters are bfloat16, keys have fewer heads than queries, and the layers are scanned.
     "llama": Model(
         "llama",
         llama.LlamaConfig(
@@ -121,6 +122,7 @@ MODELS: Mapping[str, Model] = {
 
 
 def use_devices() -> None:
-    """Virtual CPU devices, as many as the mesh has; before anything else of jax is used."""
+    """Makes as many virtual CPU devices as the mesh has. To be called before any other use of
+    jax."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", int(np.prod(MESH_SHAPE)))

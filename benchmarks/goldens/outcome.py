@@ -36,15 +36,15 @@ ESTIMATED = (
     "peak_unit",
     "host_peak_bytes",
 )
-"""Numbers of an estimate, by name: a new one is recorded once it is listed."""
+"""The recorded numbers of an estimate, by name. A new number is recorded once it is listed here."""
 
 COMPILED = ("target", "peak_bytes", "overlapping_peak_bytes", "overlap", "rematerialized")
-"""Numbers of a compiled program."""
+"""The recorded numbers of a compiled program."""
 
 
 @dataclass
 class Tables:
-    """What cells of one series have in common; they name entries by position."""
+    """The operators, arguments and results of one series. Cells name entries by their position."""
 
     operators: list[str] = field(default_factory=list)
     arguments: list[str] = field(default_factory=list)
@@ -52,12 +52,12 @@ class Tables:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Tables":
-        """Those of a recorded series."""
+        """Returns the tables of a recorded series."""
         return cls(*(list(data[table.name]) for table in dataclasses.fields(cls)))
 
 
 def refused(error: Exception) -> Data:
-    """What an error says."""
+    """Returns the record of an error."""
     return {
         "outcome": type(error).__name__,
         "text": _without_lines(str(error)).splitlines(),
@@ -67,7 +67,8 @@ def refused(error: Exception) -> Data:
 
 
 def planned(plan: kiwi.Plan, tables: Tables) -> Data:
-    """What a plan decides and predicts; entries are added to the tables."""
+    """Returns the record of a plan's decisions and predictions. New entries are added to
+    `tables`."""
     result = plan.solve_result
     return {
         "outcome": "plan",
@@ -98,13 +99,13 @@ def planned(plan: kiwi.Plan, tables: Tables) -> Data:
 
 
 def without_clocks(text: str) -> str:
-    """A plan's summary without the seconds that planning took."""
+    """Returns a plan's summary without the seconds that planning took."""
     text = _PROCESSOR.sub("", _CLOCKS.sub(r"\1), planned", text))
     return _LOOP_CLOCKS.sub(r"\1", text)
 
 
 def _without_lines(text: str) -> str:
-    """A text in which files of the checkout are relative to it, without numbers of lines."""
+    """Returns a text with paths relative to the checkout and without line numbers."""
     return _LINE_NUMBER.sub(r"\1", text.replace(f"{_FOLDER}/", ""))
 
 
@@ -135,7 +136,8 @@ def _uses(uses: Iterable[Any]) -> list[str]:
 
 
 def _decisions(plan: kiwi.Plan, tables: Tables) -> Data:
-    """The order of operators, the operators of each layout and residency, and all figures."""
+    """Returns the order of operators, the operators of each layout and residency, and digests of
+    all figures."""
     seen: dict[str, int] = {}
     order: list[int] = []
     groups: dict[str, list[int]] = {}
@@ -155,7 +157,7 @@ def _decisions(plan: kiwi.Plan, tables: Tables) -> Data:
 
 
 def _operator(decision: Any) -> str:
-    """What an operator is, whatever was decided for it."""
+    """Returns a description of an operator that does not depend on the decisions for it."""
     absorbed = f" with {','.join(decision.absorbed)}" if decision.absorbed else ""
     trips = f" x {decision.trips}" if decision.trips != 1 else ""
     shape = ",".join(map(str, decision.shape))
@@ -184,7 +186,7 @@ def _position(table: list[str], entry: str) -> int:
 
 
 def ranges(positions: Iterable[int]) -> str:
-    """Positions, one after another; a run that rises by one is a range: "0-3 7 5-6"."""
+    """Returns positions as text. A run of consecutive positions becomes a range: "0-3 7 5-6"."""
     runs: list[list[int]] = []
     for position in positions:
         if runs and position == runs[-1][1] + 1:
@@ -195,7 +197,7 @@ def ranges(positions: Iterable[int]) -> str:
 
 
 def positions(text: str) -> list[int]:
-    """The inverse of `ranges`."""
+    """Returns the positions that `ranges` writes as `text`."""
     numbers: list[int] = []
     for run in text.split():
         first, _, last = run.partition("-")
@@ -204,14 +206,14 @@ def positions(text: str) -> list[int]:
 
 
 def digest(numbers: Sequence[float]) -> str:
-    """A hash of numbers; how many they are comes first, and the largest one."""
+    """Returns the number of the numbers, the largest one, and a hash of all."""
     largest = f", at most {max(numbers)!r}" if numbers else ""
     hashed = hashlib.sha256(repr(list(numbers)).encode()).hexdigest()[:16]
     return f"{len(numbers)}{largest}: {hashed}"
 
 
 def plain(value: Any) -> Any:
-    """numpy's numbers as Python's; floats that JSON lacks as text."""
+    """Returns numpy's numbers as Python's, and floats that JSON lacks as text."""
     value = value.item() if hasattr(value, "item") else value
     is_finite = not isinstance(value, float) or value - value == 0
     return value if is_finite else repr(value)

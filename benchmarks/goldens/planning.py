@@ -1,4 +1,4 @@
-"""Plans the cells of a series, and tells what comes out as plain data."""
+"""Plans the cells of a series, and returns the outcomes as plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,18 +19,19 @@ OPTIONS: Data = {
     "seed": 0,
     "donate_argnums": 0,
     "plan_cache": False,
-    # Work ends a search, never this.
+    # So long that the limit of work ends each search.
     "time_limit_seconds": 36_000.0,
 }
 
 
 class ClockEndedError(Exception):
-    """A search was ended by the clock: its plan may differ on another machine."""
+    """The clock ended a search, so its plan may differ on another machine."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Cells by budget, and the bytes of the budgets; `tables` has what cells name by position."""
+    """The cells and the budgets' bytes, both by the budget's name. `tables` holds the entries that
+    cells name by position."""
 
     cells: dict[str, Data] = field(default_factory=dict)
     budgets_bytes: dict[str, int] = field(default_factory=dict)
@@ -42,25 +43,25 @@ def plan_series(
 ) -> Planned:
     """Plans a series under some of its budgets.
 
-    `budgets_bytes`: those that were recorded; None takes shares of the free plan's peak.
+    `budgets_bytes`: the recorded budgets; None takes shares of the free plan's peak.
 
     **Raises:** `ClockEndedError`; `kiwi.errors.CompilerUnavailableError` if the target's compiler
     is not installed.
     """
     model, target = MODELS[series.model], TARGETS[series.target]
     step = kiwi.jit(model.step(), profile=target.profile, verify=target.verify, **OPTIONS)
-    found = Planned(budgets_bytes=dict(budgets_bytes or {}))
+    planned_series = Planned(budgets_bytes=dict(budgets_bytes or {}))
     for budget in budgets:
-        if budget != "free" and budget not in found.budgets_bytes:
-            found.budgets_bytes.update(_shares(series, found.cells.get("free")))
-        limited = step.with_options(memory_budget=found.budgets_bytes.get(budget))
-        found.cells[budget] = _cell(limited, series, found.tables)
-    return found
+        if budget != "free" and budget not in planned_series.budgets_bytes:
+            planned_series.budgets_bytes.update(_shares(series, planned_series.cells.get("free")))
+        limited = step.with_options(memory_budget=planned_series.budgets_bytes.get(budget))
+        planned_series.cells[budget] = _cell(limited, series, planned_series.tables)
+    return planned_series
 
 
 def _shares(series: Series, free: Data | None) -> dict[str, int]:
-    """The budgets of a series as shares of the free plan's estimated peak; a free plan that is not
-    recorded is made, and not compiled."""
+    """Returns the budgets of a series as shares of the free plan's estimated peak. If `free` is
+    None, the free plan is made without compiling it."""
     model, target = MODELS[series.model], TARGETS[series.target]
     if free is None:
         step = kiwi.jit(model.step(), profile=target.profile, verify=None, **OPTIONS)

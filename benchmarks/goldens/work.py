@@ -1,4 +1,4 @@
-"""What is done with one series: it is recorded, or checked."""
+"""The two tasks for a series: recording and checking it."""
 
 import dataclasses
 import json
@@ -18,15 +18,15 @@ from kiwi.errors import CompilerUnavailableError
 
 RECORDED = Path(__file__).parent / "recorded"
 MOST_LINES = 8
-"""How many differences of one cell are printed."""
+"""The number of differences that are printed for one cell."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What was done with a series.
+    """The result of recording or checking a series.
 
-    - `lines`: what differs, or keeps it from being recorded.
-    - `cpu_seconds`: of this process and those that it started.
+    - `lines`: the differences, or the reasons why the series cannot be recorded.
+    - `cpu_seconds`: processor seconds of this process and of the processes that it started.
     """
 
     lines: tuple[str, ...]
@@ -43,7 +43,7 @@ def record(series: Series, budgets: Sequence[str]) -> Done:
 
 
 def check(series: Series, budgets: Sequence[str]) -> Done:
-    """Plans a series again, under some or all (none named) of its budgets, and compares."""
+    """Plans a series again under the named budgets, or under all if none is named, and compares."""
     chosen = tuple(b for b in series.budgets if not budgets or b in budgets)
     if not _path(series).exists():
         return Done((f"{series.name}: not recorded",), 0.0)
@@ -82,12 +82,12 @@ def _compared(series: Series, data: Data, planned: Planned) -> list[str]:
     if data["jax"] != jax.__version__:
         lines.append(f"{series.name}: recorded with jax {data['jax']}, this is {jax.__version__}")
     for budget, new in planned.cells.items():
-        # As JSON holds it: tuples are lists there.
+        # JSON turns tuples into lists, as in the recorded cell.
         new = json.loads(json.dumps(new))
-        found = differences(data["cells"][budget], recorded, new, planned.tables)
-        shown = found[:MOST_LINES]
-        if len(found) > MOST_LINES:
-            shown.append(f"... and {len(found) - MOST_LINES} more")
+        cell_differences = differences(data["cells"][budget], recorded, new, planned.tables)
+        shown = cell_differences[:MOST_LINES]
+        if len(cell_differences) > MOST_LINES:
+            shown.append(f"... and {len(cell_differences) - MOST_LINES} more")
         lines += [f"{series.name}/{budget}/{line}" for line in shown]
     return lines
 

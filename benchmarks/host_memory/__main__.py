@@ -1,4 +1,4 @@
-"""Measures what is missing; see `benchmarks.host_memory`."""
+"""Measures the missing rows; see `benchmarks.host_memory`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from kiwi.errors import BudgetNotMetError, KiwiError
 
 SHARES = (70, 50, 35)
 DEVICES_PER_HOST = 8
-"""All of a (2, 4) mesh."""
+"""The number of devices of a host: all of a (2, 4) mesh."""
 TARGETS: Mapping[str, Mapping[str, Any]] = {
     "v5e": {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu"},
     "v5p": {"mesh_shape": (2, 4), "profile": "v5p", "verify": "tpu"},
@@ -24,7 +24,7 @@ TARGETS: Mapping[str, Mapping[str, Any]] = {
 HOST_BUDGET = "256GiB"
 
 PAIRED = ("mlp-scanned", "mlp-unrolled", "llama-scanned", "vit")
-"""What random pairs of budgets are drawn for, on v5e."""
+"""The models for which random pairs of budgets are drawn, on v5e."""
 
 _NAMES = flags.DEFINE_list("models", list(MODELS), "Which ones.")
 _TARGETS = flags.DEFINE_list("targets", list(TARGETS), "Profiles, each by its own compiler.")
@@ -35,19 +35,21 @@ _FOLDER = flags.DEFINE_string("out", "benchmarks/host_memory", "Where rows and t
 
 
 def main(_: list[str]) -> None:
-    """Measures what is missing."""
+    """Measures the missing rows, and writes the tables."""
     jax.config.update("jax_platforms", "cpu")
-    shares = Measured("host_memory")
+    rows_by_share = Measured("host_memory")
     if _PAIRS.value:
-        pairs = Measured("pairs")
+        rows_of_pairs = Measured("pairs")
         for number in range(_PAIRS.value):
-            pair(number, shares, pairs)
-        pairs.book.write_table("Random pairs of budgets", table(pairs.book.rows))
+            pair(number, rows_by_share, rows_of_pairs)
+        rows_of_pairs.book.write_table("Random pairs of budgets", table(rows_of_pairs.book.rows))
     else:
         for target in _TARGETS.value:
             for name in _NAMES.value:
-                budgets(name, target, shares)
-    shares.book.write_table("Plans with and without the host's memory", table(shares.book.rows))
+                budgets(name, target, rows_by_share)
+    rows_by_share.book.write_table(
+        "Plans with and without the host's memory", table(rows_by_share.book.rows)
+    )
 
 
 class Measured:
@@ -58,36 +60,38 @@ class Measured:
         self.book = Book(path, tuple(_REDO.value), "benchmarks.host_memory")
 
     def row(self, key: str, name: str, target: str, **asked: Any) -> Row:
-        """Of the plan of a model for a target, under the budgets `asked`."""
+        """Returns the row of a model's plan for a target, under the budgets in `asked`. Plans only
+        if the row is missing."""
         return self.book.row(key, lambda: _row(MODELS[name](), **TARGETS[target], **asked))
 
 
 def budgets(name: str, target: str, shares: Measured) -> None:
-    """The model at each share of its free peak, with and without the host; with arguments there,
-    too, where that does not do."""
+    """Measures a model at each share of its free peak, with and without host memory. If the budget
+    is not met with host memory, arguments are offloaded too."""
     beginning = f"{name} {target}"
     free = shares.row(f"{beginning} free", name, target)
     for share in SHARES:
         budget = share * free["compiled_bytes"] // 100
         for host in (None, HOST_BUDGET):
-            asked = {"memory_budget": budget, "host_memory_budget": host}
+            limits = {"memory_budget": budget, "host_memory_budget": host}
             key = f"{beginning} {share}%{' with host' if host else ''}"
-            row = shares.row(key, name, target, **asked)
+            row = shares.row(key, name, target, **limits)
             if host and "refused_bytes" in row:
                 key = f"{beginning} {share}% with arguments there, too"
-                shares.row(key, name, target, **asked, offload_arguments=True)
+                shares.row(key, name, target, **limits, offload_arguments=True)
 
 
 def pair(number: int, shares: Measured, pairs: Measured) -> None:
-    """30 to 90 % of the free peak on a device; on its host 3 to 60 % of that of its devices."""
-    drawn = np.random.default_rng(number)
-    name, target = PAIRED[drawn.integers(len(PAIRED))], "v5e"
+    """Measures a random pair of budgets: 30 to 90 % of the free peak on a device, and 3 to 60 % of
+    the free peak of all devices of a host on the host."""
+    generator = np.random.default_rng(number)
+    name, target = PAIRED[generator.integers(len(PAIRED))], "v5e"
     free = shares.row(f"{name} {target} free", name, target)["compiled_bytes"]
-    asked = {
-        "memory_budget": int(drawn.uniform(0.3, 0.9) * free),
-        "host_memory_budget": int(drawn.uniform(0.03, 0.6) * free * DEVICES_PER_HOST),
+    limits = {
+        "memory_budget": int(generator.uniform(0.3, 0.9) * free),
+        "host_memory_budget": int(generator.uniform(0.03, 0.6) * free * DEVICES_PER_HOST),
     }
-    pairs.row(f"{number} {name}", name, target, **asked)
+    pairs.row(f"{number} {name}", name, target, **limits)
 
 
 def _row(step: TrainingStep, **asked: Any) -> Row:
@@ -114,7 +118,7 @@ def _row(step: TrainingStep, **asked: Any) -> Row:
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan."""
+    """Yields the lines of the table, with one row for each plan."""
     yield (
         "| plan | budget MiB | compiled | estimated | on the host, compiled | estimated | step ms "
         "| recomputed | offloaded |"

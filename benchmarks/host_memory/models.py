@@ -1,4 +1,4 @@
-"""Training steps of which much of the memory are activations, large enough to be offloaded."""
+"""Training steps with large activations, which are worth offloading."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from examples import encoder_decoder, gpt, llama, lstm, moe, vit
 
 
 def perceptron(*, is_scanned: bool) -> TrainingStep:
-    """Layers of two products and two maps each."""
+    """Returns a step whose layers have two matmuls and two elementwise operators each."""
     layers, width, rows = 8, 8192, 32768
 
     def layer(x: jax.Array, w: jax.Array) -> jax.Array:
@@ -57,4 +57,4 @@ MODELS: Mapping[str, Callable[[], TrainingStep]] = {
     ),
     "lstm": lambda: of_module(lstm, lstm.LstmConfig(layers=4, width=4096, batch=512, sequence=128)),
 }
-"""By name."""
+"""The training steps, by name."""

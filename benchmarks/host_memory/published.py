@@ -2,10 +2,11 @@
 
     python -m benchmarks.host_memory.published
 
-axlearn (`fuji.py`) names for steps of 4 Mi tokens on 4 slices of 256 v5e, one sequence of 4,096
-tokens on each chip: of the 7B model, results of matmuls kept, 14 GB of a chip's 16 and 2.21 s; of
-the 70B model, all of these results on the host, 14.6 GB, and no time. Both are planned freely for
-these bytes, with and without the host's memory, and compiled for all 1,024 chips.
+axlearn (`fuji.py`) publishes figures for steps of 4 Mi tokens on 4 slices of 256 v5e, with one
+sequence of 4,096 tokens on each chip. The 7B model keeps the results of matmuls, takes 14 GB of a
+chip's 16 GB, and 2.21 s. The 70B model keeps all of these results on the host and takes 14.6 GB;
+its time is not published. Both are planned freely for these bytes, with and without host memory,
+and compiled for all 1,024 chips.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from benchmarks.tpu.book import Book, Row
 from kiwi.errors import BudgetNotMetError, KiwiError
 
 HOST_BUDGET = "384GB"
-"""What Google's hosts of eight v5e have."""
+"""The memory of Google's hosts of eight v5e."""
 
 _OUT = flags.DEFINE_string("out", "benchmarks/host_memory/published.json", "Read and written.")
 _REDO = flags.DEFINE_list("redo", [], "Beginnings of keys of rows that are measured again.")
@@ -33,7 +34,8 @@ _EFFORT = flags.DEFINE_string("effort", "quick", "Of each search.")
 
 @dataclass(frozen=True)
 class Trained:
-    """A published step, the bytes that it used, and its seconds where they are published."""
+    """A published step, the bytes that it used, and its seconds; None if these are not
+    published."""
 
     step: PublishedStep
     memory_bytes: int
@@ -41,7 +43,7 @@ class Trained:
 
 
 def trained() -> Iterator[Trained]:
-    """Both steps."""
+    """Yields both steps."""
     small = next(step for step in read() if step.name == "llama2-7b" and step.chip == "v5e")
     yield Trained(small, 14_000_000_000, small.seconds)
     sizes = {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 8, "mlp_width": 28672}
@@ -50,24 +52,25 @@ def trained() -> Iterator[Trained]:
 
 
 def main(_: list[str]) -> None:
-    """Plans what is missing."""
+    """Plans the missing rows, and writes the table."""
     jax.config.update("jax_platforms", "cpu")
     module = "benchmarks.host_memory.published"
     book = Book(Path(_OUT.value), tuple(_REDO.value), module=module)
-    for each in trained():
-        if _STEPS.value and not any(part in each.step.name for part in _STEPS.value):
+    for training in trained():
+        if _STEPS.value and not any(part in training.step.name for part in _STEPS.value):
             continue
         for host in (None, HOST_BUDGET):
-            key = f"{each.step.name}{' with host' if host else ''}"
-            book.row(key, lambda each=each, host=host: planned(each, host))
+            key = f"{training.step.name}{' with host' if host else ''}"
+            book.row(key, lambda training=training, host=host: planned(training, host))
     book.write_table("Llama 2 on 4 slices of 256 v5e", table(book.rows))
 
 
 def planned(each: Trained, host: str | None) -> Row:
-    """What a plan for the published memory predicts, and what XLA:TPU makes of it."""
+    """Returns the figures of a plan for the published memory: predicted, and as XLA:TPU compiles
+    it."""
     function, args = unsharded(each.step, each.step.batch)
     axes: Mapping[str, int] = each.step.axes
-    said: dict[str, Any] = {"memory_bytes": each.memory_bytes, "published_seconds": each.seconds}
+    row: dict[str, Any] = {"memory_bytes": each.memory_bytes, "published_seconds": each.seconds}
     try:
         plan = kiwi.plan(
             function,
@@ -82,11 +85,11 @@ def planned(each: Trained, host: str | None) -> Row:
             host_memory_budget=host,
         )
     except KiwiError as error:
-        least = error.least_peak_bytes if isinstance(error, BudgetNotMetError) else None
-        return {**said, "refused_bytes": least, "refused": str(error).splitlines()[0]}
+        least_bytes = error.least_peak_bytes if isinstance(error, BudgetNotMetError) else None
+        return {**row, "refused_bytes": least_bytes, "refused": str(error).splitlines()[0]}
     assert plan.compiled is not None
     return {
-        **said,
+        **row,
         "as_run_seconds": as_run(each.step).step_seconds,
         "step_seconds": plan.estimate.step_seconds,
         "compiled_seconds": plan.compiled.step_seconds,
@@ -100,7 +103,7 @@ def planned(each: Trained, host: str | None) -> Row:
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan."""
+    """Yields the lines of the table, with one row for each plan."""
     yield (
         "| step | GB used there | compiled | on the host | published s | as run, predicted s "
         "| plan s | compiled s | recomputed | offloaded |"

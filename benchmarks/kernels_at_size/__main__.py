@@ -1,4 +1,4 @@
-"""Plans what is missing; see `benchmarks.kernels_at_size`."""
+"""Plans the missing rows; see `benchmarks.kernels_at_size`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -34,12 +34,12 @@ LLAMA = Decoder(
     weights="bfloat16",
     tiles=4,
 )
-"""Weights in bfloat16, moments in float32, logits in four parts."""
+"""Llama-3 8B with weights in bfloat16, moments in float32, and logits computed in four parts."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Devices, the compiler that checks, and how many sequences a step has."""
+    """The devices, the compiler that checks the plan, and the number of sequences of a step."""
 
     profile: str
     options: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def decoder(self) -> Decoder:
-        """With the kernel for these devices."""
+        """The model with the kernel for these devices."""
         return replace(LLAMA, on_tpus=self.compiler == "tpu")
 
 
@@ -61,7 +61,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def main(_: list[str]) -> None:
-    """Plans what is missing."""
+    """Plans the missing rows, and writes the table."""
     jax.config.update("jax_platforms", "cpu")
     book = Book(Path(_OUT.value), tuple(_REDO.value), module="benchmarks.kernels_at_size")
     for name, setting in SETTINGS.items():
@@ -71,13 +71,13 @@ def main(_: list[str]) -> None:
 
 
 def _row(setting: Setting) -> Row:
-    """The plan as its compiler checks it; where that cannot compile the kernel, why not, and the
-    plan without a check, lowered."""
+    """Returns the figures of the plan as checked by its compiler. If the compiler cannot compile
+    the kernel, the row holds the refusal and the figures of the plan without a check, lowered."""
     try:
         plan, refusal = _plan(setting, setting.compiler), None
     except KiwiError as error:
         plan, refusal = _plan(setting, None), str(error)
-    known = {} if refusal else compiled(plan.step, setting.compiler, SEQUENCE)
+    compiled_figures = {} if refusal else compiled(plan.step, setting.compiler, SEQUENCE)
     return {
         "refusal": refusal,
         "lowered_bytes": len(plan.step.exported(setting.compiler)),
@@ -92,7 +92,7 @@ def _row(setting: Setting) -> Row:
         "planned_kernels": sum(d.opcode == "custom_call" for d in plan.decisions),
         "programs": len(plan.rounds),
         "planning_seconds": round(plan.planning_seconds, 1),
-        **known,
+        **compiled_figures,
     }
 
 

@@ -1,4 +1,4 @@
-"""Attention in a compiled program: kernels that are called, and arrays of the shape of scores."""
+"""Attention in a compiled program: kernel calls, and arrays with the shape of scores."""
 
 import re
 from collections.abc import Mapping
@@ -15,25 +15,26 @@ _KERNEL = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha[^"]*)"
 
 
 def compiled(step: Step, compiler: str, sequence: int) -> dict[str, Any]:
-    """What the process for a compiler answers of a step whose sequences have so many tokens.
+    """Returns the kernel calls and the arrays like scores of a compiled step. `sequence`: the
+    number of tokens of a sequence.
 
     **Raises:** as `Compiler.compile`.
     """
-    answer, by = (on_tpu, tpu.TPU) if compiler == "tpu" else (on_gpu, gpu.GPU)
-    found: dict[str, Any] = by.answer(step, answer)
-    sizes = {tuple(map(int, dims)) for dims in found.pop("shapes")}
+    answer, compiler_of_step = (on_tpu, tpu.TPU) if compiler == "tpu" else (on_gpu, gpu.GPU)
+    program_facts: dict[str, Any] = compiler_of_step.answer(step, answer)
+    sizes = {tuple(map(int, dims)) for dims in program_facts.pop("shapes")}
     scores = sorted(dims for dims in sizes if dims.count(sequence) >= 2)
-    return {**found, "arrays_like_scores": [list(dims) for dims in scores]}
+    return {**program_facts, "arrays_like_scores": [list(dims) for dims in scores]}
 
 
 def on_tpu(step: ExportedStep, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Of XLA:TPU's program."""
+    """Returns the facts of XLA:TPU's program; runs in the process with XLA:TPU."""
     tpu.compiled_there(step, options, folder)
     return _read(folder, tpu.TPU.dump)
 
 
 def on_gpu(step: ExportedStep, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Of XLA:GPU's program."""
+    """Returns the facts of XLA:GPU's program; runs in the process with XLA:GPU."""
     gpu.compiled_there(step, options, folder)
     return _read(folder, gpu.GPU.dump)
 

@@ -1,1 +1,1 @@
-"""What a layer of a scan costs, however many layers it runs over."""
+"""The cost of one layer of a scan, for scans over different numbers of layers."""

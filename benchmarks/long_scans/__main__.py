@@ -1,13 +1,14 @@
-"""Plans a Llama of 70B's width with more and more scanned layers, and with layers one by one.
+"""Plans a Llama of 70B's width with increasing numbers of scanned layers, and with unrolled layers.
 
 python -m benchmarks.long_scans
 
-Batches of 256 x 4096 tokens on (32, 8) H100s, without a limit or a check. A layer's seconds are
-those that a row takes more than the row before it, per layer more. Writes `results.json` and
-`results.md` into this folder; fails if they differ from the first ones by more than 3 %, or a step
-of layers one by one from the scanned one by more than 2 %. Compared are plans in which every reader
-gathers for itself: layers one by one may keep what the forward pass gathered until the backward
-pass, which a scan, whose two passes are two loops, does not (`kiwi.problem.kept_copies`).
+Batches have 256 x 4096 tokens on (32, 8) H100s, without a budget or a check. The seconds of a layer
+are the difference between the step times of two rows, divided by the difference of their numbers of
+layers. Writes `results.json` and `results.md` into this folder. Fails if the seconds of a scanned
+layer differ by more than 3 % from the first ones, or if a step of unrolled layers differs by more
+than 2 % from the scanned step. The compared plans gather operands anew for every reader. Unrolled
+layers may keep operands that the forward pass gathered until the backward pass. A scan cannot do
+that, because its two passes are two loops (`kiwi.problem.kept_copies`).
 """
 
 import datetime
@@ -31,7 +32,7 @@ _MOST_BETWEEN_LENGTHS, _MOST_BETWEEN_FORMS = 0.03, 0.02
 
 
 def main(_: list[str]) -> None:
-    """Plans all and writes the results."""
+    """Plans all steps, writes the results, and exits with 1 if they differ too much."""
     jax.config.update("jax_platforms", "cpu")
     rows = _with_layer_seconds([_row(int(layers), True) for layers in _SCANNED.value])
     rows += _with_layer_seconds([_row(int(layers), False) for layers in _UNROLLED.value])
@@ -69,23 +70,23 @@ def _row(layers: int, scanned: bool) -> dict[str, Any]:
 
 
 def _with_layer_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    found, before = [], None
+    with_seconds, previous = [], None
     for row in rows:
         layer_seconds = None
-        if before is not None:
-            more_seconds = row["step_seconds"] - before["step_seconds"]
-            layer_seconds = more_seconds / (row["layers"] - before["layers"])
-        found.append({**row, "layer_seconds": layer_seconds})
-        before = row
-    return found
+        if previous is not None:
+            more_seconds = row["step_seconds"] - previous["step_seconds"]
+            layer_seconds = more_seconds / (row["layers"] - previous["layers"])
+        with_seconds.append({**row, "layer_seconds": layer_seconds})
+        previous = row
+    return with_seconds
 
 
 def _differences(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """The largest relative ones: of a scanned layer from the first one of all, and of a step with
-    layers one by one from the scanned one."""
+    """Returns the largest relative differences: of a scanned layer's seconds from the first ones,
+    and of a step with unrolled layers from the scanned step."""
     scanned = {row["layers"]: row for row in rows if row["scanned"]}
-    each = [row["layer_seconds"] for row in scanned.values() if row["layer_seconds"]]
-    lengths = max(abs(seconds / each[0] - 1) for seconds in each)
+    layer_seconds = [row["layer_seconds"] for row in scanned.values() if row["layer_seconds"]]
+    lengths = max(abs(seconds / layer_seconds[0] - 1) for seconds in layer_seconds)
     forms = [
         abs(row["step_seconds"] / scanned[row["layers"]]["step_seconds"] - 1)
         for row in rows
@@ -116,10 +117,10 @@ def _report(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         layer_seconds = row["layer_seconds"]
-        each = "" if layer_seconds is None else f"{1e3 * layer_seconds:.2f}"
+        shown_seconds = "" if layer_seconds is None else f"{1e3 * layer_seconds:.2f}"
         lines.append(
             f"| {row['layers']} | {'scanned' if row['scanned'] else 'one by one'} | "
-            f"{1e3 * row['step_seconds']:.1f} | {each} | {row['gap']:.1%} | "
+            f"{1e3 * row['step_seconds']:.1f} | {shown_seconds} | {row['gap']:.1%} | "
             f"{1e3 * row['seconds_with_kept_copies']:.1f} |"
         )
     return "\n".join([*lines, ""])

@@ -1,4 +1,4 @@
-"""Models as their libraries write them, planned: small for numbers, full size for figures."""
+"""Models as their libraries write them, planned: small sizes for numbers, full size for figures."""
 
 import importlib
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 from examples._compare import EXAMPLES
 
 OWN = ("haiku_gpt", "numpyro_vae", "e3nn_molecules")
-"""Modules of this folder, each for one library."""
+"""Modules of this folder, one for each library."""
 
 TUNIX = ("tunix_qwen3", "tunix_qwen3_moe", "tunix_llama3", "tunix_gemma", "tunix_llama3_lora")
 
 NAMES = (*EXAMPLES, *TUNIX, *OWN)
-"""All that are trained with and without plans."""
+"""All models that are trained with and without plans."""
 
 PACKAGES = "dm-haiku numpyro e3nn-jax; without dependencies: google-tunix safetensors qwix"
-"""To be installed for `OWN` and `TUNIX`; tests do without them."""
+"""The packages that `OWN` and `TUNIX` need. Tests do not need them."""
 
 
 def example(name: str) -> Any:
-    """The module of an example, or what has the form of one.
+    """Returns the module of an example, or an object with the same functions.
 
     **Raises:** `ModuleNotFoundError` if the library is not installed, see `PACKAGES`.
     """

@@ -5,9 +5,9 @@ pip install --no-deps google-tunix safetensors qwix
 python -m benchmarks.models_of_libraries                       # at size "small", 5 steps
 python -m benchmarks.models_of_libraries --size=tiny --examples=accumulation,haiku_gpt
 
-Those of `examples._compare`, which the examples' extra of the package is enough for, and those of
-this folder. Writes `models_of_libraries.json` and `.md`, in which other examples' rows stay; fails
-if a peak as compiled is over its budget, or a loss differs.
+The models are those of `examples._compare`, which need only the package's extra `examples`, and
+those of this folder. Writes `models_of_libraries.json` and `.md`; rows of other examples stay.
+Fails if a compiled peak is over its budget, or a loss differs.
 """
 
 import datetime
@@ -31,7 +31,7 @@ _OUT = flags.DEFINE_string("out", "benchmarks/library_results", "Folder of the r
 
 
 def main(_: list[str]) -> None:
-    """Runs all and writes the results after each."""
+    """Trains all models, and writes the results after each one."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     rows = [row for row in _known_rows() if row.example not in _EXAMPLES.value]

@@ -1,9 +1,10 @@
-"""An equivariant network on molecules written with e3nn and Flax: messages along edges.
+"""An equivariant network on molecules, written with e3nn and Flax, with messages along edges.
 
-Features are irreducible representations of O(3) (`e3nn_jax.IrrepsArray`). A layer multiplies those
-of an edge's source by the spherical harmonics of the edge, weighs the products by a network of the
-edge's length, and adds them at the target. A molecule is a graph of `nodes` atoms in which each
-has `neighbours` edges; the batch is one graph of all molecules. Trained on energies.
+Features are irreducible representations of O(3) (`e3nn_jax.IrrepsArray`). A layer multiplies the
+features of an edge's source by the spherical harmonics of the edge. A network of the edge's length
+weights the products, and the layer adds them at the target. A molecule is a graph of `nodes` atoms,
+each with `neighbours` edges. The batch is one graph of all molecules. The network is trained on
+energies.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from examples._common import Batch
 
 @dataclass(frozen=True)
 class Config:
-    """Size and training; `channels` of scalars, vectors and tensors of rank 2."""
+    """Size and training. Features are `channels` scalars, vectors and tensors of rank 2 each."""
 
     layers: int
     channels: int
@@ -39,13 +40,13 @@ SIZES = {
 
 
 class Layer(nn.Module):
-    """Node features to node features of `irreps`."""
+    """Maps node features to node features with the representations `irreps`."""
 
     irreps: str
 
     @nn.compact
     def __call__(self, x: Any, edges: Any, lengths: jax.Array, graph: Any) -> Any:
-        """`graph` has the source and the target of each edge."""
+        """Returns the new features. `graph` holds the source and the target of each edge."""
         sources, targets = graph
         irreps = e3nn.Irreps(self.irreps)
         angles = e3nn.spherical_harmonics("0e + 1o + 2e", edges, True)
@@ -56,19 +57,19 @@ class Layer(nn.Module):
         messages = products * radial(e3nn.bessel(lengths, 8, 5.0))
         sums = e3nn.scatter_sum(messages, dst=targets, output_size=x.shape[0])
         gates = e3nn.Irreps(f"{irreps.filter(drop='0e').num_irreps}x0e")
-        found = e3nn.flax.Linear(irreps + gates, name="down")(sums)
-        kept = e3nn.flax.Linear(irreps, name="self", force_irreps_out=True)
-        return e3nn.gate(found.regroup()) + kept(x)
+        outputs = e3nn.flax.Linear(irreps + gates, name="down")(sums)
+        residual = e3nn.flax.Linear(irreps, name="self", force_irreps_out=True)
+        return e3nn.gate(outputs.regroup()) + residual(x)
 
 
 class Network(nn.Module):
-    """Species and positions of atoms to the energy of each molecule."""
+    """Maps species and positions of atoms to the energy of each molecule."""
 
     config: Config
 
     @nn.compact
     def __call__(self, batch: Batch) -> jax.Array:
-        """Energies [molecules]."""
+        """Returns the energies [molecules]."""
         config = self.config
         n = config.channels
         sources, targets = batch["sources"], batch["targets"]
@@ -83,13 +84,13 @@ class Network(nn.Module):
 
 
 def make_state(config: Config, seed: int = 0) -> Any:
-    """(parameters, the optimizer's state) before the first step."""
+    """Returns the parameters and the optimizer's state before the first step."""
     params = Network(config).init(jax.random.key(seed), make_batch(config))
     return params, optax.adam(config.learning_rate).init(params)
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Random positions and species; edges lead to the next atoms of the molecule."""
+    """Returns random positions and species. Edges lead to the following atoms of the molecule."""
     position_key, species_key, energy_key = jax.random.split(jax.random.key(seed), 3)
     atoms = config.molecules * config.nodes
     atom = jnp.arange(atoms)[:, None]
@@ -104,7 +105,7 @@ def make_batch(config: Config, seed: int = 0) -> Batch:
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
     network, optimizer = Network(config), optax.adam(config.learning_rate)
 
     def loss(params: Any, batch: Batch) -> jax.Array:

@@ -4,10 +4,10 @@ pip install dm-haiku numpyro e3nn-jax
 python -m benchmarks.models_of_libraries.full_size
 python -m benchmarks.models_of_libraries.full_size --examples=numpyro_vae
 
-Those of `OWN` at their size "full", with donated state, on (2, 4) H100s, free and at 60 %
-of that plan's compiled peak. Checked on eight virtual CPU devices. Writes `full_size.json` and
-`full_size.md`, in which other examples' rows stay; fails if a budget is not met as compiled. Models
-of google-tunix at full size are those of `benchmarks.tunix_models`.
+The models of `OWN` are planned at their size "full", with donated state, on (2, 4) H100s, without a
+budget and at 60 % of that plan's compiled peak. XLA:CPU checks the plans. Writes `full_size.json`
+and `full_size.md`; rows of other examples stay. Fails if a compiled plan does not meet its budget.
+`benchmarks.tunix_models` plans full-size models of google-tunix.
 """
 
 import datetime
@@ -31,7 +31,7 @@ _OUT = flags.DEFINE_string("out", "benchmarks/library_results", "Folder of the r
 
 
 def main(_: list[str]) -> None:
-    """Plans all and writes the results after each."""
+    """Plans all models, and writes the results after each one."""
     jax.config.update("jax_platforms", "cpu")
     rows = [row for row in _known_rows() if row["example"] not in _EXAMPLES.value]
     for name in _EXAMPLES.value:
@@ -47,21 +47,22 @@ def _rows(name: str) -> list[dict[str, Any]]:
     step = module.make_train_step(config)
     state = jax.eval_shape(lambda: module.make_state(config))
     batch = jax.eval_shape(lambda: module.make_batch(config))
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for share in ("free", *_SHARES.value):
-        budget = int(float(share) * found[0]["peak_bytes"]) if found else "1TiB"
-        used = processor_seconds()
+        budget = int(float(share) * rows[0]["peak_bytes"]) if rows else "1TiB"
+        started = processor_seconds()
         plan = _plan(step, budget, state, batch)
-        seconds = processor_seconds() - used
+        seconds = processor_seconds() - started
         print(f"{name}, {share}: {line(plan)}, {seconds:.0f} processor s", flush=True)
         counts = {"recomputed": plan.residency_counts()["recompute"], "of": len(plan.decisions)}
         row = {"example": name, "config": str(config), "share": share, **counts}
-        found.append({**row, **figures(plan, seconds), "notes": [str(note) for note in plan.notes]})
-    return found
+        rows.append({**row, **figures(plan, seconds), "notes": [str(note) for note in plan.notes]})
+    return rows
 
 
 def _plan(step: Any, budget: int | str, *arguments: Any) -> kiwi.Plan:
-    """Traced anew: all that a user waits for is counted."""
+    """Returns a plan of a step that is traced anew, so that the seconds include all that a user
+    waits for."""
     options = {
         "mesh_shape": (2, 4),
         "profile": priced_as("h100-sxm", "cpu"),

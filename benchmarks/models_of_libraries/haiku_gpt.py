@@ -1,7 +1,7 @@
 """A decoder-only transformer written with Haiku, with dropout, trained with Optax.
 
-`hk.transform` makes two functions of a function with modules in it; parameters are a dictionary of
-dictionaries. The layers stand in a Python loop, as in Haiku's own example.
+`hk.transform` turns a function with modules in it into two functions. Parameters are a dictionary
+of dictionaries. The layers are in a Python loop, as in Haiku's own example.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def _layer(config: Config, x: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def _model(config: Config) -> hk.Transformed:
-    """Tokens [B, S] to logits [B, S, V]."""
+    """Returns the model, which maps tokens [B, S] to logits [B, S, V]."""
 
     def forward(tokens: jax.Array) -> jax.Array:
         length = tokens.shape[1]
@@ -69,19 +69,19 @@ def _model(config: Config) -> hk.Transformed:
 
 
 def make_state(config: Config, seed: int = 0) -> Any:
-    """(parameters, the optimizer's state) before the first step."""
+    """Returns the parameters and the optimizer's state before the first step."""
     tokens = jnp.zeros((1, config.sequence), jnp.int32)
     params = _model(config).init(jax.random.key(seed), tokens)
     return params, optax.adamw(config.learning_rate).init(params)
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Random tokens, their successors and a key for dropout."""
+    """Returns random tokens, their successors, and a key for dropout."""
     return token_batch(config.batch, config.sequence, config.vocabulary, seed)
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
     model, optimizer = _model(config), optax.adamw(config.learning_rate)
 
     def loss(params: Any, batch: Batch) -> jax.Array:

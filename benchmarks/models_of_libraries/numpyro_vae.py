@@ -1,7 +1,7 @@
-"""A variational autoencoder written with NumPyro, as its own example: `SVI`, `Trace_ELBO`.
+"""A variational autoencoder written with NumPyro, like NumPyro's example: `SVI`, `Trace_ELBO`.
 
-The networks are of `jax.example_libraries.stax`, put into the model and the guide by
-`numpyro.module`. Binary images; a training step is `SVI.update`.
+The networks come from `jax.example_libraries.stax`; `numpyro.module` puts them into the model and
+the guide. Images are binary. A training step is `SVI.update`.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from examples._common import Batch
 
 @dataclass(frozen=True)
 class Config:
-    """Size and training; images are vectors of `pixels`."""
+    """Size and training. Images are vectors of `pixels` values."""
 
     pixels: int
     hidden: int
@@ -36,7 +36,7 @@ SIZES = {
 
 
 def _encoder(config: Config) -> Any:
-    """Images to means and deviations of the latent variables."""
+    """Returns the network from images to means and deviations of the latent variables."""
     return stax.serial(
         stax.Dense(config.hidden),
         stax.Softplus,
@@ -48,7 +48,7 @@ def _encoder(config: Config) -> Any:
 
 
 def _decoder(config: Config) -> Any:
-    """Latent variables to logits of pixels."""
+    """Returns the network from latent variables to logits of pixels."""
     return stax.serial(
         stax.Dense(config.hidden),
         stax.Softplus,
@@ -77,28 +77,29 @@ def _svi(config: Config) -> SVI:
 
 
 def _initialised(config: Config, seed: int) -> tuple[SVI, Any]:
-    """`SVI.init` notes in the object what a step needs to know of the model."""
+    """Returns an `SVI` and its first state. `SVI.init` stores the model's structure in the object,
+    which a step needs."""
     svi = _svi(config)
     return svi, svi.init(jax.random.PRNGKey(seed), make_batch(config)["images"])
 
 
 def make_state(config: Config, seed: int = 0) -> Any:
-    """The `SVIState` before the first step: the optimizer's state and a random key."""
+    """Returns the `SVIState` before the first step: the optimizer's state and a random key."""
     return _initialised(config, seed)[1]
 
 
 def make_batch(config: Config, seed: int = 0) -> Batch:
-    """Random binary images [B, P], of which neighbours are alike."""
+    """Returns random binary images [B, P], in which four neighbouring pixels are equal."""
     shape = (config.batch, config.pixels // 4)
     coarse = jax.random.bernoulli(jax.random.key(seed), 0.3, shape)
     return {"images": jnp.repeat(coarse, 4, axis=1).astype(jnp.float32)}
 
 
 def make_train_step(config: Config) -> Any:
-    """`train_step(state, batch) -> (state, {"loss"})`."""
-    noted: list[SVI] = []
-    jax.eval_shape(lambda: noted.append(_initialised(config, 0)[0]))
-    (svi,) = noted
+    """Returns `train_step(state, batch) -> (state, {"loss"})`."""
+    initialised: list[SVI] = []
+    jax.eval_shape(lambda: initialised.append(_initialised(config, 0)[0]))
+    (svi,) = initialised
 
     def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
         state, value = svi.update(state, batch["images"])

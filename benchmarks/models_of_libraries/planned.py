@@ -1,4 +1,4 @@
-"""What is told of a plan, and of the seconds that it took."""
+"""The figures of a plan and of the seconds that it took."""
 
 import importlib.metadata
 import os
@@ -14,21 +14,25 @@ _LIBRARIES = ("flax", "equinox", "optax", "dm-haiku", "numpyro", "e3nn-jax", "go
 
 
 def versions() -> dict[str, str]:
-    """Of Kiwi, jax, Python and those of the libraries that are installed."""
+    """Returns the versions of Kiwi, jax, Python and the installed libraries."""
     installed = {d.name.lower() for d in importlib.metadata.distributions()}
-    found = {"kiwi": kiwi.__version__, "jax": jax.__version__, "Python": platform.python_version()}
-    known = [name for name in _LIBRARIES if name in installed]
-    return found | {name: importlib.metadata.version(name) for name in known}
+    versions_by_name = {
+        "kiwi": kiwi.__version__,
+        "jax": jax.__version__,
+        "Python": platform.python_version(),
+    }
+    libraries = [name for name in _LIBRARIES if name in installed]
+    return versions_by_name | {name: importlib.metadata.version(name) for name in libraries}
 
 
 def processor_seconds() -> float:
-    """Of this process and of compilers that have ended."""
+    """Returns the processor seconds of this process and of compilers that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def line(plan: kiwi.Plan) -> str:
-    """What became of a plan, to be printed."""
+    """Returns the figures of a plan as one line of text."""
     predicted, peak = plan.estimate.peak_bytes, plan.peak_bytes
     gap = plan.solve_result.gap
     return (
@@ -41,7 +45,7 @@ def line(plan: kiwi.Plan) -> str:
 
 
 def figures(plan: kiwi.Plan, seconds: float) -> dict[str, Any]:
-    """The same as plain data; `seconds` of the processor."""
+    """Returns the figures of a plan as plain data. `seconds`: processor seconds of planning."""
     return {
         "budget_bytes": plan.memory_budget_bytes,
         "predicted_bytes": plan.estimate.peak_bytes,

@@ -1,4 +1,5 @@
-"""Models of google-tunix: a step of AdamW of a constructor of its `ModelConfig`, or of a small one.
+"""Training steps of google-tunix models with AdamW, for a constructor of `ModelConfig` or for a
+small model.
 
 Needs `pip install --no-deps google-tunix safetensors qwix`.
 """
@@ -22,40 +23,41 @@ from examples._common import Batch
 
 _CLASSES = {"qwen3": "Qwen3", "llama3": "Llama3", "gemma": "Gemma"}
 _ADAPTED = ".*(_proj|_einsum)"
-"""Matmuls of attention and of the feed-forward network, as the models call them."""
+"""The matmuls of attention and of the feed-forward network, by their names in the models."""
 
 
 def library(family: str) -> Any:
-    """The library's module of a model. Its packages import trainers and their data sets when
-    they are imported, which models do not need: empty packages stand in for them."""
-    found = _package()
+    """Returns the library's module of a model family. Importing its packages would import trainers
+    and their data sets, which models do not need, so empty packages replace them."""
+    folder = _package()
     for name in ("tunix", f"tunix.models.{family}"):
         package = types.ModuleType(name)
-        package.__path__ = [os.path.join(found, *name.split(".")[1:])]
+        package.__path__ = [os.path.join(folder, *name.split(".")[1:])]
         sys.modules[name] = package
     return importlib.import_module(f"tunix.models.{family}.model")
 
 
 @functools.cache
 def _package() -> str:
-    found = importlib.util.find_spec("tunix")
-    if found is None or found.submodule_search_locations is None:
+    spec = importlib.util.find_spec("tunix")
+    if spec is None or spec.submodule_search_locations is None:
         sys.exit("pip install --no-deps google-tunix safetensors qwix")
-    return found.submodule_search_locations[0]
+    return spec.submodule_search_locations[0]
 
 
 def model(name: str, changes: Mapping[str, Any], rank: int = 0) -> Any:
-    """The model of a constructor of `ModelConfig`, with other fields where it knows them.
+    """Returns the model of a constructor of `ModelConfig`. `changes` replaces the fields that the
+    configuration has.
 
-    `rank`: of the adapters that qwix puts beside the matrices of all layers; 0 for none.
+    `rank`: the rank of the adapters that qwix adds to the matrices of all layers; 0 for none.
     """
     family = next(f for f in _CLASSES if name.startswith(f))
     module = library(family)
     config = getattr(module.ModelConfig, name)()
     known = {field.name for field in dataclasses.fields(config)}
     config = dataclasses.replace(config, **{k: v for k, v in changes.items() if k in known})
-    found = getattr(module, _CLASSES[family])(config, rngs=nnx.Rngs(0))
-    return _adapted(found, rank) if rank else found
+    plain_model = getattr(module, _CLASSES[family])(config, rngs=nnx.Rngs(0))
+    return _adapted(plain_model, rank) if rank else plain_model
 
 
 def _adapted(model: Any, rank: int) -> Any:
@@ -73,14 +75,15 @@ def _adapted(model: Any, rank: int) -> Any:
 
 
 def trained(rank: int) -> Any:
-    """The kind of variable that is trained."""
+    """Returns the kind of variable that is trained."""
     return nnx.LoRAParam if rank else nnx.Param
 
 
 def training_step(
     make: Callable[[], Any], rank: int, learning_rate: float
 ) -> tuple[Callable[..., Any], Any, Any, Any]:
-    """The step, and types: of what is trained, of the optimiser's state, of what stays as it is."""
+    """Returns the step, and the types of the trained variables, the optimiser's state and the
+    constant variables."""
     graph, params, rest = nnx.split(nnx.eval_shape(make), trained(rank), ...)
     optimiser = optax.adamw(learning_rate)
 
@@ -102,7 +105,7 @@ def training_step(
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """A model like that of a constructor, with few and small layers; float32 throughout."""
+    """A model like the one of a constructor, with few and small layers in float32."""
 
     constructor: str
     layers: int
@@ -116,7 +119,7 @@ class Config:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """Fields of any of the `ModelConfig`s."""
+        """The fields to replace, for any of the `ModelConfig`s."""
         fields: dict[str, Any] = {
             "num_layers": self.layers,
             "vocab_size": self.vocabulary,
@@ -126,14 +129,14 @@ class Config:
             "num_heads": 8,
             "head_dim": self.width // 8,
         }
-        if self.constructor != "gemma_2b":  # one head of keys and values
+        if self.constructor != "gemma_2b":  # It has one head of keys and values.
             fields["num_kv_heads"] = 4
         if self.experts:
             fields |= {"num_experts": self.experts, "num_experts_per_tok": 2}
         return fields
 
     def make(self) -> Any:
-        """The model."""
+        """Returns the model."""
         return model(self.constructor, self.changes, self.rank)
 
 
@@ -146,23 +149,24 @@ def _sizes(constructor: str, **changes: Any) -> dict[str, Config]:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One of the library's models in the form of a module of `examples`."""
+    """One of the library's models, with the functions of a module of `examples`."""
 
     SIZES: Mapping[str, Config]
 
     def make_state(self, config: Config) -> Any:
-        """(what is trained, the optimizer's state, what stays as it is) before the first step."""
+        """Returns the trained variables, the optimizer's state and the constant variables before
+        the first step."""
         _, params, rest = nnx.split(config.make(), trained(config.rank), ...)
         return params, optax.adamw(config.learning_rate).init(params), rest
 
     def make_batch(self, config: Config, seed: int = 0) -> Batch:
-        """Random tokens, one more than there are positions."""
+        """Returns random tokens, one more than there are positions."""
         shape = config.batch, config.sequence + 1
         key = jax.random.key(seed)
         return {"tokens": jax.random.randint(key, shape, 0, config.vocabulary, jnp.int32)}
 
     def make_train_step(self, config: Config) -> Any:
-        """`train_step(state, batch) -> (state, {"loss"})`."""
+        """Returns `train_step(state, batch) -> (state, {"loss"})`."""
         step, *_ = training_step(config.make, config.rank, config.learning_rate)
 
         def train_step(state: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
@@ -180,4 +184,4 @@ EXAMPLES = {
     "tunix_gemma": Example(_sizes("gemma_2b")),
     "tunix_llama3_lora": Example(_sizes("llama3p2_1b", rank=4)),
 }
-"""By name, in one of the sizes "tiny" and "small"."""
+"""The models by name, with the sizes "tiny" and "small"."""

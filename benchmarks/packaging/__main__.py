@@ -22,7 +22,7 @@ NEEDED = (
     "kiwi/report/assets/page.html",
     "kiwi/xla/gpu/target_configs/h100-sxm.txtpb",
 )
-"""Files of the wheel that are no modules."""
+"""Files of the wheel that are not modules."""
 
 STEP = """
 import jax
@@ -64,7 +64,7 @@ COMMANDS = (
 
 @dataclass(frozen=True)
 class Tried:
-    """What one environment says."""
+    """The result of one environment: versions, and the error of the failed command or nothing."""
 
     distribution: str
     python: str
@@ -73,7 +73,7 @@ class Tried:
 
 
 def build(folder: Path) -> list[Path]:
-    """The sdist and the wheel, built in an environment of their own."""
+    """Returns the sdist and the wheel, built in a separate environment."""
     builder = _environment(Path(sys.executable), folder / "builder")
     _run([builder, "-m", "pip", "install", "--quiet", "build"])
     _run([builder, "-m", "build", "--outdir", folder / "dist", ROOT])
@@ -81,33 +81,33 @@ def build(folder: Path) -> list[Path]:
 
 
 def missing(wheel: Path) -> list[str]:
-    """What a wheel should have and does not."""
+    """Returns the files of `NEEDED` that a wheel lacks."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     return [name for name in NEEDED if name not in names]
 
 
 def tried(distribution: Path, python: Path, folder: Path) -> Tried:
-    """Installs a distribution into an empty environment and uses it from an empty folder."""
+    """Installs a distribution into an empty environment, and uses it from an empty folder."""
     version = _run([python, "-c", "import platform; print(platform.python_version())"]).strip()
-    told = ""
+    output = ""
     try:
-        own = _environment(python, folder)
-        _run([own, "-m", "pip", "install", "--quiet", distribution])
+        environment_python = _environment(python, folder)
+        _run([environment_python, "-m", "pip", "install", "--quiet", distribution])
         place = folder / "empty"
         place.mkdir()
         (place / "train.py").write_text(STEP)
         for command in COMMANDS:
-            _run([own.parent / "kiwi", *command], place)
-        told = _run([own, "-c", JIT], place).strip()
+            _run([environment_python.parent / "kiwi", *command], place)
+        output = _run([environment_python, "-c", JIT], place).strip()
         error = ""
     except subprocess.CalledProcessError as failed:
         error = f"{' '.join(map(str, failed.cmd))[-120:]}: {failed.stderr.strip()[-500:]}"
-    return Tried(distribution.name, version, told.split(" ")[0], error)
+    return Tried(distribution.name, version, output.split(" ")[0], error)
 
 
 def _environment(python: Path, folder: Path) -> Path:
-    """The Python of a new, empty environment."""
+    """Returns the Python of a new, empty environment."""
     if python == Path(sys.executable):
         venv.create(folder, with_pip=True, clear=True)
     else:
@@ -128,7 +128,7 @@ def _run(command: Sequence[str | Path], place: Path | None = None) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns an exit code."""
+    """Tries the distributions, prints the results, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.packaging")
     parser.add_argument("pythons", nargs="*", type=Path, metavar="PYTHON")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
@@ -140,16 +140,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sdist, wheel = build(folder)
         absent = missing(wheel)
         pairs = [(sdist, pythons[0]), *((wheel, python) for python in pythons)]
-        found = [tried(d, python, folder / f"try-{k}") for k, (d, python) in enumerate(pairs)]
-    for each in found:
-        state = each.error or "installs, plans and trains"
-        print(f"{each.distribution}, Python {each.python}, jax {each.jax or '?'}: {state}")
+        results = [tried(d, python, folder / f"try-{k}") for k, (d, python) in enumerate(pairs)]
+    for result in results:
+        state = result.error or "installs, plans and trains"
+        print(f"{result.distribution}, Python {result.python}, jax {result.jax or '?'}: {state}")
     if absent:
         print(f"the wheel lacks {', '.join(absent)}")
     if parsed.out is not None:
-        data = {"version": project["version"], "missing": absent, "tried": list(map(asdict, found))}
+        data = {
+            "version": project["version"],
+            "missing": absent,
+            "tried": list(map(asdict, results)),
+        }
         parsed.out.write_text(json.dumps(data, indent=1) + "\n")
-    return int(bool(absent) or any(each.error for each in found))
+    return int(bool(absent) or any(result.error for result in results))
 
 
 if __name__ == "__main__":

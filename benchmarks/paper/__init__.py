@@ -1,1 +1,2 @@
-"""The experiments of KIWI's paper: one script per claim, results as JSON beside them."""
+"""The experiments of KIWI's paper: one script per claim, with results as JSON beside the
+scripts."""

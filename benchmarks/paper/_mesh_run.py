@@ -1,13 +1,14 @@
 """Plans of one traced step on one mesh over budgets, by all planners.
 
-1. The baselines come first. They begin with the fastest strategies of any plan that fit under what
-   they recompute.
-2. "joint" then searches alone, over a grid of budgets; and further down, see `MeshRun.least`.
-3. Where a baseline is still faster within the same memory, "joint" begins with its plan, which is
-   a solution of a problem that offers what it recomputes (`kiwi.planners.joint`). So
-   "joint" is never above a baseline.
+1. The baselines plan first. Each starts from the fastest known strategies that fit with its own
+   recomputation.
+2. "joint" then searches without a start over a grid of budgets, and down to the smallest budget;
+   see `MeshRun.least`.
+3. If a baseline is still faster within the same memory, "joint" starts from the baseline's plan,
+   which is a solution of a problem that offers its recomputation (`kiwi.planners.joint`). "joint"
+   is therefore never slower than a baseline.
 
-A plan for a budget is one for every larger budget, so that no curve rises with the budget.
+A plan for a budget is also a plan for every larger budget, so no curve rises with the budget.
 """
 
 import json
@@ -33,17 +34,19 @@ from kiwi.solver.result import conclude
 BASELINES = tuple(planner.name for planner in JOINT.baselines)
 PLANNERS = (*BASELINES, "joint")
 GRID = 0.88
-"""From one budget of "joint" to the next."""
+"""The factor from one budget of "joint" to the next."""
 ABOVE_LEAST = 1.01
-"""A budget beside the smallest peak that a search reached, relatively."""
+"""The factor from the smallest peak that a search reached to the budget that is tried."""
 DESCENT, MOST_DESCENTS = 0.94, 4
-"""From one budget to the next while the smallest is looked for, and how often."""
+"""The factor from one budget to the next in the search for the smallest budget, and the number of
+steps of that search."""
 
 
 class Store:
-    """Plans beside their rows, on disk as well: a later sitting begins with them.
+    """The plans of recorded rows, on disk, so that a later run starts from them.
 
-    They are for the version of Kiwi that made them; deleted, all is planned anew.
+    Plans hold for the version of Kiwi that made them. If the file is deleted, everything is planned
+    anew.
     """
 
     def __init__(self, results: Results) -> None:
@@ -60,7 +63,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Found:
-    """A plan: its row, and what it decides."""
+    """A plan: its row, and its decisions."""
 
     planner: str
     row: dict[str, Any]
@@ -68,9 +71,9 @@ class Found:
 
 
 class MeshRun:
-    """Plans of one traced step on one mesh over budgets; what results hold already is not redone.
+    """Plans of one traced step on one mesh over budgets. Recorded plans are not repeated.
 
-    `what` begins the keys of its rows.
+    `what` is the beginning of the keys of its rows.
     """
 
     def __init__(
@@ -103,9 +106,9 @@ class MeshRun:
                 self._found.append(Found(row["planner"], row, choices))
 
     def over(self, planner: str, budgets: Sequence[int], *, alone: bool = False) -> None:
-        """Plans from the largest budget down to the first that is not met.
+        """Plans from the largest budget down to the first one that is not met.
 
-        A budget that a plan for a larger one meets already is passed over.
+        Skips a budget that a plan for a larger budget already meets.
         """
         for budget in sorted(set(budgets), reverse=True):
             if any(f.row["budget_bytes"] >= budget for f in self.fitting(budget, planner)):
@@ -114,13 +117,13 @@ class MeshRun:
                 return
 
     def least(self, planner: str) -> None:
-        """Looks for the smallest budget: what the search for one that none meets comes to, where
-        it comes to any; then down from the smallest peak until none is found. "joint" begins at
-        the smallest peak of all plans."""
-        known = None if planner == "joint" else self.row(planner, 1).get("least_peak_bytes")
-        if known:
-            self.row(planner, int(ABOVE_LEAST * known))
-        # Every plan is a solution of the problem of "joint".
+        """Searches the smallest budget. First plans for the least peak that a refused budget
+        reports, if it reports one. Then lowers the budget from the smallest peak until no plan is
+        found. "joint" starts from the smallest peak of all plans."""
+        least_bytes = None if planner == "joint" else self.row(planner, 1).get("least_peak_bytes")
+        if least_bytes:
+            self.row(planner, int(ABOVE_LEAST * least_bytes))
+        # The plans of all planners are solutions of the problem of "joint".
         all_peaks = [f.row["peak_bytes"] for f in self._found if planner in ("joint", f.planner)]
         budget = int(DESCENT * min(all_peaks))
         for _ in range(MOST_DESCENTS):
@@ -130,9 +133,9 @@ class MeshRun:
             budget = int(DESCENT * min(budget, row["peak_bytes"]))
 
     def row(self, planner: str, budget_bytes: int, *, alone: bool = False) -> dict[str, Any]:
-        """The figures of the plan found for a budget, or why there is none.
+        """Returns the figures of the plan for a budget, or the error if there is none.
 
-        `alone`: without another plan to begin with.
+        `alone`: whether the search starts without another plan.
         """
         key = f"{self._what} {planner} {budget_bytes}{' alone' if alone else ''}"
         if key not in self._results.rows:
@@ -162,45 +165,48 @@ class MeshRun:
         return row
 
     def fitting(self, budget_bytes: int, planner: str | None = None) -> list[Found]:
-        """Plans, of one planner or of all, whose estimated peak is in the budget, fastest first."""
+        """Returns the plans of one planner or of all whose estimated peak fits the budget, fastest
+        first."""
         fits = [
-            f
-            for f in self._found
-            if f.row["peak_bytes"] <= budget_bytes and planner in (None, f.planner)
+            candidate
+            for candidate in self._found
+            if candidate.row["peak_bytes"] <= budget_bytes and planner in (None, candidate.planner)
         ]
-        return sorted(fits, key=lambda f: f.row["step_seconds"])
+        return sorted(fits, key=lambda candidate: candidate.row["step_seconds"])
 
     def _begun(self, settings: Settings, *, alone: bool) -> Start:
-        """The planner's problem, and a solution to begin with where there is one."""
+        """Returns the planner's problem, with a solution to start from if there is one."""
         budget = settings.memory_budget_bytes
         if settings.planner == "joint":
             known = [] if alone else [f.choices for f in self.fitting(budget)]
-            begun = JOINT.start_from(known, self._traced, budget, settings)
-            return begun or self._start(settings)
+            start_of_joint = JOINT.start_from(known, self._traced, budget, settings)
+            return start_of_joint or self._start(settings)
         start = self._start(settings)
         known = [] if alone else [f.choices for f in self._found]
         return replace(start, solution=fastest_start(start.problem, known, budget))
 
     def _start(self, settings: Settings) -> Start:
-        """The planner's problem, with the copies of operands that the smallest budget needs, or
-        that of the budget itself where each budget has its own."""
+        """Returns the planner's problem with the copies of operands that the smallest budget
+        needs. If the planner has a separate problem for each budget, returns the problem of this
+        budget."""
         planner, step = planner_named(settings.planner), self._traced
         if planner.name not in self._starts:
             self._starts.clear()
             budget = self._settings.memory_budget_bytes
             self._starts[planner.name] = planner.start_for(step, budget, settings)
-        found = self._starts[planner.name]
-        own = settings.memory_budget_bytes
-        return found or Start(planner.formulate(step, own, settings))
+        start = self._starts[planner.name]
+        budget_bytes = settings.memory_budget_bytes
+        return start or Start(planner.formulate(step, budget_bytes, settings))
 
     def baseline(self, planner: str, budgets: Sequence[int], *, least: bool = True) -> None:
-        """All of `budgets`, then the smallest."""
+        """Plans for all of `budgets`, then for the smallest budget."""
         self.over(planner, budgets)
         if least:
             self.least(planner)
 
     def joint(self, budgets: Sequence[int], *, least: bool = True) -> None:
-        """`budgets` and a grid between them, alone; then the smallest; then below the others.
+        """Plans "joint" without a start for `budgets` and a grid between them, then for the
+        smallest budget, then from the plans of other planners.
 
         Without `least`, the grid ends at the smallest of `budgets`.
         """
@@ -213,7 +219,8 @@ class MeshRun:
         self._below_all()
 
     def _below_all(self) -> None:
-        """Plans "joint" for the peak of every plan that is faster than what it has there."""
+        """Plans "joint" for the peak of every plan that is faster than the plans of "joint" at that
+        peak."""
         for found in sorted(self._found, key=lambda f: -f.row["peak_bytes"]):
             peak = found.row["peak_bytes"]
             best = self.fitting(peak, "joint")
@@ -221,7 +228,8 @@ class MeshRun:
                 self.row("joint", peak)
 
     def plan_of(self, found: Found) -> Plan:
-        """A found plan as one that can be compiled: a solution of what "joint" plans."""
+        """Returns a found plan as one that can be compiled: as a solution of the problem of
+        "joint"."""
         budget = found.row["budget_bytes"]
         settings = replace(self._settings, planner="joint", memory_budget_bytes=budget)
         step, choices = self._traced, found.choices
@@ -230,20 +238,20 @@ class MeshRun:
         assert solution is not None
         unlimited = replace(problem.problem, limit_bytes=None)
         result = conclude(unlimited, solution, 0.0, solver="stored")
-        own = planner_named(found.planner)
-        return own.plan_of(step, Solved(problem, solution), result, budget)
+        planner = planner_named(found.planner)
+        return planner.plan_of(step, Solved(problem, solution), result, budget)
 
 
 def outcome(plan: Plan) -> dict[str, Any]:
-    """The figures of a plan."""
-    e = plan.estimate
+    """Returns the figures of a plan."""
+    estimate = plan.estimate
     return {
-        "step_seconds": e.step_seconds,
-        "compute_seconds": e.compute_seconds,
-        "communication_seconds": e.communication_seconds,
-        "resharding_seconds": e.resharding_seconds,
-        "recompute_seconds": e.recompute_seconds,
+        "step_seconds": estimate.step_seconds,
+        "compute_seconds": estimate.compute_seconds,
+        "communication_seconds": estimate.communication_seconds,
+        "resharding_seconds": estimate.resharding_seconds,
+        "recompute_seconds": estimate.recompute_seconds,
         "recomputed_units": len(plan.execution.recomputed),
-        "peak_bytes": e.peak_bytes,
+        "peak_bytes": estimate.peak_bytes,
         "gap": plan.solve_result.gap,
     }

@@ -1,4 +1,4 @@
-"""Curves of step time over budgets, and how they are drawn: one panel for each."""
+"""Curves of step time over budgets, and their panels."""
 
 from typing import Any
 
@@ -8,39 +8,40 @@ from benchmarks.paper.styles import STYLES
 
 
 def rows_of(results: Results, what: str, planner: str | None = None) -> list[dict[str, Any]]:
-    """The rows of one panel, of one planner or of all, with a plan or without."""
+    """Returns the rows of one panel, with a plan or with an error, of one planner or of all."""
     rows = [r for key, r in results.rows.items() if key.startswith(f"{what} ") and "planner" in r]
     return [row for row in rows if planner in (None, row["planner"])]
 
 
 def asked_budgets(rows: list[dict[str, Any]]) -> set[int]:
-    """The budgets that were asked for, and the peaks of the plans: a curve changes there alone."""
-    asked = {row["budget_bytes"] for row in rows}
-    asked |= {row["peak_bytes"] for row in rows if "peak_bytes" in row}
-    return {budget for budget in asked if 1 < budget < NO_LIMIT_BYTES}
+    """Returns the requested budgets and the peaks of the plans. A curve changes only at these."""
+    budgets = {row["budget_bytes"] for row in rows}
+    budgets |= {row["peak_bytes"] for row in rows if "peak_bytes" in row}
+    return {budget for budget in budgets if 1 < budget < NO_LIMIT_BYTES}
 
 
 def points(results: Results, what: str, planner: str) -> list[tuple[int, float]]:
-    """(budget bytes, step seconds) of one planner: the fastest plan of all that fit.
+    """Returns (budget bytes, step seconds) of one planner, with the fastest of its plans that fit.
 
-    Budgets are those of all planners.
+    The budgets are the budgets of all planners.
     """
     rows = rows_of(results, what)
-    own = [row for row in rows_of(results, what, planner) if "step_seconds" in row]
+    planned_rows = [row for row in rows_of(results, what, planner) if "step_seconds" in row]
     budgets = asked_budgets(rows)
-    found = []
+    curve = []
     for budget in sorted(budgets):
-        fits = [row["step_seconds"] for row in own if row["peak_bytes"] <= budget]
+        fits = [row["step_seconds"] for row in planned_rows if row["peak_bytes"] <= budget]
         if fits:
-            found.append((budget, min(fits)))
-    return found
+            curve.append((budget, min(fits)))
+    return curve
 
 
 def summary(results: Results, what: str) -> dict[str, Any]:
-    """Smallest feasible budgets, joint's largest speed-ups, and whether it ever loses.
+    """Returns the smallest feasible budgets, joint's largest speed-ups, and whether joint is ever
+    slower.
 
-    Speed-ups over a planner are taken at the budgets that it was asked for and at the peaks of its
-    own plans: elsewhere its curve might be lower with another search.
+    Speed-ups over a planner are taken at the planner's requested budgets and at the peaks of its
+    own plans. At other budgets another search could find a lower curve.
     """
     curves = {planner: dict(points(results, what, planner)) for planner in PLANNERS}
     joint = curves["joint"]
@@ -60,26 +61,26 @@ def summary(results: Results, what: str) -> dict[str, Any]:
 def _speed_ups(
     results: Results, what: str, planner: str, joint: dict[int, float]
 ) -> dict[int, float]:
-    own = asked_budgets(rows_of(results, what, planner))
+    budgets = asked_budgets(rows_of(results, what, planner))
     curve = dict(points(results, what, planner))
-    return {b: curve[b] / joint[b] for b in own if b in curve and b in joint}
+    return {b: curve[b] / joint[b] for b in budgets if b in curve and b in joint}
 
 
 def draw_panel(panel: Any, results: Results, what: str) -> None:
-    """Each planner's time over budgets, relative to "alpa" without a limit."""
+    """Draws each planner's time over budgets, relative to "alpa" without a limit."""
     panel.set_title(what)
     free = results.rows.get(f"{what} alpa {NO_LIMIT_BYTES}")
     if free is None:
         panel.set_axis_off()
         return
     for planner in PLANNERS:
-        found = points(results, what, planner)
-        if not found:
+        curve = points(results, what, planner)
+        if not curve:
             continue
         colour, marker = STYLES[planner]
         panel.plot(
-            [budget / 1e9 for budget, _ in found],
-            [seconds / free["step_seconds"] for _, seconds in found],
+            [budget / 1e9 for budget, _ in curve],
+            [seconds / free["step_seconds"] for _, seconds in curve],
             label=planner,
             color=colour,
             marker=marker,
@@ -91,6 +92,6 @@ def draw_panel(panel: Any, results: Results, what: str) -> None:
 
 
 def draw_legend(figure: Any, panel: Any) -> None:
-    """One legend for all panels, above them."""
+    """Draws one legend for all panels, above them."""
     handles, labels = panel.get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncols=len(PLANNERS), frameon=False)

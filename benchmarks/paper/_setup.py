@@ -1,6 +1,6 @@
-"""What all experiments share: flags, restartable results with their header, models.
+"""The shared parts of all experiments: flags, resumable results with their header, and models.
 
-`define_flags` where a script begins, `begin` in its `main`.
+A script calls `define_flags` at its top, and `begin` in its `main`.
 """
 
 import datetime
@@ -21,15 +21,15 @@ from examples import encoder, gpt
 from kiwi.api import PlannedFunction
 
 MODELS = {"encoder": (encoder, "encoder-13b-4l"), "decoder": (gpt, "gpt-13b-4l")}
-"""Stacks of layers of GPT-3 13B's width, batch 16 on sequences of 1024, float32, AdamW."""
+"""Stacks of layers with the width of GPT-3 13B: batch 16, sequences of 1024, float32, AdamW."""
 NO_LIMIT_BYTES = 2**50
 
 
 def define_flags(
     experiment: str, *, seconds: float | None = None, shares: Sequence[str] = ()
 ) -> None:
-    """The flags that experiments have in common: `--out`; where they search `--profile` and
-    `--time_limit_seconds`; where they plan for budgets `--shares`."""
+    """Defines the flags that experiments share: `--out`; with `seconds` also `--profile` and
+    `--time_limit_seconds`; with `shares` also `--shares`."""
     flags.DEFINE_string("out", f"benchmarks/paper/results/{experiment}.json", "Where results go.")
     if seconds is not None:
         flags.DEFINE_float("time_limit_seconds", seconds, "Processor seconds of a search.")
@@ -39,7 +39,8 @@ def define_flags(
 
 
 def begin(experiment: str) -> "Results":
-    """Plans are made by the CPU, in processor seconds; returns what there is already."""
+    """Sets up an experiment whose time limits count processor seconds, and returns the recorded
+    results."""
     jax.config.update("jax_platforms", "cpu")
     count_processor_seconds()
     command = " ".join([f"python -m benchmarks.paper.{experiment}", *sys.argv[1:]])
@@ -47,20 +48,21 @@ def begin(experiment: str) -> "Results":
 
 
 def shares() -> list[float]:
-    """The flag `--shares`."""
+    """Returns the budgets of the flag `--shares`."""
     return [float(share) for share in flags.FLAGS.shares]
 
 
 def count_processor_seconds() -> None:
-    """From now on time limits count the processor seconds of this process, not those in which
-    others have the machine: a search gets as far on a busy machine as on an idle one."""
+    """Makes time limits count the processor seconds of this process. A search then gets as far on a
+    busy machine as on an idle one."""
     time.monotonic = time.process_time
 
 
 class Results:
-    """A JSON file of rows by key, written after every row: a run goes on where it stopped.
+    """A JSON file of rows by key, written after every row, so that a run continues where it
+    stopped.
 
-    Its header is of the run that added the last row.
+    Its header describes the run that added the last row.
     """
 
     def __init__(self, path: str, command: str) -> None:
@@ -72,11 +74,11 @@ class Results:
 
     @property
     def rows(self) -> dict[str, Any]:
-        """The rows that are there."""
+        """The recorded rows by key."""
         return self._document["rows"]
 
     def add(self, key: str, row: dict[str, Any]) -> None:
-        """Takes a row over, on disk as well."""
+        """Adds a row, and writes the file."""
         self.rows[key] = row
         self._document["environment"] = environment(self._command)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +87,7 @@ class Results:
 
 
 def environment(command: str) -> dict[str, str]:
-    """What a figure depends on."""
+    """Returns the command, the date and the versions that a figure depends on."""
     return {
         "command": command,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -96,7 +98,7 @@ def environment(command: str) -> dict[str, str]:
 
 
 def planned_step(model: str, layers: int = 4) -> tuple[PlannedFunction, tuple[Any, Any]]:
-    """The training step of a model of `MODELS`, and its arguments as shapes."""
+    """Returns the training step of a model of `MODELS`, and its arguments as shapes."""
     module, size = MODELS[model]
     config = replace(module.SIZES[size], layers=layers)
     step = kiwi.jit(module.make_train_step(config), mesh_shape=(1,), donate_argnums=0, verify=None)

@@ -1,8 +1,8 @@
-"""How far the estimated peak and collectives are from what XLA:CPU compiles.
+"""The error of the estimated peak and collectives against programs that XLA:CPU compiles.
 
-For each example model and mesh: one plan without a budget, then plans at shares of its compiled
-peak. Nothing is executed. Results are written after every plan; a run that was interrupted goes
-on where it stopped.
+For each example model and mesh there is one plan without a budget, then plans at shares of its
+compiled peak. Nothing is executed. Results are written after every plan, so an interrupted run
+continues where it stopped.
 
     python -m benchmarks.paper.estimate_against_compiled
 """
@@ -34,7 +34,7 @@ _NO_BUDGET = "1024TiB"
 
 
 def main(_: list[str]) -> None:
-    """Plans all that is missing in the results."""
+    """Plans the missing rows."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     out = Path(_OUT.value)

@@ -1,8 +1,8 @@
 """Figure 2 of the paper: step time of all planners over memory budgets, on four meshes.
 
 Times are estimates relative to "alpa" without a limit on the same mesh. Budgets are the peak of
-that plan times `--shares`, and for each planner the smallest peak that its search reaches; "joint"
-also plans for a grid of budgets, and for the peaks of the others.
+that plan times `--shares`, and for each planner the smallest peak that its search reaches. "joint"
+also plans for a grid of budgets, and for the peaks of the other planners.
 
     python -m benchmarks.paper.figure2
 """
@@ -31,11 +31,12 @@ _LAYERS = flags.DEFINE_integer("layers", 4, "Layers of the model.")
 _MESHES = flags.DEFINE_list("meshes", ["2x4", "4x2", "1x8", "8x1"], "Mesh shapes.")
 
 _LEAST_BYTES_PER_LAYER = 6 * 10**8
-"""Copies of operands are modelled as for a budget of this size: below the smallest that is met."""
+"""The budget, per layer, that decides which copies of operands the problem models. It is smaller
+than any budget that is met."""
 
 
 def main(_: list[str]) -> None:
-    """Plans all that is missing, then draws."""
+    """Plans the missing panels, then draws the figure."""
     results = begin("figure2")
     for mesh, model in product(_MESHES.value, _MODELS.value):
         if f"{model} {mesh} done" not in results.rows:
@@ -61,7 +62,7 @@ def _plan_mesh(results: Results, model: str, mesh: str) -> None:
 
 
 def mesh_run(results: Results, model: str, mesh: str) -> MeshRun:
-    """The plans of one panel."""
+    """Returns the plans of one panel."""
     step, arguments = planned_step(model, _LAYERS.value)
     shape = tuple(map(int, mesh.split("x")))
     device_mesh = DeviceMesh.create(shape, flags.FLAGS.profile)
@@ -71,7 +72,7 @@ def mesh_run(results: Results, model: str, mesh: str) -> MeshRun:
 
 
 def draw(results: Results) -> None:
-    """One panel per model and mesh."""
+    """Draws one panel per model and mesh."""
     meshes = [m for m in _MESHES.value if any(f" {m} alpa" in key for key in results.rows)]
     size = (max(7.5, 3.4 * len(meshes)), 2.9 * len(MODELS))
     figure, panels = plt.subplots(len(MODELS), len(meshes), figsize=size, squeeze=False)

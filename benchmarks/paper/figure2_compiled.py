@@ -1,9 +1,9 @@
-"""How much of figure 2 survives the compiler: its plans, compiled, beside their estimates.
+"""Compiles plans of figure 2, and records their figures beside the estimates.
 
-Of each panel that is planned (`python -m benchmarks.paper.figure2`, with its plans beside the
-results): the plan of smallest peak of "alpa", "alpa+dots", "two-pass" and "joint", and what "joint"
-plans in the memory of the first two. Nothing is executed. `--target=cuda` needs the compiler of
-`kiwi-planner[aot-cuda]`.
+For each planned panel (`python -m benchmarks.paper.figure2`, which stores its plans beside the
+results) these plans are compiled: the plans with the smallest peak of "alpa", "alpa+dots",
+"two-pass" and "joint", and the plans of "joint" in the memory of the first two. Nothing is
+executed. `--target=cuda` needs the compiler of `kiwi-planner[aot-cuda]`.
 
     python -m benchmarks.paper.figure2_compiled
 """
@@ -31,7 +31,7 @@ _COMPILED = flags.DEFINE_string(
 
 
 def main(_: list[str]) -> None:
-    """Compiles what is missing."""
+    """Compiles the missing plans."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     planned = Results(_PLANS.value, "")
@@ -49,13 +49,13 @@ def _compile(run: MeshRun, what: str, compiled: Results) -> None:
 
 
 def _chosen(run: MeshRun) -> dict[str, Found]:
-    """The plans to compile, by what they are."""
+    """Returns the plans to compile, by a description of each."""
     least: dict[str, Found] = {}
     for planner in ("alpa", "alpa+dots", "two-pass", "joint"):
-        found = run.fitting(NO_LIMIT_BYTES, planner)
-        if found:
-            least[planner] = min(found, key=lambda f: f.row["peak_bytes"])
-    chosen = {f"{planner}, smallest": found for planner, found in least.items()}
+        candidates = run.fitting(NO_LIMIT_BYTES, planner)
+        if candidates:
+            least[planner] = min(candidates, key=lambda f: f.row["peak_bytes"])
+    chosen = {f"{planner}, smallest": candidates for planner, candidates in least.items()}
     for planner in ("alpa", "alpa+dots"):
         if planner in least:
             beside = run.fitting(least[planner].row["peak_bytes"], "joint")

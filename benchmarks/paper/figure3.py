@@ -1,8 +1,8 @@
-"""Figure 3 of the paper: the decoder on (1, 4) while the links slow down.
+"""Figure 3 of the paper: the decoder on (1, 4) with increasingly slow links.
 
-For each slow-down of the links, all planners over budgets, relative to "alpa" without a limit
-under the same links; and how much of the step "joint" spends on recomputation. Budgets are
-shares of alpa's peak under fast links, the same for all.
+For each slow-down of the links, the figure shows all planners over budgets, relative to "alpa"
+without a limit under the same links, and the part of the step that "joint" spends on recomputation.
+Budgets are shares of alpa's peak under fast links, the same for all.
 
     python -m benchmarks.paper.figure3
 """
@@ -30,11 +30,11 @@ _SLOWDOWNS = flags.DEFINE_list("slowdowns", ["1", "10", "100"], "Of the links' b
 _LEAST = flags.DEFINE_bool("least", False, "Also look for each planner's smallest budget.")
 
 _LEAST_BYTES = 24 * 10**8
-"""Copies of operands are modelled as for a budget of this size."""
+"""The budget that decides which copies of operands the problem models."""
 
 
 def main(_: list[str]) -> None:
-    """Plans all that is missing, then draws."""
+    """Plans the missing rows, then draws the figure."""
     results = begin("figure3")
     step, arguments = planned_step("decoder")
     for slowdown in map(float, _SLOWDOWNS.value):
@@ -66,7 +66,7 @@ def _plan(results: Results, run: MeshRun, slowdown: float) -> None:
 
 
 def _fast_peak(results: Results) -> int:
-    """The peak of alpa without a limit under links as they are."""
+    """Returns the peak of alpa without a limit under links at full bandwidth."""
     return results.rows[f"{_name(1.0)} alpa {NO_LIMIT_BYTES}"]["peak_bytes"]
 
 
@@ -88,16 +88,16 @@ def _summary(results: Results, slowdown: float) -> dict[str, Any]:
 
 
 def _plans(results: Results, what: str) -> list[tuple[int, dict[str, Any]]]:
-    """For each budget asked for, the row of the fastest plan of "joint" that fits."""
-    own = [row for row in rows_of(results, what, "joint") if "step_seconds" in row]
+    """Returns, for each requested budget, the row of the fastest plan of "joint" that fits."""
+    joint_rows = [row for row in rows_of(results, what, "joint") if "step_seconds" in row]
     fast = _fast_peak(results)
     budgets = sorted(int(share * fast) for share in shares())
-    found = []
+    fastest = []
     for budget in budgets:
-        fits = [r for r in own if r["peak_bytes"] <= budget]
+        fits = [r for r in joint_rows if r["peak_bytes"] <= budget]
         if fits:
-            found.append((budget, min(fits, key=lambda r: r["step_seconds"])))
-    return found
+            fastest.append((budget, min(fits, key=lambda r: r["step_seconds"])))
+    return fastest
 
 
 def _draw(results: Results) -> None:
@@ -112,9 +112,9 @@ def _draw(results: Results) -> None:
     for slowdown in slowdowns:
         rows = _plans(results, _name(slowdown))
         budgets = [budget / 1e9 for budget, _ in rows]
-        again = [1e3 * row["recompute_seconds"] for _, row in rows]
+        recompute_milliseconds = [1e3 * row["recompute_seconds"] for _, row in rows]
         label = "links as they are" if slowdown == 1 else f"links at 1/{slowdown:g}"
-        panels[-1].plot(budgets, again, marker="o", label=label)
+        panels[-1].plot(budgets, recompute_milliseconds, marker="o", label=label)
     panels[-1].set(title="joint: recomputation (ms)", xlabel="budget per device (GB)")
     panels[-1].grid(alpha=0.3)
     panels[-1].legend(fontsize=8)

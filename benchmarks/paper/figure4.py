@@ -1,8 +1,9 @@
-"""Figure 4 of the paper: solver seconds against encoder layers, alpa and joint.
+"""Figure 4 of the paper: solver seconds against encoder layers, for alpa and joint.
 
-Budgets are shares of the peak of "alpa" without a limit. A run ends once it is proven to be
-within `--gap` of the best plan, when it no longer gets anywhere, or at the time limit; time and
-gap are on record. Processor seconds are drawn beside wall seconds: the machine may be shared.
+Budgets are shares of the peak of "alpa" without a limit. A run ends when its plan is proven to be
+within `--gap` of the best one, when it makes no more progress, or at the time limit. Time and gap
+are recorded. The figure shows processor seconds beside wall seconds, because the machine may be
+shared.
 
     python -m benchmarks.paper.figure4
 """
@@ -38,7 +39,7 @@ _GAP = flags.DEFINE_float("gap", 0.02, "Proven distance to the best plan at whic
 
 
 def main(_: list[str]) -> None:
-    """Plans all that is missing, then draws."""
+    """Plans the missing rows, then draws the figure."""
     results = begin("figure4")
     for layers in map(int, _LAYERS.value):
         step, arguments = planned_step("encoder", layers)
@@ -65,7 +66,7 @@ def _plan(results: Results, layers: int, traced: StepToPlan) -> None:
 
 
 def _row(traced: StepToPlan, planner: str, limit_bytes: int | None) -> dict[str, Any]:
-    """Formulates, solves, and reports on both."""
+    """Formulates and solves a problem, and returns the figures of both."""
     shape = tuple(map(int, _MESH.value.split("x")))
     settings = Settings(
         mesh=DeviceMesh.create(shape, flags.FLAGS.profile),
@@ -105,15 +106,15 @@ def _draw(results: Results) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(9, 3.6))
     for panel, name in zip(panels, ("solver_cpu_seconds", "solver_seconds"), strict=True):
         for planner, share in _cases():
-            found = {
+            seconds_by_layers = {
                 int(key.split()[0]): row[name]
                 for key, row in results.rows.items()
                 if key.endswith(f" {planner} {share:g}")
             }
-            layers = sorted(found)
+            layers = sorted(seconds_by_layers)
             panel.plot(
                 layers,
-                [found[n] for n in layers],
+                [seconds_by_layers[n] for n in layers],
                 color=STYLES[planner][0],
                 linestyle="-" if share == 1 else "--",
                 marker=STYLES[planner][1],

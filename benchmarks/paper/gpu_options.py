@@ -1,8 +1,8 @@
-"""What XLA:GPU's options do to the compiled peak of plans, without a GPU.
+"""The effect of XLA:GPU's options on the compiled peak of plans, without a GPU.
 
-For each model of the fidelity benchmark one plan on a mesh, under a share of its own predicted
-peak without a budget, compiled under several sets of options. `kiwi.xla.gpu.compiler` was
-chosen by it.
+Each model of the fidelity benchmark has one plan on a mesh, under a share of its predicted peak
+without a budget. The plan is compiled under several sets of options. `kiwi.xla.gpu.compiler` uses
+the options that this comparison selected.
 
     python -m benchmarks.paper.gpu_options --out benchmarks/paper/results/gpu_options.json
 """
@@ -62,7 +62,7 @@ def main(_: list[str]) -> None:
 
 def _row(model: str) -> dict[str, int]:
     shape = tuple(map(int, _MESH.value.split("x")))
-    # Without a check: the options must not influence the plan that they are compared on.
+    # The plan has no check, so that no options influence the plan that they are compared on.
     case = Case(model, shape, None, _PROFILE.value)
     free = make_plan(case, UNLIMITED).estimate.peak_bytes
     plan = make_plan(case, int(_SHARE.value * free))

@@ -1,8 +1,8 @@
 """The paper's full model (Eq. 1, 12-23) as written: products of variables, solved by Gurobi.
 
-`kiwi.literature.formulations.staged` is the same problem as a linear program. This one is for those
-who have a licence and want the paper's own; the licence that comes with gurobipy takes models of
-up to 200 variables with products.
+`kiwi.literature.formulations.staged` is the same problem as a linear program. This module solves
+the paper's own model, and needs a licence of Gurobi: the licence that comes with gurobipy takes
+models of up to 200 variables with products.
 
 **Sets, data.** As in `staged`, with parameters among the operators of the memory rows.
 
@@ -41,7 +41,7 @@ from kiwi.solver.result import SolveStatus, relative_gap
 from kiwi.solver.schedule import Schedule
 
 MEMORY_UNITS = 1000.0
-"""The limit in the model's unit of memory."""
+"""The memory limit in the model's unit of memory."""
 
 Cell = tuple[int, int]
 
@@ -54,9 +54,10 @@ def solve_qcqp(
     seed: int = 0,
     gap: float = 1e-6,
 ) -> Answer:
-    """The full model with products, or, where Gurobi does not take it, the linear one by HiGHS.
+    """Solves the full model with products; if Gurobi does not take it, solves the linear model with
+    HiGHS.
 
-    The answer's `message` says in a line that the linear one stood in.
+    The answer's `message` says if the linear model was solved instead.
     """
     started = time.monotonic()
     try:
@@ -118,7 +119,7 @@ def _answer(built: "_QuadraticModel", started: float, gap: float, infeasible: bo
 
 @dataclass(eq=False)
 class _QuadraticModel:
-    """The program; gurobipy has no types, hence `Any`."""
+    """The program. gurobipy has no types, hence `Any`."""
 
     graph: ShardedGraph
     limit_bytes: int
@@ -130,26 +131,27 @@ class _QuadraticModel:
 
     @property
     def last(self) -> int:
-        """The last stage."""
+        """The index of the last stage."""
         return len(self.graph.operators) - 1
 
     @property
     def scale_seconds(self) -> float:
-        """The cheapest step."""
+        """The time of the cheapest step, in seconds."""
         return sum(min(o.seconds) for o in self.graph.operators) or 1.0
 
     def binary(self, name: str, least: float = 0.0, most: float = 1.0) -> Any:
-        """A variable in {0, 1}, or fixed."""
+        """Returns a variable in {0, 1}; with `least` equal to `most` it is fixed."""
         return self.model.addVar(lb=least, ub=most, vtype="B", name=name)
 
     def bytes_of(self, i: int, workspace: bool = False) -> Any:
-        """Bytes of the result of i under its strategy, in the unit of memory."""
+        """Returns the bytes of the result or of the workspace of i under its strategy, in the unit
+        of memory."""
         o, scale = self.graph.operators[i], MEMORY_UNITS / max(1, self.limit_bytes)
         sizes = o.workspace_bytes if workspace else o.result_bytes
         return sum(scale * b * s for b, s in zip(sizes, self.chosen[i], strict=True))
 
     def add_all(self) -> None:
-        """Everything, in the order of the module's list."""
+        """Adds all variables and constraints, in the order of the module's list."""
         self._add_choices()
         self._add_runs()
         self._add_dependencies()
@@ -208,7 +210,7 @@ class _QuadraticModel:
             held = used - sum(self._freed(t, i, k) * self.bytes_of(i) for i in candidates)
 
     def _freed(self, t: int, i: int, k: int) -> Any:
-        """(g): F, which is 1 if and only if none of the factors is 0."""
+        """Constraint (g). Returns F, which is 1 if and only if none of the factors is 0."""
         if t == self.last and i in self.graph.results:
             return 0.0
         freed = self.binary(f"F[{t},{i},{k}]")
@@ -235,10 +237,10 @@ class _QuadraticModel:
         self.pairs[i, j] = e
 
     def _cost(self) -> Any:
-        """The objective (1), with what is paid once."""
+        """Returns the objective (1), including costs that are paid once."""
         unit = 1.0 / self.scale_seconds
-        own = [self._step_cost(i) for i in range(len(self.graph.operators))]
-        total: Any = sum(run * own[i] for (_t, i), run in self.computed.items())
+        step_costs = [self._step_cost(i) for i in range(len(self.graph.operators))]
+        total: Any = sum(run * step_costs[i] for (_t, i), run in self.computed.items())
         for i, o in enumerate(self.graph.operators):
             once = o.once_seconds or (0.0,) * o.count
             total += sum(c * s for c, s in zip(once, self.chosen[i], strict=True))
@@ -252,7 +254,7 @@ class _QuadraticModel:
         return unit * total
 
     def _step_cost(self, i: int) -> Any:
-        """Seconds of one computation of i, with the resharding of what it reads."""
+        """Returns the seconds of one computation of i, with the resharding of its operands."""
         seconds = self.graph.operators[i].seconds
         total: Any = sum(c * s for c, s in zip(seconds, self.chosen[i], strict=True))
         for read in self.graph.reads:
@@ -262,7 +264,7 @@ class _QuadraticModel:
         return total
 
     def read_answer(self) -> tuple[Schedule, tuple[int, ...]]:
-        """Schedule and strategies of the solution found."""
+        """Returns the schedule and the strategies of the solution."""
         strategies = tuple(max(range(len(c)), key=lambda o: c[o].X) for c in self.chosen)
         runs = [cell for cell in sorted(self.computed) if self.computed[cell].X > 0.5]
         return Schedule(tuple(i for _, i in runs)), strategies

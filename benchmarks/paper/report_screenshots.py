@@ -1,4 +1,4 @@
-"""The report of gpt-13b-4l in a headless Chromium at 1280 x 800, light and dark, as pictures.
+"""Pictures of the report of gpt-13b-4l in a headless Chromium at 1280 x 800, light and dark.
 
 python -m benchmarks.paper.report_screenshots
 """
@@ -18,7 +18,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "images"
 SWEEP = Path(__file__).parents[1] / "benchmarks" / "sweep_results" / "gpt_13b_4l.json"
 
 PARTS = {"light": ("decisions",), "dark": ("shardings", "pareto")}
-"""Sections shown beside the top of the page, by theme."""
+"""The sections that are shown besides the top of the page, by theme."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Colour and marker of each planner, the same in all figures."""
+"""The colour and marker of each planner, the same in all figures."""
 
 STYLES = {
     "alpa": ("#7f7f7f", "o"),

@@ -1,9 +1,10 @@
 """Table 1 of the paper: the full, reduced and joint formulations on a 7-layer MLP.
 
-Forward and backward, 7 products, 6 rectifiers and their gradients: 27 operators (the paper has
-26), on 8 V100s behind Ethernet, mesh (8, 1). Two sizes: heavy in weights, heavy in activations.
-Limits are shares of the peak of the fastest plan without a limit, times are relative to its time.
-Every time and peak is simulated. Solver seconds are the processor's: the machine is shared.
+Forward and backward pass have 7 products, 6 rectifiers and their gradients: 27 operators (the paper
+has 26). The devices are 8 V100s behind Ethernet, mesh (8, 1). There are two sizes: large weights,
+and large activations. Limits are shares of the peak of the fastest plan without a limit, and times
+are relative to its time. All times and peaks are simulated. Solver seconds are processor seconds,
+because the machine may be shared.
 
     python -m benchmarks.paper.table1
 """
@@ -28,7 +29,7 @@ define_flags("table1", seconds=60.0)
 
 LAYERS = 7
 SIZES = {"weights": (2048, 1024), "activations": (512, 8192)}
-"""Width and batch."""
+"""Width and batch of each size."""
 LIMITS = (0.2, 0.4, 0.6, 0.8)
 JOINT_SECONDS = 0.8
 JOINT_GAP = 0.01
@@ -37,18 +38,18 @@ _LINES: dict[str, dict[str, Any]] = {
     "reduced": {"color": "#ff7f0e", "marker": "s", "linewidth": 2.5, "markersize": 6},
     "joint": {"color": "#d62728", "marker": "*", "linestyle": "--", "markersize": 6},
 }
-"""Lines that lie on each other differ in width."""
+"""The style of each line. Widths differ, so that lines on top of each other stay visible."""
 PAPER = {
     0.2: {"full": (8.35, 1717.18), "reduced": (8.35, 0.79)},
     0.4: {"full": (4.88, 660.41), "reduced": (5.09, 0.91)},
     0.6: {"full": (2.71, 718.49), "reduced": (3.13, 0.80)},
     0.8: {"full": (1.54, 39.71), "reduced": (1.72, 0.67)},
 }
-"""Normalised latency and solver seconds."""
+"""The paper's normalised latency and solver seconds, by limit and formulation."""
 
 
 def main(_: list[str]) -> None:
-    """Solves what is missing, then draws."""
+    """Solves the missing cases, then draws the table."""
     results = begin("table1")
     for size, (width, batch) in SIZES.items():
         wanted = [(r, f) for r in LIMITS for f in FORMULATIONS]
@@ -56,7 +57,7 @@ def main(_: list[str]) -> None:
             continue
         graph = mlp_graph(width, batch)
         free = solve_formulation(graph, NO_LIMIT_BYTES, "joint")
-        solve_formulation(graph, NO_LIMIT_BYTES, "full")  # Code is compiled off the clock.
+        solve_formulation(graph, NO_LIMIT_BYTES, "full")  # Compiles code before timing.
         for share, formulation in wanted:
             key = f"{size} {share:.0%} {formulation}"
             if key not in results.rows:
@@ -65,7 +66,8 @@ def main(_: list[str]) -> None:
 
 
 def mlp_graph(width: int, batch: int) -> ShardedGraph:
-    """The gradient of the MLP's loss, with what each operator can do on the mesh."""
+    """Returns the gradient of the MLP's loss as a graph, with the strategies of each operator on
+    the mesh."""
     weights = [jax.ShapeDtypeStruct((width, width), jnp.float32)] * LAYERS
     inputs = jax.ShapeDtypeStruct((batch, width), jnp.float32)
     step = kiwi.jit(jax.grad(_loss), mesh_shape=(1,), verify=None)
@@ -97,24 +99,24 @@ def _row(graph: ShardedGraph, free: Answer, share: float, formulation: str) -> d
     limit = int(share * free.priced.peak_bytes)
     joint = formulation == "joint"
     wall = time.perf_counter()
-    found = solve_formulation(
+    answer = solve_formulation(
         graph,
         limit,
         formulation,
         time_limit_seconds=JOINT_SECONDS if joint else flags.FLAGS.time_limit_seconds,
         gap=JOINT_GAP if joint else 1e-6,
     )
-    priced = found.priced
+    priced = answer.priced
     return {
         "operators": len(graph.computing),
         "limit_bytes": limit,
-        "status": found.status.value,
+        "status": answer.status.value,
         "normalised_latency": None if priced is None else priced.compute_seconds / free.seconds,
-        "normalised_bound": found.bound_seconds / free.seconds,
+        "normalised_bound": answer.bound_seconds / free.seconds,
         "peak_bytes": None if priced is None else priced.peak_bytes,
-        "solve_seconds": round(found.solve_seconds, 3),
+        "solve_seconds": round(answer.solve_seconds, 3),
         "wall_seconds": round(time.perf_counter() - wall, 3),
-        "solver": found.solver,
+        "solver": answer.solver,
         "paper": PAPER[share].get(formulation),
     }
 

@@ -1,7 +1,7 @@
 """Table 2 of the paper: operators against encoder layers, beside the paper's counts.
 
-Counted are the equations of the traced step (forward, backward and update), the StableHLO
-operators that they lower to, and the units that are planned.
+The script counts the equations of the traced step (forward, backward and update), the StableHLO
+operators that they lower to, and the planned units.
 
     python -m benchmarks.paper.table2
 """
@@ -18,7 +18,7 @@ PAPER_OPERATORS = {1: 308, 4: 1192, 8: 2254, 12: 3366, 16: 4478, 20: 5590}
 
 
 def main(_: list[str]) -> None:
-    """Counts what is missing, then draws."""
+    """Counts the missing rows, then draws the table."""
     results = begin("table2")
     for layers in map(int, _LAYERS.value):
         if str(layers) not in results.rows:

@@ -1,1 +1,1 @@
-"""Planned steps against `jax.jit` as it is, measured on a CPU."""
+"""Planned steps against plain `jax.jit`, measured on a CPU."""

@@ -1,11 +1,11 @@
-"""Planned steps without a budget against `jax.jit` as it is, in turns, on 8 virtual CPU devices.
+"""Planned steps without a budget against plain `jax.jit`, in turns, on 8 virtual CPU devices.
 
     python -m benchmarks.plain_jit --models=llama,convnet
 
 "same" is `jax.jit` with the plan's shardings of arguments and results, between which XLA propagates
-them; "data" is what one writes first, the state on every device and the batch divided. Each turn
-runs one step of each program; the ratio of medians and that of minima are written into `results`,
-after each model. Plans are made for the shipped table of two server cores.
+shardings. "data" is a usual first version: the state on every device, and the batch divided. Each
+turn runs one step of each program. The ratios of medians and of minima are written into `results`
+after each model. Plans are made for the shipped profile of two server cores.
 """
 
 import datetime
@@ -68,7 +68,7 @@ _OUT = flags.DEFINE_string("out", "benchmarks/plain_jit/results.json", "Results;
 
 
 def main(_: list[str]) -> None:
-    """Measures model by model."""
+    """Measures the models one after the other."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
     out = Path(_OUT.value)
@@ -87,8 +87,8 @@ def _row(model: Model) -> dict[str, float]:
     options = {"profile": "cpu-2-cores", "verify": "cpu", "donate_argnums": 0}
     plan = kiwi.plan(function, state, batch, mesh_shape=MESH_SHAPE, **options)
     count = len(jax.tree.leaves(state))
-    found = _programs(plan, model).items()
-    programs = {name: timed_step(run, leaves, count) for name, (run, leaves) in found}
+    runs = _programs(plan, model).items()
+    programs = {name: timed_step(run, leaves, count) for name, (run, leaves) in runs}
     taken: dict[str, list[float]] = {name: [] for name in programs}
     for turn in range(_TURNS.value + 1):
         for name, step in programs.items():
@@ -103,7 +103,7 @@ def _row(model: Model) -> dict[str, float]:
 
 
 def _programs(plan: kiwi.Plan, model: Model) -> dict[str, tuple[Any, list[Any]]]:
-    """Jitted functions of leaves, and their arguments."""
+    """Returns, by name, a jitted function of leaves and its arguments."""
     mesh = plan.mesh.jax_mesh()
     function = model.module.make_train_step(model.config)
     abstract = (
@@ -111,11 +111,11 @@ def _programs(plan: kiwi.Plan, model: Model) -> dict[str, tuple[Any, list[Any]]]
         model.module.abstract_batch(model.config),
     )
     leaves = [_draw(leaf) for leaf in jax.tree.leaves(abstract)]
-    placed = plan.leaf_shardings(mesh)
+    planned_shardings = plan.leaf_shardings(mesh)
     specs = model.module.data_parallel_specs(abstract[0], mesh.axis_names)
     is_spec = lambda leaf: isinstance(leaf, jax.sharding.PartitionSpec)  # noqa: E731
     batch = [specs.batch] * len(jax.tree.leaves(abstract[1]))
-    whole = [
+    data_shardings = [
         jax.sharding.NamedSharding(mesh, spec)
         for spec in (*jax.tree.leaves(specs.state, is_leaf=is_spec), *batch)
     ]
@@ -123,12 +123,12 @@ def _programs(plan: kiwi.Plan, model: Model) -> dict[str, tuple[Any, list[Any]]]
     def flat(*given: Any) -> list[Any]:
         return jax.tree.leaves(function(*jax.tree.unflatten(jax.tree.structure(abstract), given)))
 
-    count = len(whole) - len(batch)
+    count = len(data_shardings) - len(batch)
     data = jax.jit(flat, donate_argnums=tuple(range(count)))
     return {
-        "planned": (plan.jit(mesh), place_leaves(leaves, placed)),
-        "same": (plain_step(plan, function).jit(mesh), place_leaves(leaves, placed)),
-        "data": (data, place_leaves(leaves, whole)),
+        "planned": (plan.jit(mesh), place_leaves(leaves, planned_shardings)),
+        "same": (plain_step(plan, function).jit(mesh), place_leaves(leaves, planned_shardings)),
+        "data": (data, place_leaves(leaves, data_shardings)),
     }
 
 
@@ -136,11 +136,11 @@ def _draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
     if np.issubdtype(leaf.dtype, np.integer):
         return np.zeros(leaf.shape, leaf.dtype)
     drawn = np.random.default_rng(leaf.size).normal(0, 0.02, leaf.shape)
-    return np.abs(drawn).astype(leaf.dtype)  # Second moments are not negative.
+    return np.abs(drawn).astype(leaf.dtype)  # Second moments must not be negative.
 
 
 def markdown(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A table of ratios of medians, and of minima."""
+    """Returns a table of the ratios of medians and of minima."""
     lines = [
         "| model | planned, ms | over same | minima | over data | minima |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
@@ -153,7 +153,7 @@ def markdown(rows: Mapping[str, Mapping[str, float]]) -> str:
     for model, row in rows.items():
         cells = " | ".join(f"{ratio:.2f}" for ratio in ratios[model])
         lines.append(f"| {model} | {1e3 * row['planned_seconds']:.1f} | {cells} |")
-    medians = " | ".join(f"{median(each):.2f}" for each in zip(*ratios.values(), strict=True))
+    medians = " | ".join(f"{median(column):.2f}" for column in zip(*ratios.values(), strict=True))
     return "\n".join([*lines, f"| median | | {medians} |"]) + "\n"
 
 

@@ -1,1 +1,1 @@
-"""What planning takes, beside what XLA takes to compile the same step."""
+"""The time of planning, beside the time that XLA takes to compile the same step."""

@@ -1,15 +1,15 @@
-"""Processor seconds of planning, beside those of XLA's own compilation of the plain step.
+"""Processor seconds of planning, beside the seconds of XLA's own compilation of the plain step.
 
     python -m benchmarks.planning_time --programs=mlp_adamw,dit --layers=8,32 --budgets=free,0.6
 
 Each row is planned in a process of its own on a (2, 4) mesh of H100s, without a cache of plans, in
-at most `--most_seconds` seconds of the processor: a row that takes more says "over". The processes
-that compile for it count as well. A budget of 0.6 is that part of the free plan's peak. XLA
-compiles the plain step with the plan's shardings of arguments and results for the same target, as
-far as Kiwi's check compiles: to its assignment of buffers where there is no such device.
+at most `--most_seconds` processor seconds. A row that takes longer says "over". The seconds include
+the processes that compile for the row. A budget of 0.6 is that share of the free plan's peak. XLA
+compiles the plain step with the plan's shardings of arguments and results for the same target, to
+the same stage as Kiwi's check: without such a device to the assignment of buffers.
 
-Rows are kept in `--out` by program, layers, budget and `--label`, and are not measured again; the
-table beside it is written anew after each. `--label` tells versions of Kiwi apart.
+Rows are stored in `--out` by program, layers, budget and `--label`, and are not measured again. The
+table beside it is rewritten after each row. `--label` distinguishes versions of Kiwi.
 """
 
 import datetime
@@ -40,7 +40,7 @@ FREE = "free"
 
 
 def main(_: list[str]) -> None:
-    """Measures what is not on record."""
+    """Measures the missing rows."""
     out = Path(_OUT.value)
     rows: dict[str, Any] = json.loads(out.read_text())["rows"] if out.exists() else {}
     label = _LABEL.value or metadata.version("kiwi-planner")
@@ -67,11 +67,11 @@ def main(_: list[str]) -> None:
 
 
 def _planned(name: str, layers: int, budget_bytes: int | None) -> dict[str, Any]:
-    """What a process of its own found and took."""
+    """Returns the row of a plan that a process of its own makes."""
     request = json.dumps({"program": name, "layers": layers, "budget_bytes": budget_bytes})
     most_seconds = _MOST.value
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "KIWI_PLAN_CACHE": "off"}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.planning_time.one", request],
         env=environment,
         capture_output=True,
@@ -81,12 +81,12 @@ def _planned(name: str, layers: int, budget_bytes: int | None) -> dict[str, Any]
             resource.RLIMIT_CPU, (most_seconds, most_seconds + 5)
         ),
     )
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
+    lines = completed.stdout.strip().splitlines()
+    if completed.returncode == 0 and lines:
         return json.loads(lines[-1])
-    if done.returncode < 0:  # The limit ends it by a signal.
+    if completed.returncode < 0:  # The limit of processor time ends the process by a signal.
         return {"over_seconds": most_seconds}
-    return {"error": done.stderr.strip().splitlines()[-1][:200]}
+    return {"error": completed.stderr.strip().splitlines()[-1][:200]}
 
 
 def _environment() -> dict[str, Any]:

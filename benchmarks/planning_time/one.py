@@ -15,7 +15,7 @@ MESH_SHAPE, PROFILE = (2, 4), "h100-sxm"
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Plans, then compiles the plain step; seconds and what was found."""
+    """Plans, then compiles the plain step. Returns the seconds and figures of both."""
     jax.config.update("jax_num_cpu_devices", 8)
     import kiwi
     from kiwi.solver import warm_up
@@ -23,7 +23,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
     program = PROGRAMS[request["program"]]
     step, args = program.make(request["layers"])
-    warm_up()  # Loops that are compiled once on a machine.
+    warm_up()  # Compiles the loops that are compiled once on a machine.
     before = _seconds()
     plan = kiwi.plan(
         step,
@@ -36,7 +36,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     )
     own_seconds, other_seconds, wall_seconds = _since(before)
     result, compiled = plan.solve_result, plan.compiled
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "cpu_seconds": own_seconds,
         "processes_cpu_seconds": other_seconds,
         "seconds": wall_seconds,
@@ -46,11 +46,11 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         "objective": result.objective,
         "gap": result.gap,
         "work": result.work,
-        "programs": sum(t.compiled_peak_bytes is not None for t in plan.history),
+        "programs": sum(trial.compiled_peak_bytes is not None for trial in plan.history),
         "operators": len(plan.decisions),
     }
     timings = getattr(plan, "timings", ())  # Versions before 2026-11-29 have none.
-    found["timings"] = {each.stage: round(each.cpu_seconds, 2) for each in timings}
+    figures["timings"] = {timing.stage: round(timing.cpu_seconds, 2) for timing in timings}
     tree = plan.traced.call.tree
 
     def flat(*leaves: Any) -> list[Any]:
@@ -61,11 +61,12 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     before = _seconds()
     compile_for(str(target), dataclasses.replace(plan.step, function=flat))
     own_seconds, other_seconds, _ = _since(before)
-    return {**found, "target": target, "xla_cpu_seconds": round(own_seconds + other_seconds, 2)}
+    return {**figures, "target": target, "xla_cpu_seconds": round(own_seconds + other_seconds, 2)}
 
 
 def _seconds() -> tuple[float, float, float]:
-    """Of the processor in this process and in those that have ended, and by the wall's clock."""
+    """Returns processor seconds of this process, processor seconds of ended child processes, and
+    wall seconds."""
     times = os.times()
     return time.process_time(), times.children_user + times.children_system, time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Training steps to plan, each by its number of layers: residual perceptrons, decoders, a residual
+"""Training steps to plan, by their number of layers: residual perceptrons, decoders, a residual
 convolutional network, a diffusion transformer, and a generator with its discriminator."""
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Step = Callable[..., Any]
 class Program:
     """A training step.
 
-    - `make`: from a number of layers to the step and its arguments, as shapes.
+    - `make`: a function from a number of layers to the step and its arguments, as shapes.
     - `donated`: positions of arguments that the step may overwrite.
     """
 
@@ -32,7 +32,7 @@ def _shape(*dims: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
 
 
 def _trained(loss: Loss, params: Any, batch: Any) -> tuple[Step, tuple[Any, ...]]:
-    """A step of AdamW on a loss."""
+    """Returns a step of AdamW on a loss, and its arguments."""
     optimizer = optax.adamw(1e-3)
 
     def step(state: Any, batch: Any) -> Any:
@@ -46,7 +46,7 @@ def _trained(loss: Loss, params: Any, batch: Any) -> tuple[Step, tuple[Any, ...]
 
 
 def mlp_adamw(layers: int) -> tuple[Step, tuple[Any, ...]]:
-    """Residual layers of one matmul and a tanh."""
+    """Residual layers of one matmul and one tanh."""
     width = 4096
 
     def loss(weights: Any, batch: Any) -> jax.Array:
@@ -60,7 +60,8 @@ def mlp_adamw(layers: int) -> tuple[Step, tuple[Any, ...]]:
 
 
 def gpt_with_metrics(layers: int) -> tuple[Step, tuple[Any, ...]]:
-    """A decoder, unrolled, that also returns the norm of each parameter's gradient and update."""
+    """An unrolled decoder, whose step also returns the norm of each parameter's gradient and
+    update."""
     config = replace(gpt.SIZES["gpt-125m"], layers=layers)
     optimizer = optax.adam(1e-3)
     loss = gpt.loss
@@ -84,7 +85,7 @@ def gpt_13b_bfloat16(layers: int) -> tuple[Step, tuple[Any, ...]]:
 
 
 def resnet(blocks: int) -> tuple[Step, tuple[Any, ...]]:
-    """Bottleneck blocks in four stages, as of ResNet-50 where there are 16."""
+    """Bottleneck blocks in four stages. With 16 blocks it is ResNet-50."""
     widths, image, batch, classes = (64, 128, 256, 512), 224, 128, 1000
     per_stage = [blocks // 4 + (k < blocks % 4) for k in range(4)]
 
@@ -111,8 +112,8 @@ def resnet(blocks: int) -> tuple[Step, tuple[Any, ...]]:
         images, labels = batch
         x = jax.nn.relu(convolved(images, params["stem"], 4))
         for stage, blocks_of_stage in enumerate(params["stages"]):
-            for number, own in enumerate(blocks_of_stage):
-                x = block(own, x, 2 if stage and not number else 1)
+            for number, block_of_stage in enumerate(blocks_of_stage):
+                x = block(block_of_stage, x, 2 if stage and not number else 1)
         logits = x.mean((1, 2)) @ params["head"]
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
         return -chosen.mean()
@@ -140,7 +141,7 @@ def resnet(blocks: int) -> tuple[Step, tuple[Any, ...]]:
 
 
 def dit(layers: int) -> tuple[Step, tuple[Any, ...]]:
-    """A diffusion transformer: each block's norms are scaled and shifted by what is asked for."""
+    """A diffusion transformer. The condition scales and shifts the norms of each block."""
     width, heads, batch, length = 1152, 16, 64, 256
 
     def modulated(x: jax.Array, shift: jax.Array, scale: jax.Array) -> jax.Array:
@@ -163,8 +164,8 @@ def dit(layers: int) -> tuple[Step, tuple[Any, ...]]:
 
     def loss(params: Any, batch_of: Any) -> jax.Array:
         x, wanted, noise = batch_of
-        for own in params:
-            x = block(own, x, wanted)
+        for block_of_layer in params:
+            x = block(block_of_layer, x, wanted)
         return jnp.mean(jnp.square(x - noise))
 
     square = {name: _shape(width, width) for name in ("query", "key", "value", "out")}
@@ -178,7 +179,8 @@ def dit(layers: int) -> tuple[Step, tuple[Any, ...]]:
 
 
 def dcgan(stages: int) -> tuple[Step, tuple[Any, ...]]:
-    """A generator that doubles height and width in each stage, its discriminator, both trained."""
+    """A generator that doubles height and width in each stage, and its discriminator. Both are
+    trained."""
     batch, noise, base = 256, 128, 64
     widths = [base * 2 ** min(4, stages - 1 - k) for k in range(stages)]
     numbers = ("NHWC", "HWIO", "NHWC")

@@ -22,7 +22,7 @@ _HEAD = (
 
 
 def markdown(rows: Iterable[Mapping[str, Any]], command: str) -> str:
-    """A row for each plan, versions of one plan below one another."""
+    """Returns the page, with a row for each plan. Versions of one plan are in adjacent rows."""
     ordered = sorted(rows, key=lambda r: (r["program"], r["layers"], r["budget"] != "free"))
     lines = [
         "# What planning takes",

@@ -1,1 +1,1 @@
-"""Random training steps, planned and run: does the plan compute what the function computes?"""
+"""Random training steps, planned and run: does the plan compute the same as the function?"""

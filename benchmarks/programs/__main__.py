@@ -1,12 +1,13 @@
-"""Plans random programs, compares them with the original, and writes what became of them.
+"""Plans random programs, compares their results with the original's, and writes the outcomes.
 
 python -m benchmarks.programs               # 300 programs without loops, 300 with, 600 choosing
 python -m benchmarks.programs --cases=50 --seeds=3 --out=build/programs
 python -m benchmarks.programs --kinds=choosing --choosing=50 --seeds=0,1,2,3
 
-Each seed is a batch, which is written when it is done. Batches that are there are not run again,
-nor are programs that an earlier one has drawn. A program that goes wrong is printed as its recipe,
-and kept; `--again` runs those that went wrong again. `make test-slow` finds the smallest such one.
+Each seed is a batch, which is written at its end. Recorded batches are not run again, nor are
+programs that an earlier batch has drawn. A program with a wrong result or a crash is printed as its
+recipe, and recorded. `--again` runs the recorded failures again. `make test-slow` finds the
+smallest failing program.
 """
 
 import collections
@@ -53,8 +54,8 @@ _OUT = flags.DEFINE_string("out", "benchmarks/programs/results", "Folder of the 
 
 @dataclass
 class _Tally:
-    """What became of the programs of one kind. `drawn`: a digest of each, those of earlier batches
-    among them."""
+    """The outcomes of the programs of one kind. `drawn`: the digests of all drawn programs,
+    including those of earlier batches."""
 
     drawn: set[str]
     outcomes: list[Outcome]
@@ -65,10 +66,11 @@ class _Tally:
 
 
 def main(_: list[str]) -> None:
-    """Checks both kinds of programs and writes `programs.json` and `programs.md`."""
+    """Checks all kinds of programs, and writes `programs.json` and `programs.md`."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    # As in tests: LLVM optimises what is settled before, and takes a third of the time.
+    # As in tests: without most of LLVM's optimisations, which do not affect plans, compiling takes
+    # a third of the time.
     jax.config.update("jax_disable_most_optimizations", True)
     results: dict[str, Any] = _known()
     for name in _KINDS.value:
@@ -85,11 +87,11 @@ def main(_: list[str]) -> None:
             results[name] = merged(before, _summary(tally, first))
             _write(results)
     print(report(results))
-    sys.exit(any(found["failures"] for found in results.values()))
+    sys.exit(any(summary["failures"] for summary in results.values()))
 
 
 def _again(before: Summary) -> Summary:
-    """The summary with the programs that went wrong run again, which counts as a batch."""
+    """Returns the summary with the failed programs run again as another batch."""
     failures = before["failures"]
     if not failures:
         return before
@@ -98,15 +100,15 @@ def _again(before: Summary) -> Summary:
     for failure in failures:
         _try(eval(failure["recipe"], {"Recipe": Recipe, "Step": Step}), tally)
     tally.seconds = time.monotonic() - started
-    # They have been drawn and counted before.
+    # The first run has already drawn and counted these programs.
     again = _summary(tally, None) | {"drawn": before["drawn"], "operations": {}, "settings": {}}
     others = before["programs"] - len(failures)
     return merged(before | {"failures": [], "programs": others}, again)
 
 
 def _known() -> dict[str, Any]:
-    found = Path(_OUT.value) / "programs.json"
-    return json.loads(found.read_text()) if found.exists() else {}
+    path = Path(_OUT.value) / "programs.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _write(results: dict[str, Any]) -> None:

@@ -1,22 +1,22 @@
-"""Batches of random programs, as one."""
+"""Merges batches of random programs."""
 
 from collections import Counter
 from typing import Any
 
 Summary = dict[str, Any]
-"""Of programs of one kind: numbers, numbers by name, and lists."""
+"""A summary of programs of one kind: numbers, numbers by name, and lists."""
 
 NOTHING: Summary = {"batches": [], "drawn": []}
-"""Of no batch."""
+"""The summary of no batch."""
 
 
 def merged(before: Summary, batch: Summary) -> Summary:
-    """What the batches so far and one more say together."""
+    """Returns the summary of the batches so far and one more."""
     if not before["batches"]:
         return batch
-    found = {key: _sum(before[key], value) for key, value in batch.items()}
+    sums = {key: _sum(before[key], value) for key, value in batch.items()}
     largest = max(before["largest_difference"], batch["largest_difference"])
-    return found | {"largest_difference": largest, "drawn": batch["drawn"]}
+    return sums | {"largest_difference": largest, "drawn": batch["drawn"]}
 
 
 def _sum(one: Any, other: Any) -> Any:

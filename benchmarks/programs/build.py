@@ -1,4 +1,4 @@
-"""From a recipe to a function of arrays, and arguments for it."""
+"""Builds a function of arrays and its arguments from a recipe."""
 
 import zlib
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ LEARNING_RATE = 0.05
 
 
 def program(recipe: Recipe) -> Callable[..., Any]:
-    """The function of a recipe, of the arguments that `arguments` makes."""
+    """Returns the function of a recipe. Its arguments are those of `arguments`."""
     if recipe.mode == "forward":
         return lambda params, x, inputs: _values(recipe, params, x, inputs)[1]
     if recipe.mode == "gradient":
@@ -29,7 +29,7 @@ def program(recipe: Recipe) -> Callable[..., Any]:
 
 
 def arguments(recipe: Recipe) -> tuple[dict[str, Array], Array, Inputs]:
-    """Parameters, input and integers; the same for the same recipe."""
+    """Returns parameters, input and integers. Equal recipes have equal arguments."""
     rng = np.random.default_rng(zlib.crc32(repr(recipe.steps).encode()))
     x = jnp.asarray(rng.standard_normal(recipe.shape), recipe.dtype)
     key = jax.random.PRNGKey(7) if recipe.raw_key else jax.random.key(7)
@@ -55,13 +55,14 @@ def _loss(recipe: Recipe, params: Any, x: Array, inputs: Inputs) -> Array:
 
 
 def _values(recipe: Recipe, params: Any, x: Array, inputs: Inputs) -> tuple[Array, Any]:
-    """A loss and the last value."""
+    """Returns the loss and the last value."""
     last = _run(recipe.steps, x * params["scale"].astype(x.dtype), Context(inputs, params), "p")
     return jnp.mean(jnp.sin(last.astype(jnp.float32)) ** 2), {"last": last, "tokens": inputs.tokens}
 
 
 def _run(steps: Sequence[Step], x: Array, context: Context, name: str) -> Array:
-    """Each step on the latest value, with an earlier one as second operand."""
+    """Runs the steps, each on the latest value, with an earlier value as second operand. Returns
+    the last value."""
     values = [x]
     for k, step in enumerate(steps):
         digits, path = Digits(step.choice), f"{name}/{k}"

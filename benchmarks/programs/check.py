@@ -1,4 +1,4 @@
-"""Plans a recipe, runs it with and without the plan, and compares."""
+"""Plans a recipe, runs it with and without the plan, and compares the results."""
 
 import gc
 from dataclasses import dataclass, replace
@@ -17,16 +17,19 @@ from kiwi.mesh.hardware import Link
 from kiwi.planners.registry import planner_named
 
 TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}
-"""Largest difference of a result, relative to its largest element and `LEAST_SCALE`."""
+"""The largest difference of a result, relative to the larger of its largest element and
+`LEAST_SCALE`."""
 
 LEAST_SCALE = 0.05
-"""Of results that are 0 but for rounding: sums of some ones that cancel are 1e-6 or so."""
+"""The smallest scale of a result. Results that are 0 except for rounding, such as sums of ones that
+cancel, are about 1e-6."""
 
 TIME_LIMIT_SECONDS = 2.0
 
 _LINK = Link(1e12, 1e-12)
 NUDGE = {"float32": 1e-6, "bfloat16": 2**-8}
-"""Relative change of the parameters that results must bear: some units in the last place."""
+"""The relative change of the parameters that results must tolerate: some units in the last
+place."""
 
 _MOST_SPREADS = 4
 
@@ -38,19 +41,22 @@ SHARING = replace(
     kernel_launch_seconds=1e-12,
     memory_bandwidth_bytes_per_second=1e9,
 )
-"""Devices on which even little work is worth sharing, so that plans of small programs do."""
+"""Devices on which sharing even little work pays off, so that plans of small programs
+communicate."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a recipe that is planned right.
+    """The outcome of a recipe without a wrong result.
 
-    - `kind`: "equal", the name of the typed error that its budget ended in, or what was the matter
-      with the program itself: "ill-conditioned" where the plan differs no more than the program
-      from itself, evaluated otherwise.
-    - `recomputed`, `collectives`: how many operators run twice, and how often devices communicate.
-    - `difference`: the largest one, relative to the tolerance.
-    - `recomputed_anyhow`: how many operators run twice in the random plan of the same program.
+    - `kind`: "equal", the name of the error that its budget ended in, or the problem of the program
+      itself. "ill-conditioned" means that the plan differs from the program no more than the
+      program differs from itself, evaluated in another way.
+    - `recomputed`, `collectives`: the number of operators that run twice, and of kinds of
+      collectives.
+    - `difference`: the largest difference, relative to the tolerance.
+    - `recomputed_anyhow`: the number of operators that run twice in the random plan of the same
+      program.
     """
 
     kind: str
@@ -62,23 +68,27 @@ class Outcome:
 
 
 class WrongResult(AssertionError):
-    """A planned function that computes something else."""
+    """A planned function computes another result than the function."""
 
 
 def check(recipe: Recipe) -> Outcome:
-    """**Raises:** `WrongResult`, or whatever planning raises that is no budget error."""
+    """Returns the outcome of a recipe.
+
+    **Raises:** `WrongResult`, or any error of planning other than a budget error.
+    """
     try:
         return _compared(recipe)
     except WrongResult:
         if recipe.dtype != "bfloat16":
             raise
-        # Near a jump, as of a maximum over equal numbers, rounding decides more than nudging tells.
+        # Near a jump, such as a maximum over equal numbers, rounding changes results by more than
+        # nudged parameters show.
         _compared(replace(recipe, dtype="float32"))
         return Outcome("ill-conditioned")
     except jax.errors.JaxRuntimeError as error:
         if "fft_thunk" not in str(error):
             raise
-        # By the layout that it gives the operand itself, in a program with or without a plan.
+        # XLA:CPU itself chooses the operand's layout, in programs with and without a plan.
         return Outcome("XLA:CPU runs no FFT of a transposed operand")
 
 
@@ -86,7 +96,7 @@ def _compared(recipe: Recipe) -> Outcome:
     function, args = program(recipe), arguments(recipe)
     try:
         expected = jax.tree.map(_numpy, jax.jit(function)(*args))
-    except jax.errors.JaxRuntimeError:  # XLA:CPU runs no FFT of a transposed operand
+    except jax.errors.JaxRuntimeError:  # XLA:CPU cannot run an FFT of a transposed operand.
         return Outcome("fails without a plan")
     donated = 0 if recipe.donate and recipe.mode == "train" else ()
     planned = kiwi.jit(
@@ -102,19 +112,19 @@ def _compared(recipe: Recipe) -> Outcome:
         respect_user_checkpoint=recipe.respect_user_checkpoint,
     )
     plan = planned.plan(*args)
-    again = _check_anyhow(planned, args, expected, recipe)
+    recomputed_anyhow = _check_anyhow(planned, args, expected, recipe)
     if recipe.budget_share is not None:
         budget = max(1, int(recipe.budget_share * plan.peak_bytes))
         planned = planned.with_options(memory_budget=budget)
         try:
             plan = planned.plan(*args)
         except (InfeasibleBudgetError, NoPlanFoundError) as error:
-            return Outcome(_of_budget(error, budget), recomputed_anyhow=again)
+            return Outcome(_of_budget(error, budget), recomputed_anyhow=recomputed_anyhow)
         if recipe.verify and not plan.fits:
             raise WrongResult(f"peak {plan.peak_bytes} over the budget {budget}")
     difference = _checked(planned(*args), args, expected, recipe)
     if difference > 1:
-        return Outcome("ill-conditioned", recomputed_anyhow=again)
+        return Outcome("ill-conditioned", recomputed_anyhow=recomputed_anyhow)
     counts = plan.residency_counts()
     return Outcome(
         "equal",
@@ -122,30 +132,31 @@ def _compared(recipe: Recipe) -> Outcome:
         counts["recompute"],
         len(plan.estimate.collectives),
         difference,
-        again,
+        recomputed_anyhow,
     )
 
 
 def _checked(results: Any, args: Any, expected: Any, recipe: Recipe) -> float:
-    """How far results are from the expected ones, relative to the tolerance.
+    """Returns the difference between the results and the expected ones, relative to the tolerance.
 
-    **Raises:** `WrongResult` if further than the program is from itself.
+    **Raises:** `WrongResult` if the difference is larger than the program's difference from itself.
     """
     difference = _difference(jax.tree.map(_numpy, results), expected, recipe.dtype)
     if difference > 1:
-        itself = spread(program(recipe), args, expected, recipe.dtype)
-        if difference > _MOST_SPREADS * itself:
-            raise WrongResult(f"{difference} times the tolerance; without a plan {itself}")
+        own_spread = spread(program(recipe), args, expected, recipe.dtype)
+        if difference > _MOST_SPREADS * own_spread:
+            raise WrongResult(f"{difference} times the tolerance; without a plan {own_spread}")
     return difference
 
 
 def _check_anyhow(planned: kiwi.PlannedFunction, args: Any, expected: Any, recipe: Recipe) -> int:
-    """Runs a random plan of the same problem; how many operators it computes twice.
+    """Runs a random plan of the same problem, and returns the number of operators that it computes
+    twice.
 
-    **Raises:** `WrongResult` if it computes something else.
+    **Raises:** `WrongResult` if the plan computes another result.
     """
     if planned.options.planner not in ("joint", "alpa"):
-        return 0  # Others decide by rules of their own.
+        return 0  # Other planners have no problem to choose from.
     seed = len(repr(replace(recipe, dtype="float32")))
     results, execution = run_random_plan(planned, args, seed)
     _checked(results, args, expected, recipe)
@@ -153,7 +164,8 @@ def _check_anyhow(planned: kiwi.PlannedFunction, args: Any, expected: Any, recip
 
 
 def _of_budget(error: KiwiError, budget: int) -> str:
-    """The error's name; the least budget that it names must be larger."""
+    """Returns the error's name. Raises `WrongResult` if the least budget that the error names is
+    not larger than the budget."""
     least = getattr(error, "least_peak_bytes", None)
     if least is not None and least <= budget:
         raise WrongResult(f"{type(error).__name__} at {budget} though {least} is said to do")
@@ -167,7 +179,7 @@ def _numpy(x: Any) -> np.ndarray:
 
 
 def _difference(results: Any, expected: Any, dtype: str) -> float:
-    """The largest difference of any result, relative to what is tolerated."""
+    """Returns the largest difference of any result, relative to the tolerance."""
     if jax.tree.structure(results) != jax.tree.structure(expected):
         raise WrongResult(f"{jax.tree.structure(results)}, not {jax.tree.structure(expected)}")
     pairs = zip(jax.tree.leaves(results), jax.tree.leaves(expected), strict=True)
@@ -175,17 +187,18 @@ def _difference(results: Any, expected: Any, dtype: str) -> float:
 
 
 def spread(function: Any, args: Any, expected: Any, dtype: str) -> float:
-    """How far the unplanned program is from itself, evaluated operator by operator, or nudged.
+    """Returns the difference of the unplanned program from itself: evaluated operator by operator,
+    and with nudged parameters.
 
-    Near a jump, or where one divides by almost nothing, rounding decides: a plan, which changes
-    what XLA fuses, may then differ as much, and nothing follows from it.
+    Near a jump, or in a division by almost zero, rounding decides the result. A plan changes what
+    XLA fuses and may then differ as much, which is not an error.
     """
     params, *rest = args
     nudged = jax.tree.map(lambda p: p * (1 + NUDGE[dtype]), params)
     others = [jax.jit(function)(nudged, *rest)]
     with jax.disable_jit():
         others.append(function(*args))
-    return max(_difference(jax.tree.map(_numpy, o), expected, dtype) for o in others)
+    return max(_difference(jax.tree.map(_numpy, other), expected, dtype) for other in others)
 
 
 def _distance(result: np.ndarray, expected: np.ndarray) -> float:
@@ -203,6 +216,6 @@ def _distance(result: np.ndarray, expected: np.ndarray) -> float:
 
 
 def forget() -> None:
-    """Frees the programs that jax keeps for each function it has compiled."""
+    """Frees the programs that jax caches for each compiled function."""
     jax.clear_caches()
     gc.collect()

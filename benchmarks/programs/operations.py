@@ -1,8 +1,8 @@
-"""Operations of random programs: each takes an array and yields one of the same type.
+"""Operations of random programs. Each takes an array and returns one of the same type.
 
-All are continuous in their floating-point operands, so that a plan may differ from the original
-by rounding only: what is sorted is sorted by integers or far apart, and what can tie (maxima) is
-used in single precision alone.
+All operations are continuous in their floating-point operands, so that a plan may differ from the
+original only by rounding. Sort keys are integers or far apart, and operations with ties (maxima)
+are used only in single precision.
 """
 
 from collections.abc import Callable
@@ -28,18 +28,18 @@ def _operation(operation: Operation) -> Operation:
 
 
 def _rows(x: Array) -> Array:
-    """At least one dimension."""
+    """Returns `x` with at least one dimension."""
     return x if x.ndim else x[None]
 
 
 def _matrix(x: Array) -> Array:
-    """Two dimensions, the last one as it is."""
+    """Returns `x` with two dimensions, of which the last one is unchanged."""
     x = _rows(x)
     return x.reshape(-1, x.shape[-1])
 
 
 def _by_integers(context: Context, count: int) -> Array:
-    """That many different integers, in an order that depends on the tokens."""
+    """Returns `count` different integers, in an order that depends on the tokens."""
     shift = context.inputs.tokens.reshape(-1)[0]
     return (jnp.arange(count) * 7919 + shift * 104729) % 1000003
 
@@ -258,8 +258,8 @@ def _indexing(x: Array, other: Array, context: Context, digits: Digits, name: st
 def _embedding(x: Array, other: Array, context: Context, digits: Digits, name: str) -> Array:
     x = _rows(x)
     table = context.param(name, (12, x.shape[-1])).astype(x.dtype)
-    found = table[context.inputs.tokens.reshape(-1)]
-    return x + jnp.mean(found, 0) if digits.take(2) else jnp.concatenate([_matrix(x), found])
+    rows = table[context.inputs.tokens.reshape(-1)]
+    return x + jnp.mean(rows, 0) if digits.take(2) else jnp.concatenate([_matrix(x), rows])
 
 
 @_operation
@@ -313,7 +313,7 @@ def _sorting(x: Array, other: Array, context: Context, digits: Digits, name: str
     shape = [x.shape[axis] if k == axis else 1 for k in range(x.ndim)]
     spread = jnp.broadcast_to(keys.reshape(shape), x.shape)
     if x.dtype == jnp.float32 and digits.take(2):
-        # Far enough apart for rounding not to change the order.
+        # The keys are so far apart that rounding does not change the order.
         return jnp.sort(jnp.tanh(x) + (spread % 97).astype(x.dtype) * 4, axis) / 97
     return jax.lax.sort((spread, x), dimension=axis, num_keys=1)[1]
 

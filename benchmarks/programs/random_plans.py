@@ -1,7 +1,7 @@
-"""Any plan, however bad: random strategies, residencies and kept copies of a call's problem.
+"""Random plans: random strategies, residencies and kept copies of a call's problem.
 
-Good plans of small programs recompute next to nothing. What a plan computes must not depend on how
-good it is, so a random choice among all options shows more of emission than any plan does.
+Good plans of small programs recompute almost nothing. The result of a plan must not depend on its
+quality, so a random choice among all options tests more of emission than any good plan.
 """
 
 from dataclasses import replace
@@ -20,17 +20,18 @@ from kiwi.problem.solved import Solved
 
 
 def with_random_ties(execution: Execution, rng: np.random.Generator) -> Execution:
-    """The execution with barriers at every step, or at none, or at a random half of the steps."""
+    """Returns the execution with barriers at every step, at no step, or at a random half of the
+    steps."""
     steps = range(len(execution.schedule.steps))
     tied = frozenset(k for k in steps if rng.random() < 0.5)
     return replace(execution, tied_steps=(None, frozenset[int](), tied)[rng.integers(3)])
 
 
 def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: float) -> list[int]:
-    """A random choice of strategies and, from the last unit to the first, of residencies.
+    """Returns a random choice of strategies and, from the last unit to the first, of residencies.
 
-    A unit may only take a residency that leaves its value there for readers that are recomputed.
-    Where recomputation is allowed it is taken with probability `remat`.
+    A unit may only take a residency under which its value is available to recomputed readers. If a
+    unit may be recomputed, it is with probability `remat`.
     """
     sources = [int(rng.integers(len(s.shardings))) for s in planning.sources]
     choices = [0] * len(planning.unit_nodes)
@@ -40,8 +41,10 @@ def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: 
         times = [t for o in unit.outputs for t in wanted.get(o, ())]
         options = node.residency.options
         allowed = [k for k, r in enumerate(options) if all(r.available_at(t) for t in times)]
-        again = [k for k in allowed if options[k].recomputes]
-        residency = int(rng.choice(again if again and rng.random() < remat else allowed))
+        recomputing = [k for k in allowed if options[k].recomputes]
+        residency = int(
+            rng.choice(recomputing if recomputing and rng.random() < remat else allowed)
+        )
         if options[residency].recompute_at is not None:
             for value in unit.reads:
                 wanted.setdefault(value, []).append(options[residency].recompute_at)
@@ -53,14 +56,14 @@ def random_solution(planning: PlanningProblem, rng: np.random.Generator, remat: 
 def random_kept_copies(
     planning: PlanningProblem, solution: list[int], rng: np.random.Generator
 ) -> KeptCopies:
-    """Half of the copies of operands that a solution's plan may keep for later readers."""
+    """Returns a random half of the copies of operands that the plan may keep for later readers."""
     opened = planning.restricted(solution, kept=None)
     open_to_choice = [copy for copy in opened.copies if len(copy.options) > 1]
     return frozenset(copy.operand_read for copy in open_to_choice if rng.random() < 0.5)
 
 
 def run_random_plan(planned: kiwi.PlannedFunction, args: Any, seed: int) -> tuple[Any, Execution]:
-    """The results of a call under a random plan, and that plan."""
+    """Returns the results of a call under a random plan, and the plan's execution."""
     traced = planned.traced(*args)
     settings = planned.settings
     planner, budget_bytes = planner_named(settings.planner), settings.memory_budget_bytes

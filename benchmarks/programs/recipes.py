@@ -5,7 +5,7 @@ A recipe is plain data, so that hypothesis can shrink it and its `repr` reproduc
     recipe ::= shape dtype mode mesh budget ... step*
     step   ::= operation choice step*
 
-`choice` is an integer whose digits choose operands, axes and sizes (`Digits`); the steps below a
+`choice` is an integer whose digits choose operands, axes and sizes (`Digits`). The steps below a
 step are the body of a region (a scan, a branch, a custom derivative).
 """
 
@@ -27,14 +27,15 @@ PLANNERS = ("joint", "joint", "joint", "alpa", "two-pass", "xla")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A random program, and how it is planned.
+    """A random program, and the options of its plan.
 
-    - `shape`: of the first input, batch first.
+    - `shape`: the shape of the first input, batch first.
     - `mode`: "forward" returns values, "gradient" loss and gradients, "train" updated parameters.
-    - `raw_key`: random numbers come from `jax.random.PRNGKey`, not from `jax.random.key`.
-    - `budget_share`: of the peak of the plan without a limit; None is no limit.
-    - `donate`: the step's state is donated (mode "train").
-    - `verify`: the plan is compiled and checked.
+    - `raw_key`: whether random numbers come from `jax.random.PRNGKey` instead of `jax.random.key`.
+    - `budget_share`: the budget as a share of the peak of the plan without a limit; None is no
+      limit.
+    - `donate`: whether the step's state is donated (mode "train").
+    - `verify`: whether the plan is compiled and checked.
     """
 
     steps: tuple[Step, ...]
@@ -51,7 +52,7 @@ class Recipe:
 
 
 def steps(names: Sequence[str], depth: int, most: int) -> st.SearchStrategy[tuple[Step, ...]]:
-    """Steps of the named operations; regions have bodies of `depth` - 1."""
+    """Draws steps of the named operations. Bodies of regions have a depth of `depth` - 1."""
     plain = [n for n in names if n in OPERATIONS]
     regions = [n for n in names if n in REGIONS]
     choices = st.integers(0, 2**24 - 1)
@@ -63,7 +64,7 @@ def steps(names: Sequence[str], depth: int, most: int) -> st.SearchStrategy[tupl
 
 
 def choosing(depth: int = 1) -> st.SearchStrategy[tuple[Step, ...]]:
-    """Steps of which one is a `while` or a conditional, perhaps in another region."""
+    """Draws steps with one `while` or conditional, which may be inside another region."""
     plain, numbers = [*OPERATIONS], st.integers(0, 2**24 - 1)
     before, behind = (
         st.lists(st.builds(Step, st.sampled_from(plain), numbers), max_size=2) for _ in range(2)
@@ -76,7 +77,7 @@ def choosing(depth: int = 1) -> st.SearchStrategy[tuple[Step, ...]]:
 
 
 def choosing_recipes() -> st.SearchStrategy[Recipe]:
-    """Small recipes with a `while` or a conditional that a planner opens."""
+    """Draws small recipes with a `while` or a conditional that a planner opens."""
     return st.builds(
         Recipe,
         steps=choosing(),
@@ -92,7 +93,8 @@ def choosing_recipes() -> st.SearchStrategy[Recipe]:
 
 
 def recipes(*, loops: bool = True, verify: bool = True) -> st.SearchStrategy[Recipe]:
-    """Recipes of everything, or without what runs a body repeatedly, or without compile checks."""
+    """Draws recipes of all operations. `loops`: with regions that run a body repeatedly. `verify`:
+    with compile checks."""
     names = [*OPERATIONS, *(n for n in REGIONS if loops or n not in LOOPS)]
     sizes = st.sampled_from((8, 4, 16, 6, 3, 1, 2))
     return st.builds(

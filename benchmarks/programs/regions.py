@@ -1,7 +1,7 @@
 """Operations of random programs that run a body: loops, branches, calls, custom derivatives.
 
-`region(x, run, context, digits, name)`: `run(x, context)` runs the body, which yields an array of
-the shape and type of `x`.
+In `region(x, run, context, digits, name)`, `run(x, context)` runs the body, which returns an array
+of the shape and type of `x`.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,11 @@ Region: TypeAlias = Callable[[Array, Body, Context, Digits, str], Array]
 
 REGIONS: dict[str, Region] = {}
 LOOPS: set[str] = set()
-"""Those that run their body repeatedly."""
+"""The names of regions that run their body repeatedly."""
 
 CHOICES: set[str] = set()
-"""Those that run their body as often as a value says: a `while`, a `cond` or a `switch`."""
+"""The names of regions in which a value decides how often the body runs: a `while`, a `cond` or a
+`switch`."""
 
 _POLICIES = (
     None,
@@ -46,7 +47,7 @@ def _choice(region: Region) -> Region:
 
 
 def _shapes(x: Array, body: Body, context: Context) -> dict[str, jax.ShapeDtypeStruct]:
-    """The parameters that a body asks for."""
+    """Returns the parameters that a body asks for."""
     recorder = context.inside(None, 0)
     jax.eval_shape(lambda x: body(x, recorder), x)
     return recorder.shapes
@@ -54,7 +55,7 @@ def _shapes(x: Array, body: Body, context: Context) -> dict[str, jax.ShapeDtypeS
 
 @_loop
 def _scan_layers(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Each iteration has parameters of its own, and may yield something to stack."""
+    """A scan with separate parameters for each iteration, which may stack a result."""
     length = 1 + digits.take(4)
     stacked = context.params(_shapes(x, body, context), length)
     yields, reverse, unroll = digits.take(2), bool(digits.take(2)), 1 + digits.take(2)
@@ -90,7 +91,8 @@ def _scan_time(x: Array, body: Body, context: Context, digits: Digits, name: str
 
 @_loop
 def _accumulate(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Two sums that start alike, over rows that are there already; one may be unread."""
+    """A loop with two sums that start equal, over rows that exist before the loop. One sum may be
+    unread."""
     if not x.ndim or x.shape[0] > 16:
         return body(x, context)
 
@@ -106,7 +108,7 @@ def _accumulate(x: Array, body: Body, context: Context, digits: Digits, name: st
 
 @_loop
 def _fori(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Bounds known when traced."""
+    """A loop with bounds that are known when traced."""
     first = digits.take(2)
     step = lambda k, carry: body(carry, context.in_loop(k))  # noqa: E731
     return jax.lax.fori_loop(first, first + digits.take(4), step, x)
@@ -115,7 +117,7 @@ def _fori(x: Array, body: Body, context: Context, digits: Digits, name: str) -> 
 @_choice
 @_loop
 def _while_loop(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Bounds known at run time only; not differentiated."""
+    """A loop with bounds that are known only at run time. It is not differentiated."""
     count = context.inputs.tokens.reshape(-1)[0] % 4
     params = context.params(_shapes(x, body, context), None)
     fixed, x_fixed = jax.lax.stop_gradient((params, x))
@@ -130,7 +132,8 @@ def _while_loop(x: Array, body: Body, context: Context, digits: Digits, name: st
 @_choice
 @_loop
 def _while_any(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Until a whole array says so; carries go round, and one is read by the condition alone."""
+    """A loop whose condition reads a whole array. Its carries change places, and only the condition
+    reads one of them."""
     count = context.inputs.tokens.reshape(-1)[0] % 3
     left = count - jnp.arange(x.shape[0] if x.ndim else 1)
     params = context.params(_shapes(x, body, context), None)
@@ -148,7 +151,7 @@ def _while_any(x: Array, body: Body, context: Context, digits: Digits, name: str
 @_choice
 @_loop
 def _while_rows(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Each row as often as it says, under `jax.vmap`."""
+    """A loop under `jax.vmap`, with a separate number of iterations for each row."""
     if not x.ndim:
         return body(x, context)
     counts = (jnp.arange(x.shape[0]) + context.inputs.tokens.reshape(-1)[0]) % 3
@@ -165,7 +168,7 @@ def _while_rows(x: Array, body: Body, context: Context, digits: Digits, name: st
 @_choice
 @_loop
 def _bounded(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """A `while` of at most three iterations that is differentiated: a scan of `cond`s."""
+    """A differentiated `while` of at most three iterations: a scan of `cond`s."""
     count = context.inputs.tokens.reshape(-1)[0] % 4
 
     def step(carry: Array, k: Array) -> tuple[Array, None]:
@@ -177,7 +180,7 @@ def _bounded(x: Array, body: Body, context: Context, digits: Digits, name: str) 
 
 @_loop
 def _lax_map(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Row by row, or in batches of rows."""
+    """A map over rows, one by one or in batches."""
     if not x.ndim or x.shape[0] > 16:
         return body(x, context)
     batch = 2 if digits.take(2) else None
@@ -194,7 +197,7 @@ def _cond(x: Array, body: Body, context: Context, digits: Digits, name: str) -> 
 @_choice
 @_region
 def _cond_twice(x: Array, body: Body, context: Context, digits: Digits, name: str) -> Array:
-    """Two conditionals on one value, with several results, zeros among them."""
+    """Two conditionals on one value, with several results, some of which are zeros."""
     condition = context.inputs.tokens.reshape(-1)[0] % 2 == 0
     both = lambda x: (body(x, context), jnp.tanh(x))  # noqa: E731
     first, second = jax.lax.cond(condition, both, lambda x: (x, jnp.zeros_like(x)), x)

@@ -5,10 +5,10 @@ from typing import Any
 
 
 def report(results: Mapping[str, Any]) -> str:
-    """A page of Markdown."""
+    """Returns the results as a page of Markdown."""
     lines = ["# Random programs, planned and run on eight virtual CPU devices"]
-    for name, found in results.items():
-        lines += ["", f"## Programs {name}", "", *_section(found)]
+    for name, summary in results.items():
+        lines += ["", f"## Programs {name}", "", *_section(summary)]
     return "\n".join(lines) + "\n"
 
 

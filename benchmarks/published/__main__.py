@@ -1,4 +1,4 @@
-"""Predicts what is missing; see `benchmarks.published`."""
+"""Predicts the missing rows; see `benchmarks.published`."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ _EFFORT = flags.DEFINE_string("effort", "quick", "Of free plans.")
 
 
 def main(_: list[str]) -> None:
-    """Predicts what is missing."""
+    """Predicts the missing rows, and writes the table."""
     jax.config.update("jax_platforms", "cpu")
     book = Book(Path(_OUT.value), tuple(_REDO.value), module="benchmarks.published")
     for step in read(Path(_DATA.value)):

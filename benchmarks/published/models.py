@@ -1,7 +1,7 @@
 """Decoders as MaxText, axlearn and JAX-Toolbox train them: scanned layers, attention as one kernel.
 
-Weights and moments are float32 unless said otherwise, the computation is bfloat16. Activations are
-sharded along the batch by constraints, as those libraries do.
+Weights and moments are float32 unless a row says otherwise, and the computation is bfloat16.
+Constraints shard activations along the batch, as in those libraries.
 """
 
 from collections.abc import Callable
@@ -26,20 +26,21 @@ from kiwi.hlo.kernels import KERNEL
 Params = dict[str, Any]
 
 _BLOCK = 512
-"""Rows and columns of a block of scores in splash attention."""
+"""The number of rows and columns of a block of scores in splash attention."""
 
 _OF_ATTENTION = ("s", "t", "d", "g")
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder, how it is sharded and what it keeps.
+    """A decoder, with the values that it keeps for the backward pass.
 
-    - `mlp`: "swiglu", "gelu" or "relu"; `experts`: 0 for a dense one, else of which each token
-      takes `top`, with `capacity` places for each that it would have by chance.
-    - `kept`: as in `PublishedStep`; None means that nothing is said, and no `jax.checkpoint` used.
-    - `on_tpus`: whether attention is the kernel of TPUs, or that of cuDNN.
-    - `tiles`: parts of the sequence for each of which logits are computed, and computed again.
+    - `mlp`: "swiglu", "gelu" or "relu"; `experts`: the number of experts; 0 for a dense layer. Each
+      token takes `top` experts, and an expert has `capacity` times its even share of places.
+    - `kept`: as in `PublishedStep`. None uses no `jax.checkpoint`.
+    - `on_tpus`: whether attention is the kernel for TPUs; otherwise it is cuDNN's kernel.
+    - `tiles`: the number of parts of the sequence whose logits are computed one after another, and
+      recomputed in the backward pass.
     """
 
     layers: int
@@ -61,7 +62,7 @@ class Decoder:
 
     @classmethod
     def of(cls, step: PublishedStep) -> "Decoder":
-        """That of a row."""
+        """Returns the decoder of a row."""
         is_mixture = "experts" in step.mlp
         narrow = "bf16 weights" in step.other
         return cls(
@@ -85,7 +86,7 @@ class Decoder:
 @dataclass(frozen=True)
 class Axes:
     """The mesh axes along which dimensions are sharded: the batch, the width of weights (`fsdp`),
-    and heads, hidden units and the vocabulary (`tensor`)."""
+    and heads, hidden units and vocabulary (`tensor`)."""
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
@@ -94,13 +95,13 @@ class Axes:
 
     @property
     def batch(self) -> tuple[str, ...]:
-        """All but the tensor axes."""
+        """All axes except the tensor axes."""
         return tuple(name for name in self.names if name not in self.tensor)
 
 
 def training_step(decoder: Decoder, axes: Axes | None) -> Callable[..., Any]:
-    """A step of AdamW from state and tokens to the new state and the loss; without axes nothing is
-    said of how activations are sharded."""
+    """Returns a step of AdamW from state and tokens to the new state and the loss. Without axes,
+    activations have no sharding constraints."""
     loss = partial(_loss, decoder, _Placing(axes))
 
     def step(state: Params, tokens: jax.Array) -> Any:
@@ -123,7 +124,7 @@ def training_step(decoder: Decoder, axes: Axes | None) -> Callable[..., Any]:
 
 
 def abstract_state(decoder: Decoder) -> Params:
-    """Parameters and both moments, as shapes."""
+    """Returns the parameters and both moments, as shapes."""
     shapes = _map_names(lambda names: tuple(_SIZES[n](decoder) for n in names), decoder)
 
     def arrays(dtype: str) -> Any:
@@ -135,7 +136,8 @@ def abstract_state(decoder: Decoder) -> Params:
 
 
 def state_specs(decoder: Decoder, axes: Axes) -> Any:
-    """How the state is sharded: fully along its width, and along heads and hidden units."""
+    """Returns the shardings of the state: along its width over the `fsdp` axes, and along heads,
+    hidden units and vocabulary over the `tensor` axes."""
     along = {"width": axes.fsdp, "heads": axes.tensor, "hidden": axes.tensor}
     along |= {"kv_heads": axes.tensor, "vocabulary": axes.tensor}
 
@@ -149,7 +151,7 @@ def state_specs(decoder: Decoder, axes: Axes) -> Any:
 
 
 def parameter_count(decoder: Decoder) -> int:
-    """How many parameters there are."""
+    """Returns the number of parameters."""
     return sum(prod(array.shape) for array in jax.tree.leaves(abstract_state(decoder)["params"]))
 
 
@@ -167,7 +169,7 @@ _SIZES: dict[str, Callable[[Decoder], int]] = {
 
 
 def _map_names(of: Callable[[tuple[str, ...]], Any], decoder: Decoder) -> Params:
-    """A value for each parameter, from the names of its dimensions."""
+    """Returns the result of `of` for each parameter, given the names of its dimensions."""
     mixed = ("experts",) if decoder.experts else ()
     up, down = ("layers", *mixed, "width", "hidden"), ("layers", *mixed, "hidden", "width")
     layers = {
@@ -193,15 +195,15 @@ def _map_names(of: Callable[[tuple[str, ...]], Any], decoder: Decoder) -> Params
 
 @dataclass(frozen=True)
 class _Placing:
-    """Constraints on activations."""
+    """Sharding constraints on activations."""
 
     axes: Axes | None
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Along the batch, and along the width on the tensor axes."""
+        """Constrains an activation along the batch, and along the width over the tensor axes."""
         if self.axes is None:
             return x
-        auto = (AxisType.Auto,) * len(self.axes.shape)  # jax 0.11 takes them for explicit
+        auto = (AxisType.Auto,) * len(self.axes.shape)  # jax 0.11 takes unnamed types for explicit.
         mesh = AbstractMesh(self.axes.shape, self.axes.names, axis_types=auto)
         width = (None, self.axes.tensor) if self.axes.tensor else ()
         spec = NamedSharding(mesh, PartitionSpec(self.axes.batch, *width))
@@ -215,7 +217,7 @@ def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _rotated(x: jax.Array) -> jax.Array:
-    """`x` is of shape [batch, heads, length, head width]."""
+    """Applies rotary position embeddings to `x` [batch, heads, length, head width]."""
     half = x.shape[-1] // 2
     angles = jnp.arange(x.shape[2])[:, None] * 5e5 ** (-jnp.arange(half) / half)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
@@ -236,8 +238,8 @@ def _splash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     kernel = splash_attention_kernel.make_splash_mha(
         mask, head_shards=1, q_seq_shards=1, block_sizes=blocks
     )
-    found: jax.Array = jax.vmap(kernel)(q, k, v)
-    return found
+    mixed: jax.Array = jax.vmap(kernel)(q, k, v)
+    return mixed
 
 
 def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -282,8 +284,8 @@ def _dense(decoder: Decoder, y: jax.Array, w: Params) -> jax.Array:
 
 
 def _experts(decoder: Decoder, y: jax.Array, w: Params) -> jax.Array:
-    """A mixture with a fixed number of places for each expert and sequence; tokens beyond are
-    dropped."""
+    """A mixture of experts with a fixed number of places for each expert and sequence. Tokens
+    without a place are dropped."""
     tokens = y.shape[1]
     places = int(decoder.capacity * decoder.top * tokens / decoder.experts)
     scores = jax.nn.softmax((y @ w["router"]).astype(jnp.float32), -1)
@@ -296,8 +298,8 @@ def _experts(decoder: Decoder, y: jax.Array, w: Params) -> jax.Array:
     x = jnp.einsum("bsep,bsm->bepm", sent, y)
     up = jnp.einsum("bepm,emh->beph", x, w["up"])
     gate = jnp.einsum("bepm,emh->beph", x, w["gate"])
-    found = jnp.einsum("beph,ehm->bepm", jax.nn.silu(gate) * up, w["down"])
-    return jnp.einsum("bepm,bsep->bsm", found, sent * weights[..., None])
+    outputs = jnp.einsum("beph,ehm->bepm", jax.nn.silu(gate) * up, w["down"])
+    return jnp.einsum("bepm,bsep->bsm", outputs, sent * weights[..., None])
 
 
 def _layer(decoder: Decoder, placed: _Placing, x: jax.Array, p: Params) -> jax.Array:
@@ -315,7 +317,7 @@ def _checkpointed(decoder: Decoder, layer: Callable[..., Any]) -> Callable[..., 
     named = jax.checkpoint_policies.save_only_these_names(*decoder.kept)
 
     def policy(primitive: Any, *args: Any, **params: Any) -> Any:
-        if primitive.name == KERNEL:  # the attention, with what its gradient needs beside it
+        if primitive.name == KERNEL:  # The attention, with the values that its gradient needs.
             return "context" in decoder.kept
         of_matmul = "matmuls" in decoder.kept and matmuls(primitive, *args, **params)
         return of_matmul or named(primitive, *args, **params)
@@ -331,7 +333,7 @@ def _loss(decoder: Decoder, placed: _Placing, params: Params, tokens: jax.Array)
     if decoder.tiles == 1:
         return _cross_entropy(output, x, tokens) / tokens.size
     tiled = jax.checkpoint(partial(_cross_entropy, output))
-    # Along the sequence, so that each part is as long on every device.
+    # The sequence is cut, so that each part has the same length on every device.
     cut = lambda a: a.reshape(a.shape[0], decoder.tiles, -1, *a.shape[2:])  # noqa: E731
     parts = tuple(jnp.moveaxis(cut(a), 1, 0) for a in (x, tokens))
     total, _ = jax.lax.scan(lambda sum, part: (sum + tiled(*part), None), 0.0, parts)
@@ -339,7 +341,8 @@ def _loss(decoder: Decoder, placed: _Placing, params: Params, tokens: jax.Array)
 
 
 def _cross_entropy(output: jax.Array, x: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Of one-hot tokens, as MaxText computes it: a gather would hold logits in float32."""
+    """Returns the summed cross-entropy, with one-hot tokens as in MaxText. A gather would hold the
+    logits in float32."""
     logits = (x @ output).astype(jnp.float32)
     chosen = jnp.sum(logits * jax.nn.one_hot(tokens, logits.shape[-1]), -1)
     return jnp.sum(jax.nn.logsumexp(logits, -1) - chosen)

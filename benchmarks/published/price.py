@@ -1,4 +1,4 @@
-"""What Kiwi predicts of a published step, as it was run and planned freely."""
+"""Kiwi's predictions for a published step, as it was run and planned freely."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,11 +27,11 @@ from kiwi.plans.estimate import Estimate
 from kiwi.targets.rules.tpu import tpu_scattered_sums
 
 HOST_MEMORY = "1TiB"
-"""Of a host with TPUs, which plans of steps that were run with offloading may use as well."""
+"""The memory of a host with TPUs. Plans of steps that were run with offloading may use it."""
 
 
 def priced(step: PublishedStep, effort: str) -> Row:
-    """The row of a step; `effort` of planning it freely."""
+    """Returns the row of a step. `effort`: the effort of the free plan."""
     decoder, axes = Decoder.of(step), _axes(step)
     run = as_run(step)
     return {
@@ -49,16 +49,16 @@ def priced(step: PublishedStep, effort: str) -> Row:
 
 
 def _axes(step: PublishedStep) -> Axes:
-    """A mesh on which the axes that were given are; of GPUs with one axis inside of a node."""
+    """Returns the axes of a step. On GPUs of several nodes one mesh axis lies inside of a node."""
     profile = hardware(step.chip)
-    within = profile.devices_per_node or 1
-    if profile.backend == "tpu" or step.devices <= within:
+    devices_per_node = profile.devices_per_node or 1
+    if profile.backend == "tpu" or step.devices <= devices_per_node:
         names = tuple(step.axes)
         tensor = tuple(name for name in names if name == "tp")
         return Axes(tuple(step.axes.values()), names, ("fsdp",), tensor)
     names = ("nodes", "gpus")
     fsdp = names if step.axes["fsdp"] == step.devices else names[1:]
-    return Axes((step.devices // within, within), names, fsdp, ())
+    return Axes((step.devices // devices_per_node, devices_per_node), names, fsdp, ())
 
 
 def _tokens(step: PublishedStep, batch: int) -> jax.ShapeDtypeStruct:
@@ -66,7 +66,8 @@ def _tokens(step: PublishedStep, batch: int) -> jax.ShapeDtypeStruct:
 
 
 def as_run(step: PublishedStep) -> Estimate:
-    """The estimate of a step with the shardings and the rematerialisation that it was run with.
+    """Returns the estimate of a step with the shardings and the rematerialisation that it was run
+    with.
 
     By default XLA:TPU scatters a matmul's sums piece by piece, in pieces of any size.
     """
@@ -84,18 +85,18 @@ def as_run(step: PublishedStep) -> Estimate:
 
 
 def unsharded(step: PublishedStep, batch_size: int) -> tuple[Any, tuple[Any, ...]]:
-    """The step without shardings and `jax.checkpoint`, and its arguments as shapes."""
+    """Returns the step without shardings and `jax.checkpoint`, and its arguments as shapes."""
     decoder = replace(Decoder.of(step), kept=None)
     return training_step(decoder, None), (abstract_state(decoder), _tokens(step, batch_size))
 
 
 def host_options(step: PublishedStep) -> dict[str, Any]:
-    """Those of plans that may use the host's memory as the step did."""
+    """Returns the options of a plan that may use host memory, if the published step did."""
     return {"host_memory_budget": HOST_MEMORY} if step.offloaded else {}
 
 
 def _free(step: PublishedStep, axes: Axes, effort: str) -> dict[str, Any]:
-    """Kiwi's own plan; what it says where there is none."""
+    """Returns the figures of Kiwi's own plan, or the error if there is none."""
     function, args = unsharded(step, step.batch)
     try:
         plan = kiwi.plan(
@@ -121,7 +122,7 @@ def _free(step: PublishedStep, axes: Axes, effort: str) -> dict[str, Any]:
 
 
 def _simplified(step: PublishedStep) -> Iterator[str]:
-    """In what the rebuilt step differs from the one that was run."""
+    """Yields the differences between the rebuilt step and the published one."""
     if step.offloaded:
         yield "what is offloaded stays on the device, and costs nothing"
     if "host" in step.other:

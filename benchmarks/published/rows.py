@@ -1,9 +1,9 @@
 """The rows of `steps.csv`: settings of published training steps, and their seconds.
 
 Columns: `model`, `chip` (a profile), `chips` (with the devices in parentheses where a chip has
-several), `mesh` (sizes of `data`, `fsdp` and `tp`, -1 for what is left), `batch_per_device` and
-`sequence`, `residency` (what a layer keeps), `other`, `seconds`, `source`, then the sizes of the
-decoder.
+several), `mesh` (sizes of `data`, `fsdp` and `tp`; -1 takes the remaining devices),
+`batch_per_device` and `sequence`, `residency` (the values that a layer keeps), `other`, `seconds`,
+`source`, then the sizes of the decoder.
 """
 
 import csv
@@ -20,13 +20,13 @@ GIVEN = Path(__file__).parent / "steps.csv"
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """One row.
+    """One row of the file.
 
-    - `axes`: the devices along "data", "fsdp" and "tp", in this order, those of one device left
-      out.
-    - `kept`: the names of what a layer keeps beside its input; "matmuls" are the results of all
-      matmuls without batch dimensions.
-    - `offloaded`: whether that lies in the host's memory.
+    - `axes`: the number of devices along "data", "fsdp" and "tp", in this order, without axes of
+      one device.
+    - `kept`: the names of the values that a layer keeps besides its input. "matmuls" are the
+      results of all matmuls without batch dimensions.
+    - `offloaded`: whether the kept values lie in host memory.
     """
 
     name: str
@@ -50,22 +50,22 @@ class PublishedStep:
 
     @property
     def key(self) -> str:
-        """Its name in tables."""
+        """The name of the step in tables."""
         return f"{self.name} on {self.devices} {self.chip}"
 
     @property
     def batch(self) -> int:
-        """Sequences of one step on all devices."""
+        """The number of sequences of one step on all devices."""
         return self.batch_per_device * self.devices
 
     @property
     def on_tpus(self) -> bool:
-        """Whether its devices are TPUs."""
+        """Whether the devices are TPUs."""
         return hardware(self.chip).backend == "tpu"
 
 
 def read(path: Path = GIVEN) -> Iterator[PublishedStep]:
-    """The rows of a file with the columns of `steps.csv`."""
+    """Yields the rows of a file with the columns of `steps.csv`."""
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             yield _step(row)
@@ -100,12 +100,12 @@ def _axes(text: str, devices: int) -> Mapping[str, int]:
 
 
 def _kept(text: str) -> frozenset[str]:
-    found = set()
+    kept = set()
     if "matmul results" in text:
-        found.add("matmuls")
+        kept.add("matmuls")
     if "flash output" in text:
-        found.add("context")
+        kept.add("context")
     named = re.match(r"(?:offload|keep) ([a-z,]+)(?:;|$)", text)
     if named and "matmul" not in text:
-        found |= set(named[1].split(","))
-    return frozenset(found)
+        kept |= set(named[1].split(","))
+    return frozenset(kept)

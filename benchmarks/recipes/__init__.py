@@ -1,1 +1,1 @@
-"""MaxText recipes priced, compiled, and beside Kiwi's."""
+"""MaxText's recipes, priced and compiled, beside Kiwi's recipes."""

@@ -2,7 +2,7 @@
 
     python -m benchmarks.recipes [case …]
 
-It needs the package maxtext (docs/guides/maxtext.md). The results go to a file after each row.
+Needs the package maxtext (docs/guides/maxtext.md). The results are written after each row.
 """
 
 import datetime
@@ -37,13 +37,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 POLICIES = ("full", "save_qkv_proj", "save_out_proj", "save_dot_except_mlp", "minimal")
-"""MaxText's policies. The recipe of a case is the one that is fastest as compiled."""
+"""MaxText's policies. The recipe of a case is the policy whose compiled program is fastest."""
 
 TOPOLOGY, MAXTEXTS_NAME = "16x16", "v5e-256"
 
 
 def main(asked: list[str]) -> None:
-    """Writes the rows of each case."""
+    """Writes the rows of the named cases, or of all."""
     use_cpu_devices(256)
     logging.set_verbosity(logging.ERROR)
     cases = json.loads(RESULTS.read_text()).get("cases", {}) if RESULTS.exists() else {}
@@ -56,7 +56,7 @@ def main(asked: list[str]) -> None:
 
 
 def told() -> dict[str, Any]:
-    """What made the results."""
+    """Returns the commit, the date and the versions that the results were made with."""
     packages = ("jax", "libtpu", "maxtext", "flax")
     return {
         "commit": commit(),
@@ -66,52 +66,60 @@ def told() -> dict[str, Any]:
 
 
 def rows_of(settings: dict[str, Any]) -> Any:
-    """One row for each policy of MaxText, one for Kiwi's at the memory of the fastest of them, one
-    for Kiwi's at all memory."""
-    found: list[tuple[float, MaxText, Priced]] = []
+    """Yields one row for each policy of MaxText, one for Kiwi's residencies at the memory of the
+    fastest policy, and one for Kiwi's residencies at all memory."""
+    priced_policies: list[tuple[float, MaxText, Priced]] = []
     for policy in POLICIES:
-        made = MaxText("base.yml", settings | {"remat_policy": policy}, "v5e", TOPOLOGY)
-        began = cpu_seconds()
-        priced = price(made, made.recipe, verify="tpu")
-        yield {"what": policy, "cpu_seconds": cpu_seconds() - began} | row(priced)
+        maxtext = MaxText("base.yml", settings | {"remat_policy": policy}, "v5e", TOPOLOGY)
+        started = cpu_seconds()
+        priced = price(maxtext, maxtext.recipe, verify="tpu")
+        yield {"what": policy, "cpu_seconds": cpu_seconds() - started} | row(priced)
         if priced.plan.compiled is not None:
-            found.append((priced.plan.compiled.step_seconds or 0.0, made, priced))
-    _, made, theirs = min(found, key=lambda each: each[0])
-    for name, budget in (("own, at its memory", theirs.peak_bytes), ("own, at all memory", None)):
-        began = cpu_seconds()
+            priced_policies.append((priced.plan.compiled.step_seconds or 0.0, maxtext, priced))
+    _, maxtext, fastest = min(priced_policies, key=lambda candidate: candidate[0])
+    for name, budget in (("own, at its memory", fastest.peak_bytes), ("own, at all memory", None)):
+        started = cpu_seconds()
         try:
-            own = best(made, made.recipe, **({"memory_budget": budget} if budget else CHECKED))
-            own = price(made, own.named, verify="tpu")
+            planned = best(
+                maxtext, maxtext.recipe, **({"memory_budget": budget} if budget else CHECKED)
+            )
+            planned = price(maxtext, planned.named, verify="tpu")
         except KiwiError as error:
             yield {"what": name, "refused": str(error)}
             continue
-        took = {"what": name, "cpu_seconds": cpu_seconds() - began}
+        took = {"what": name, "cpu_seconds": cpu_seconds() - started}
         yield (
-            took | {"beside": made.overrides["remat_policy"]} | row(own) | compiled_there(made, own)
+            took
+            | {"beside": maxtext.overrides["remat_policy"]}
+            | row(planned)
+            | compiled_there(maxtext, planned)
         )
 
 
 CHECKED = {"verify": "tpu"}
-"""With all memory, the answer has to fit as compiled."""
+"""Options of the plan with all memory: its compiled program must fit."""
 
 
 def compiled_there(made: MaxText, own: Priced) -> dict[str, Any]:
-    """The peak of the overrides as MaxText's `train_compile` compiles them, with its own options
-    and with those of Kiwi's program."""
+    """Returns the peaks of the overrides as MaxText's `train_compile` compiles them: with its own
+    options, and with the options of Kiwi's program."""
     compiled = own.plan.compiled
-    ways = {"its_options": {}}
+    options_by_name = {"its_options": {}}
     if compiled is not None:
         compilers = (TPU, *TPU.overlapping)
-        ways["kiwis_options"] = dict(compilers[compiled.overlap].check_options)
+        options_by_name["kiwis_options"] = dict(compilers[compiled.overlap].check_options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "overrides.yml"
         made.write_overrides(own.named, path)
-        found = {way: memory_of(path, MAXTEXTS_NAME, options=o) for way, o in ways.items()}
-    return {f"train_compile_bytes_{way}": peak_bytes(sizes) for way, sizes in found.items()}
+        sizes_by_name = {
+            way: memory_of(path, MAXTEXTS_NAME, options=options)
+            for way, options in options_by_name.items()
+        }
+    return {f"train_compile_bytes_{way}": peak_bytes(sizes) for way, sizes in sizes_by_name.items()}
 
 
 def row(priced: Priced) -> dict[str, Any]:
-    """The figures of a priced recipe."""
+    """Returns the figures of a priced recipe."""
     compiled = priced.plan.compiled
     return {
         "seconds": priced.seconds,
@@ -125,9 +133,9 @@ def row(priced: Priced) -> dict[str, Any]:
 
 
 def cpu_seconds() -> float:
-    """Processor seconds of this process and of those that have ended."""
-    both = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(used.ru_utime + used.ru_stime for used in both)
+    """Returns the processor seconds of this process and of ended child processes."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 if __name__ == "__main__":

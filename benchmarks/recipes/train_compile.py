@@ -1,9 +1,9 @@
-"""A configuration compiled by MaxText's own `train_compile`, and its memory.
+"""Compiles a configuration by MaxText's own `train_compile`, and reads its memory.
 
     python -m benchmarks.recipes.train_compile overrides.yml compile_topology=v5e-256 …
 
-is MaxText's command where its packages for data and storage are missing. `memory_of` runs it in a
-process of its own, which ends before code is generated.
+runs MaxText's command without its packages for data and storage. `memory_of` runs the command in a
+separate process, which ends before code is generated.
 """
 
 import importlib
@@ -40,17 +40,18 @@ def memory_of(
     settings: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> BufferSizes:
-    """The bytes that the program allocates on one device.
+    """Returns the bytes that the program allocates on one device.
 
-    - `topology`: MaxText's name of the slice, such as "v5e-256". `settings`: "key=value".
+    - `topology`: MaxText's name of the slice, such as "v5e-256".
+    - `settings`: MaxText's settings, as "key=value".
     - `options`: options of XLA:TPU, as MaxText's setting `compile_xla_flags` takes them.
 
     **Raises:** `CompileCheckError` if MaxText or XLA refuses.
     """
     with tempfile.TemporaryDirectory(prefix="train-compile-") as folder:
-        told = {**(options or {}), "xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
-        told |= {"xla_dump_hlo_as_text": True, "xla_dump_hlo_module_re": ".*train_step.*"}
-        flags = " ".join(f"--{name}={value}" for name, value in told.items())
+        xla_options = {**(options or {}), "xla_dump_to": folder, "xla_dump_hlo_as_proto": True}
+        xla_options |= {"xla_dump_hlo_as_text": True, "xla_dump_hlo_module_re": ".*train_step.*"}
+        flags = " ".join(f"--{name}={value}" for name, value in xla_options.items())
         command = [sys.executable, "-m", __name__, str(config), *QUIET, *settings]
         command += [f"compile_topology={topology}", f"compile_topology_num_slices={slices}"]
         command.append(f"compile_xla_flags={flags}")
@@ -67,7 +68,7 @@ def memory_of(
 
 
 def peak_bytes(sizes: BufferSizes) -> int:
-    """As `CompiledProgram.peak_bytes` counts it."""
+    """Returns the peak as `CompiledProgram.peak_bytes` counts it."""
     held_bytes = sizes.argument_bytes + sizes.output_bytes + sizes.temporary_bytes
     return held_bytes - sizes.alias_bytes
 
@@ -79,7 +80,7 @@ def _finished(child: "subprocess.Popen[Any]", printed: Any) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """MaxText's command."""
+    """Runs MaxText's command."""
     stand_ins.install(STAND_INS)
     train_compile: Any = importlib.import_module("maxtext.trainers.pre_train.train_compile")
     train_compile.main(["", *arguments])

@@ -1,1 +1,1 @@
-"""Benchmarks of the planners that recompute on one device."""
+"""Benchmarks of planners that recompute on one device."""

@@ -1,9 +1,10 @@
-"""Planners on graphs in the spirit of the published ones, of any size (`benchmarks.remat.graphs`).
+"""Planners on generated graphs of any size that resemble the published ones
+(`benchmarks.remat.graphs`).
 
     python -m benchmarks.remat.generated --graphs layered-500 resnet-8 --budgets 80 70 --out r.json
 
-For checking that planners generalise. With `--planners checkmate hiremate` on small graphs: how far
-hiremate is from the optimum by stages.
+The benchmark checks that planners generalise. With `--planners checkmate hiremate` on small graphs
+it shows the distance of hiremate from the optimum by stages.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from kiwi.literature.remat import budget_from_share
 
 
 def main() -> None:
-    """Makes the rows that are missing, then prints the table."""
+    """Makes the missing rows, then prints the table."""
     options = _parser().parse_args()
     wanted = [
         Row(name, 0, budget, planner, options.time_limit, seed)

@@ -1,6 +1,7 @@
-"""Graphs in the spirit of the published ones, of any size: random layered, training of convnets.
+"""Generated graphs of any size that resemble the published ones: random layered graphs, and
+training of convnets.
 
-Sizes and times are drawn; nothing is fitted to them.
+Sizes and times are random, and not fitted to published graphs.
 """
 
 import random
@@ -12,21 +13,23 @@ from kiwi.literature.remat.offload import Update
 
 
 def layered(operators: int, seed: int = 0) -> RematGraph:
-    """A random layered graph: most edges join neighbouring layers, some go far.
+    """Returns a random layered graph. Most edges join neighbouring layers, and some reach further
+    back.
 
-    Operators read one to six values, more in larger graphs; sizes are up to 8000, times up to 1000.
+    Operators read one to six values, more in larger graphs. Sizes are at most 8000, times at most
+    1000.
     """
     draw = random.Random(seed)
     layer_of = [0]
     while len(layer_of) < operators:
         width = draw.randint(2, max(3, operators // 12))
         layer_of += [layer_of[-1] + 1] * min(width, operators - len(layer_of))
-    most = 3 if operators < 200 else 6
+    most_reads = 3 if operators < 200 else 6
     edges = []
     for reader, layer in enumerate(layer_of):
         near = [k for k in range(reader) if layer_of[k] == layer - 1]
         far = [k for k in range(reader) if layer_of[k] < layer - 1]
-        for _ in range(draw.randint(1, most)):
+        for _ in range(draw.randint(1, most_reads)):
             pool = far if far and draw.random() < 0.12 else near
             if pool:
                 edges.append((draw.choice(pool), reader))
@@ -37,21 +40,22 @@ def layered(operators: int, seed: int = 0) -> RematGraph:
 
 @dataclass
 class _Net:
-    """Forward operators under construction: edges, sizes and times."""
+    """Forward operators under construction, with edges, sizes and times."""
 
     edges: list[tuple[int, int]]
     sizes: list[int]
     seconds: list[float]
 
     def add(self, inputs: list[int], size: int, seconds: float) -> int:
-        """One more operator; returns its number."""
+        """Adds an operator, and returns its number."""
         self.edges += [(k, len(self.sizes)) for k in inputs]
         self.sizes.append(size)
         self.seconds.append(seconds)
         return len(self.sizes) - 1
 
     def training(self) -> RematGraph:
-        """With a backward operator for each, which reads gradients and the inputs of its own."""
+        """Returns the graph with a backward operator for each operator, which reads gradients and
+        the inputs of its forward operator."""
         forward = len(self.sizes)
         readers: list[list[int]] = [[] for _ in self.sizes]
         writers: list[list[int]] = [[] for _ in self.sizes]
@@ -67,7 +71,8 @@ class _Net:
 
 
 def resnet(blocks: int, seed: int = 0) -> RematGraph:
-    """Residual blocks of convolution, normalisation and activation; size halves now and then."""
+    """Residual blocks of convolution, normalisation and activation. The size halves after each
+    quarter of the blocks."""
     draw, net, size = random.Random(seed), _Net([], [], []), 4096
 
     def unit(below: int) -> int:
@@ -87,7 +92,7 @@ def resnet(blocks: int, seed: int = 0) -> RematGraph:
 
 
 def unet(depth: int, seed: int = 0) -> RematGraph:
-    """An encoder, and a decoder that reads every encoder level again."""
+    """An encoder, and a decoder that reads the result of every encoder level."""
     draw, net, size = random.Random(seed), _Net([], [], []), 8192
     last, skips = net.add([], size, 1.0), []
     for _ in range(depth):
@@ -109,7 +114,8 @@ def unet(depth: int, seed: int = 0) -> RematGraph:
 
 @dataclass(frozen=True)
 class Layer:
-    """One operator of a block: its output, its weight, and how long it computes forward."""
+    """One operator of a block: the bytes of its output and of its weight, and the seconds of its
+    forward computation."""
 
     output_bytes: int
     weight_bytes: int
@@ -118,7 +124,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """State beside each weight, as a multiple of it, and how fast weights are updated."""
+    """The optimizer state of a weight, as a multiple of the weight's bytes, and the rates of
+    updates on the device and on the host."""
 
     state_factor: int
     device_bytes_per_second: float
@@ -128,12 +135,15 @@ class Optimizer:
 def fine_tuning(
     block: Sequence[Layer], blocks: int, optimizer: Optimizer
 ) -> tuple[RematGraph, tuple[Update, ...]]:
-    """Blocks of layers in a row, with weights that are updated as soon as their gradient is there.
+    """Returns the training step of blocks of layers in a row, whose weights are updated as soon as
+    their gradient exists.
 
-    The last layer of a block of several reads the block's input as well (a residual connection), in
-    the first block the output of its first layer.
-    Backward operators take twice as long; they read the gradient behind, the layer's input and its
-    weight. An update reads the weight, its state and its gradient, and overwrites the first two.
+    If a block has several layers, the last one also reads the block's input (a residual
+    connection); in the first block it reads the output of the block's first layer.
+
+    Backward operators take twice as long as forward ones. They read the following gradient, the
+    layer's input and its weight. An update reads the weight, its state and its gradient, and
+    overwrites the first two.
     """
     step = _Step(list(block) * blocks, len(block), optimizer)
     for k in range(len(step.layers)):
@@ -147,7 +157,7 @@ def fine_tuning(
 
 
 class _Step:
-    """A training step of layers under construction; gradients are those of what layers write."""
+    """A training step of layers under construction. A gradient belongs to the output of a layer."""
 
     def __init__(self, layers: list[Layer], size: int, optimizer: Optimizer) -> None:
         self.layers, self._size, self._optimizer = layers, size, optimizer
@@ -156,32 +166,34 @@ class _Step:
         self.updates: list[Update] = []
         self.results: list[int] = []
         self.pairs: list[tuple[int, int]] = []
-        self._weights = [self._value(f"w{k}", e.weight_bytes) for k, e in enumerate(layers)]
-        state_bytes = [optimizer.state_factor * each.weight_bytes for each in layers]
+        self._weights = [self._value(f"w{k}", layer.weight_bytes) for k, layer in enumerate(layers)]
+        state_bytes = [optimizer.state_factor * layer.weight_bytes for layer in layers]
         self._states = [self._value(f"m{k}", size) for k, size in enumerate(state_bytes)]
         self._outputs: list[int] = []
         self._gradients: dict[int, int] = {}
 
     def add_forward(self, k: int) -> None:
-        """Reads the layer before, its weight, and behind a block the block's input."""
+        """Adds the forward operator of layer k. It reads the previous layer's output, the layer's
+        weight, and at the end of a block the block's input."""
         reads = [*self._before(k), *self._residual(k), *self._weight(k)]
         self._outputs.append(self._value(f"v{k}", self.layers[k].output_bytes))
         self._compute(f"f{k}", self.layers[k].seconds, reads, self._outputs[-1:])
 
     def add_backward(self, k: int) -> None:
-        """Writes the gradients of the layer before and of the weight, which is updated then."""
-        each, written = self.layers[k], []
+        """Adds the backward operator of layer k. It writes the gradients of the previous layer's
+        output and of the weight, which is then updated."""
+        layer, written = self.layers[k], []
         reads = [self._gradients.get(k, self._outputs[k]), *self._before(k), *self._weight(k)]
         if k % self._size == 0 and self._size > 1:
             reads.append(self._gradients.get(k + self._size - 1, self._outputs[k]))
         if k:
             self._gradients[k - 1] = self._value(f"d{k}", self.layers[k - 1].output_bytes)
             written.append(self._gradients[k - 1])
-        if each.weight_bytes:
-            written.append(self._value(f"dw{k}", each.weight_bytes))
+        if layer.weight_bytes:
+            written.append(self._value(f"dw{k}", layer.weight_bytes))
         self.pairs.append((k, len(self.operators)))
-        self._compute(f"b{k}", 2 * each.seconds, reads, written)
-        if each.weight_bytes:
+        self._compute(f"b{k}", 2 * layer.seconds, reads, written)
+        if layer.weight_bytes:
             self._update(k, written[-1])
 
     def _update(self, k: int, gradient: int) -> None:
@@ -220,6 +232,6 @@ FAMILIES: dict[str, Callable[[int], RematGraph]] = {
 
 
 def graph_named(name: str) -> RematGraph:
-    """The graph of a name such as "layered-500": family and size."""
+    """Returns the graph of a name such as "layered-500": family and size."""
     family, size = name.rsplit("-", 1)
     return FAMILIES[family](int(size))

@@ -2,17 +2,18 @@
 
     python -m benchmarks.remat.jax_models --models gpt-4 gpt-12 --planners remat rotor
 
-Each step is traced once. Budgets are shares of what the given order needs beyond what is always
-there (arguments, results, what XLA holds from the start), but at least a quarter of the share of
-the way from the largest working set, below which there is no schedule, to the peak of the given
-order: 40 % is 10 % of that way at least.
+Each step is traced once. A budget is a share of the memory that the given order needs beyond the
+memory that is always held (arguments, results, and what XLA holds from the start). No schedule
+needs less than the largest working set. A budget is therefore at least a quarter of the share of
+the way from the largest working set to the peak of the given order: 40 % is at least 10 % of that
+way.
 
-Schedules are emitted and compiled by XLA:CPU; while the compiled peak is over the budget, other
-orders are compiled, and it is planned again under a lower limit, as `kiwi.plan` does
-(`kiwi.campaign.limit_search`). The first figures of a row are those of the first schedule, the
-others those of the fastest schedule whose compiled peak is within the budget, or of the nearest
-one. Models are scaled down so that compiling is quick: their structure and number of layers are
-what planning depends on.
+XLA:CPU compiles the emitted schedules. While the compiled peak is over the budget, other orders are
+compiled, and the step is planned again under a lower limit, as `kiwi.plan` does
+(`kiwi.campaign.limit_search`). The first figures of a row belong to the first schedule. The others
+belong to the fastest schedule whose compiled peak is within the budget, or to the nearest one.
+Models are scaled down so that they compile quickly. Planning depends on their structure and number
+of layers, which are unchanged.
 """
 
 import argparse
@@ -58,7 +59,8 @@ NO_LIMIT, TARGET = "100TiB", "cpu"
 RESULTS = Path(__file__).parent / "results" / "jax_models.json"
 FLOOR_DIVISOR = 4
 MOST_OPERATORS = {"checkmate": 150, "checkmate-lp": 150, "rk-checkmate": 150, "moccasin": 600}
-"""Larger graphs are not given to these: building their programs alone takes minutes."""
+"""The largest graphs that these planners get. For larger graphs, building their programs alone
+takes minutes."""
 
 
 def _gpt(layers: int) -> tuple[Any, ...]:
@@ -104,11 +106,12 @@ MODELS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "convnet-cifar": lambda: _sized(convnet, "cifar"),
     "unet-4s": lambda: _sized(unet, "unet-4s"),
 }
-"""The last two are of full size, for planning alone: costs as in training."""
+"""The models by name. The last two are of full size, for planning without compiling: costs as in
+training."""
 
 
 def main() -> None:
-    """Makes the rows that are missing, then prints the table."""
+    """Makes the missing rows, then prints the table."""
     options = _parser().parse_args()
     command = command_of("benchmarks.remat.jax_models")
     results = Results(options.out, command, list(MODELS))
@@ -125,21 +128,22 @@ def main() -> None:
 
 
 class _Maker:
-    """Makes the rows of one model, which is traced when the first is made."""
+    """Makes the rows of one model, which is traced when the first row is made."""
 
     def __init__(self, name: str, compiled: list[str]) -> None:
         self._name, self._compiled = name, compiled
         self._traced: OneDevice | None = None
 
     def row(self, row: Row) -> Row:
-        """The row with all figures."""
+        """Returns the row with all figures."""
         if self._traced is None:
             self._traced = trace_model(self._name)
         return make_row(self._traced, row, row.planner in self._compiled)
 
 
 def trace_model(name: str) -> OneDevice:
-    """Traces and plans without recomputation: on one device nothing else is left to decide."""
+    """Returns the model traced, and planned without recomputation. On one device no other decision
+    is left."""
     step, state, batch = MODELS[name]()
     planned = kiwi.api.jit(
         step,
@@ -155,13 +159,13 @@ def trace_model(name: str) -> OneDevice:
 
 
 def _one_device(name: str) -> OneDevicePlanner:
-    found = planner_named(name)
-    assert isinstance(found, OneDevicePlanner)
-    return found
+    planner = planner_named(name)
+    assert isinstance(planner, OneDevicePlanner)
+    return planner
 
 
 def make_row(traced: OneDevice, row: Row, is_compiled: bool) -> Row:
-    """One planner under one budget."""
+    """Returns the row of one planner under one budget."""
     graph = traced.graph
     budget_bytes, raised_percent = budget_of(graph, row.budget_percent, traced.pointer_bytes)
     count = len(graph.operators)
@@ -179,10 +183,11 @@ def make_row(traced: OneDevice, row: Row, is_compiled: bool) -> Row:
 
 
 def budget_of(graph: RematGraph, percent: int, pointer_bytes: int = 0) -> tuple[int, float | None]:
-    """A budget in bytes, and the share that it is if it is more than `percent`.
+    """Returns a budget in bytes, and the share that it is if that is more than `percent`, otherwise
+    None.
 
-    Shares are of what the step needs by itself, without what XLA holds for its tuples:
-    `pointer_bytes` of what is resident in the graph.
+    Shares refer to the memory that the step itself needs. `pointer_bytes`, the part of the resident
+    bytes that XLA holds for its tuples, does not count.
     """
     peak_bytes = order_peak_bytes(graph) - pointer_bytes
     resident_bytes = graph.resident_bytes - pointer_bytes
@@ -196,7 +201,7 @@ def budget_of(graph: RematGraph, percent: int, pointer_bytes: int = 0) -> tuple[
 
 
 def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
-    """With what the closed loop makes of it."""
+    """Returns the row with the figures of the closed loop."""
     settings = Settings(
         mesh=traced.base.mesh,
         memory_budget_bytes=budget_bytes,
@@ -212,8 +217,8 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
     search = Search(traced.graph, row.planner, row.time_limit_seconds)
 
     def find(limit_bytes: int, seed: int) -> RematResult:
-        found, result = solved(replace(row, seed=seed), traced.graph, limit_bytes, search)
-        made.append(replace(found, seed=row.seed))
+        found_row, result = solved(replace(row, seed=seed), traced.graph, limit_bytes, search)
+        made.append(replace(found_row, seed=row.seed))
         if isinstance(result, KiwiError):
             raise result
         return result
@@ -224,19 +229,19 @@ def _compiled_row(traced: OneDevice, row: Row, budget_bytes: int) -> Row:
     except BudgetNotMetError as error:
         assert isinstance(error.plan, Plan)
         plan = error.plan
-    except KiwiError:  # the first schedule was not found
+    except KiwiError:  # No schedule was found in the first round.
         return made[0]
     return replace(made[0], closed_loop=_closed_loop(plan, made))
 
 
 def _closed_loop(plan: Plan, made: list[Row]) -> ClosedLoop:
-    """What was reached; `made` are the schedules of all rounds."""
-    found = plan.solve_result
-    assert plan.compiled is not None and found.objective is not None
+    """Returns the figures of the closed loop. `made`: the rows of the schedules of all rounds."""
+    result = plan.solve_result
+    assert plan.compiled is not None and result.objective is not None
     return ClosedLoop(
         met=plan.fits,
         rounds=sum(row.increase_percent is not None for row in made),
-        increase_percent=100 * (found.objective / found.bound - 1),
+        increase_percent=100 * (result.objective / result.bound - 1),
         predicted_mib=plan.estimate.peak_bytes / MEBIBYTE,
         compiled_mib=plan.compiled.peak_bytes / MEBIBYTE,
         seconds=sum(row.seconds or 0.0 for row in made),

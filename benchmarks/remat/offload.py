@@ -1,21 +1,23 @@
-"""Planners with copies to the host beside planners without, and OffMate beside its own figures.
+"""Planners with copies to the host beside planners without, and OffMate beside its published
+figures.
 
     python -m benchmarks.remat.offload --out benchmarks/remat/results/offload.json
 
 **Activations alone.** Each generated graph (`benchmarks.remat.graphs`) and each step from JAX has a
-link over which all that its forward part writes goes to the host in `LINK_SHARE` of the time of the
-step. blocks-12 has twelve of the blocks below with their link; its weights and their updates stay
-on the device. Of steps from JAX there are also the plans of `kiwi.plan` for one device with that
-link: shares of its own estimates of memory and time, of copies that cost nothing where they hide,
-as the planners of graphs have it.
+link whose rate moves all values of the forward part to the host in `LINK_SHARE` of the step's time.
+blocks-12 has twelve of the blocks below with their link; its weights and their updates stay on the
+device. Steps from JAX also have the plans of `kiwi.plan` for one device with that link. Their
+figures are shares of its own estimates of memory and time, and copies that hide cost nothing, as
+for the planners of graphs.
 
-**Llama2-7B.** Blocks with the sizes and speeds of Zhao's thesis, section 4.8: 32 bit, batch 4 of
-512 tokens each, an RTX 3060 with 10 of its 12 GB for the step, 10.4 GB/s to the host each way, Adam
-at 16.6 GB/s on the device and 1.1 GB/s on the host. The time of the step without limits is
-13.1 s / 1.203, as table 4.2 says, and contains the updates; activations have 40.8 GB together.
-Published are the times of table 4.2 in per cent of that. The rows are what the planner makes of the
-same figures, in the same per cent. A step begins where it ended, and all that it leaves to do is
-done in it: in the source a step's copies and updates may run into the next one.
+**Llama2-7B.** The blocks have the sizes and speeds of Zhao's thesis, section 4.8: 32 bit, batch 4
+of 512 tokens each, an RTX 3060 with 10 of its 12 GB for the step, 10.4 GB/s to the host each way,
+Adam at 16.6 GB/s on the device and 1.1 GB/s on the host. The time of the step without limits is
+13.1 s / 1.203, by table 4.2, and includes the updates. All activations have 40.8 GB. The published
+figures are the times of table 4.2 in per cent of the step without limits. The rows are the
+planner's times for the same figures, in the same per cent. A step here ends in the state in which
+it starts, so all its copies and updates end within the step. In the source they may run into the
+next step.
 """
 
 import argparse
@@ -56,26 +58,29 @@ HOST_BUDGET = "64GiB"
 TRACED = ("gpt-4",)
 """Steps from JAX (`benchmarks.remat.jax_models`)."""
 LATEST = 4
-"""How much longer than planned searches that count moves may take on a slow machine."""
+"""The factor from the planned seconds of a search that counts moves to its time limit, for slow
+machines."""
 SUFFIX = "+host"
-"""Of planners that copy to the host."""
+"""The suffix of the names of planners that copy to the host."""
 
 GB = 10**9
 LLAMA_BYTES = 10 * GB
 WHOLE, NO_UPDATES, NO_ACTIVATIONS = "offmate", "offmate, no updates", "offmate, no activations"
 PUBLISHED = {WHOLE: 120.3, NO_UPDATES: 139.5, NO_ACTIVATIONS: 135.0}
-"""Table 4.2: OffMate, without updates on the host, without activations on the host."""
+"""Table 4.2: OffMate, OffMate without updates on the host, and OffMate without activations on the
+host."""
 FREE_SECONDS, LLAMA_LAYERS = 13.1 / 1.203, 32
 ACTIVATION_BYTES = 40.8 * GB
 LINK = 10.4 * GB
 ADAM = Optimizer(2, 16.6 * GB, 1.1 * GB)
 HIDDEN, INNER, TOKENS, HEADS = 4096, 11008, 2048, 32
 CHEAP_BYTES_PER_SECOND = 360 * GB
-"""Of the RTX 3060's memory: elementwise operators read and write once."""
+"""The memory bandwidth of the RTX 3060. Elementwise operators read and write their values once."""
 
 
 def llama_block() -> list[Layer]:
-    """A transformer block: matrices by their weights, elementwise operators by their bytes.
+    """Returns a transformer block, with times of matrices by their weights and of elementwise
+    operators by their bytes.
 
     Outputs are scaled, so that all blocks together have the published bytes of activations.
     """
@@ -108,7 +113,7 @@ def llama_block() -> list[Layer]:
 
 
 def main() -> None:
-    """Makes the rows that are missing, then prints the table."""
+    """Makes the missing rows, then prints the table."""
     options = _parser().parse_args()
     wanted = [
         Row(name, 0, budget, planner, options.time_limit)
@@ -143,15 +148,15 @@ def run_row(row: Row) -> Row:
         return solved(row, graph, budget_bytes, search)[0]
     try:
         name = row.planner.removesuffix(SUFFIX)
-        found = solve_offload(graph, link, budget_bytes, name, limit, planned_seconds=planned)
+        result = solve_offload(graph, link, budget_bytes, name, limit, planned_seconds=planned)
     except KiwiError as error:
         return replace(row, note=error.what)
-    return replace(_with_figures(row, graph, found.simulation), seconds=found.seconds)
+    return replace(_with_figures(row, graph, result.simulation), seconds=result.seconds)
 
 
 @functools.cache
 def graph_and_link(name: str) -> tuple[RematGraph, Host]:
-    """A graph by its name, and the link of its device."""
+    """Returns a graph by its name, and the link of its device."""
     if name.startswith("blocks"):
         graph, _ = fine_tuning(llama_block(), int(name.split("-")[1]), ADAM)
         return graph, Host(LINK, LINK)
@@ -162,7 +167,7 @@ def graph_and_link(name: str) -> tuple[RematGraph, Host]:
 
 
 def _joint_row(row: Row) -> Row:
-    """The plan of `kiwi.plan` for a step on one device."""
+    """Returns the row of the plan of `kiwi.plan` for a step on one device."""
     graph, link = graph_and_link(row.graph)
     step, state, batch = MODELS[row.graph]()
     rate = link.outward_bytes_per_second
@@ -180,8 +185,8 @@ def _joint_row(row: Row) -> Row:
     free = kiwi.plan(step, state, batch, **options).estimate
     beyond = free.peak_bytes - graph.resident_bytes
     budget_bytes = graph.resident_bytes + math.ceil(beyond * row.budget_percent / 100)
-    asked = {"memory_budget": budget_bytes, "host_memory_budget": HOST_BUDGET}
-    plan = kiwi.plan(step, state, batch, **asked, **options)
+    budgets = {"memory_budget": budget_bytes, "host_memory_budget": HOST_BUDGET}
+    plan = kiwi.plan(step, state, batch, **budgets, **options)
     gap = plan.solve_result.gap
     return replace(
         row,
@@ -203,10 +208,10 @@ def _with_figures(row: Row, graph: RematGraph, found: OffloadSimulation) -> Row:
 
 
 def _llama_row(row: Row) -> Row:
-    """The budget is `LLAMA_BYTES` for any number of blocks."""
+    """Returns the row of a number of Llama's blocks. The budget is `LLAMA_BYTES` for any number."""
     graph, updates = fine_tuning(llama_block(), int(row.graph.split("-")[1]), ADAM)
     if row.planner == NO_UPDATES:
-        updates = tuple(replace(each, host_seconds=math.inf) for each in updates)
+        updates = tuple(replace(update, host_seconds=math.inf) for update in updates)
     host = Host(LINK, LINK, updates=updates)
     started = time.monotonic()
     task = Task(graph, LLAMA_BYTES, started + row.time_limit_seconds, row.time_limit_seconds, 0)
@@ -216,11 +221,11 @@ def _llama_row(row: Row) -> Row:
     note = f"budget {share:.1f} % of the peak without limit, published {PUBLISHED[row.planner]} %"
     if finding.schedule is None:
         return replace(row, note=f"none, {note}")
-    found = simulate(graph, host, finding.schedule)
-    if not fits(task, host, found):
+    simulation = simulate(graph, host, finding.schedule)
+    if not fits(task, host, simulation):
         return replace(row, note=f"none within the budget, {note}")
     least = 100 * (finding.family_bound or 0.0) / graph.once_seconds
-    percent = 100 * found.seconds / graph.once_seconds
+    percent = 100 * simulation.seconds / graph.once_seconds
     note = f"{percent:.1f} % of the free step ({least:.1f} by the program), {note}"
     return replace(row, increase_percent=percent - 100, note=note)
 

@@ -32,11 +32,11 @@ PUBLISHED: dict[tuple[str, int], Figures] = {
     ("cm1", 70): {"FastSA": 3.0},
 }
 TIME_LIMIT_SECONDS = {"rl1": 11.5, "rl2": 14.5, "cm1": 9.4}
-"""The published times of FastSA."""
+"""The published times of FastSA, by graph."""
 
 
 def main() -> None:
-    """Makes the rows that are missing, then prints the table."""
+    """Makes the missing rows, then prints the table."""
     options = _parser().parse_args()
     wanted = [
         Row(name, 0, budget, planner, options.time_limit or TIME_LIMIT_SECONDS[name], seed)
@@ -52,14 +52,14 @@ def main() -> None:
 
 
 def run_row(data: Path, row: Row) -> Row:
-    """Plans one row; the published figures are its note."""
+    """Plans one row. The published figures are its note."""
     graph = read_node_link(data / f"{row.graph}.json").graph
     row = replace(row, operators=len(graph.operators))
     budget_bytes = budget_from_share(graph, row.budget_percent / 100)
     figures = PUBLISHED[row.graph, row.budget_percent]
     published = ", ".join(f"{who} {value}" for who, value in figures.items())
-    found, _ = solved(row, graph, budget_bytes)
-    return replace(found, note=f"{found.note} published: {published}".strip())
+    planned_row, _ = solved(row, graph, budget_bytes)
+    return replace(planned_row, note=f"{planned_row.note} published: {published}".strip())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """One row for all benchmarks of planners: a planner on a graph under a budget.
 
-Rows are kept in a JSON file with a table beside it. Each is written when it is made, and those
-that are there already are not made again, so that a run can be stopped and taken up.
+Rows are stored in a JSON file, with a table beside it. Each row is written as soon as it is made.
+Recorded rows are not made again, so a run can be stopped and resumed.
 """
 
 import argparse
@@ -32,17 +32,18 @@ from kiwi.literature.remat import (
 
 MEBIBYTE = 1 << 20
 WIDTH = 200
-"""Characters of tables."""
+"""The width of tables in characters."""
 PACKAGES = ("jax", "jaxlib", "numba", "numpy", "ortools")
 
 
 @dataclass(frozen=True)
 class ClosedLoop:
-    """What the compiler makes of schedules under ever lower limits (`kiwi.campaign.limit_search`).
+    """The compiled programs of schedules under ever lower limits (`kiwi.campaign.limit_search`).
 
-    - `met`: a compiled peak is within the budget. The other figures are of that schedule, or of the
-      nearest one.
-    - `rounds`: how many schedules were compiled; `seconds`: for planning all of them.
+    - `met`: whether a compiled peak is within the budget. The other figures belong to that
+      schedule, or to the nearest one.
+    - `rounds`: the number of compiled schedules.
+    - `seconds`: the seconds of planning all of them.
     """
 
     met: bool
@@ -55,15 +56,17 @@ class ClosedLoop:
 
 @dataclass(frozen=True)
 class Row:
-    """One planner on one graph under one budget; None where it found no schedule.
+    """One planner on one graph under one budget. Figures are None if it found no schedule.
 
-    - `budget_percent`, `peak_percent`: of what the given order needs beyond what is always there.
-    - `increase_percent`: time beyond computing everything once; `seconds`: of planning.
-    - `is_proven`: the planner proved it the best of the schedules that it can express.
-    - `note`: why there is no schedule, with the smallest budget known and the bound.
-    - `budget_mib`, `closed_loop`: where schedules are compiled.
-    - `raised_percent`: the budget as a share, where `budget_percent` is less than possible.
-    - `commit`: of the repository, where the row was made; empty where that was not recorded.
+    - `budget_percent`, `peak_percent`: in per cent of the memory that the given order needs beyond
+      the memory that is always held.
+    - `increase_percent`: the time beyond computing everything once.
+    - `seconds`: the seconds of planning.
+    - `is_proven`: whether the planner proved the schedule the best one that it can express.
+    - `note`: the reason why there is no schedule, with the smallest known budget and the bound.
+    - `budget_mib`, `closed_loop`: only if schedules are compiled.
+    - `raised_percent`: the budget as a share, if `budget_percent` is less than possible.
+    - `commit`: the commit that made the row; empty if it was not recorded.
     """
 
     graph: str
@@ -84,22 +87,23 @@ class Row:
 
     @property
     def budget_label(self) -> str:
-        """The share, and what it was raised to."""
+        """The share, and the share that replaces it if it was raised."""
         raised = "" if self.raised_percent is None else f" → {self.raised_percent:.0f}"
         return f"{self.budget_percent}{raised}"
 
     @property
     def key(self) -> tuple[str, int, str, int]:
-        """What a row is of."""
+        """The identity of a row: graph, budget, planner and seed."""
         return self.graph, self.budget_percent, self.planner, self.seed
 
 
 def solved(
     row: Row, graph: RematGraph, budget_bytes: int, search: Search | None = None
 ) -> tuple[Row, RematResult | KiwiError]:
-    """The row with what its planner finds; figures are those of the schedule, simulated again.
+    """Returns the row with the figures of its planner's schedule, simulated again, and the
+    planner's result or error.
 
-    `search`: of earlier rounds, to go on from.
+    `search`: the search of earlier rounds, which continues.
     """
     search = search or Search(graph, row.planner, row.time_limit_seconds)
     started = time.monotonic()
@@ -107,16 +111,16 @@ def solved(
         result = search.within(budget_bytes, row.seed)
     except KiwiError as error:
         return replace(row, seconds=time.monotonic() - started, note=_reason(row, error)), error
-    found = simulate(graph, result.schedule)
-    assert found.peak_bytes <= budget_bytes
+    simulation = simulate(graph, result.schedule)
+    assert simulation.peak_bytes <= budget_bytes
     beyond = order_peak_bytes(graph) - graph.resident_bytes
     bound = result.family_bound_seconds or result.bound_seconds
     row = replace(
         row,
-        increase_percent=100 * (found.compute_seconds / graph.once_seconds - 1),
-        peak_percent=100 * (found.peak_bytes - graph.resident_bytes) / beyond,
+        increase_percent=100 * (simulation.compute_seconds / graph.once_seconds - 1),
+        peak_percent=100 * (simulation.peak_bytes - graph.resident_bytes) / beyond,
         seconds=result.seconds,
-        is_proven=found.compute_seconds <= bound * (1 + 1e-6),
+        is_proven=simulation.compute_seconds <= bound * (1 + 1e-6),
     )
     return row, result
 
@@ -127,12 +131,12 @@ def _reason(row: Row, error: KiwiError) -> str:
     known = (error.least_peak_bytes or 0, error.least_peak_bound_bytes or 0)
     if row.budget_mib is None:
         return f"none: least known {known[0]}, bound {known[1]} bytes"
-    least, bound = (each / MEBIBYTE for each in known)
+    least, bound = (size_bytes / MEBIBYTE for size_bytes in known)
     return f"none: least known {least:.2f}, bound {bound:.2f} MiB"
 
 
 class Results:
-    """Rows in a file, if there is one, by their keys; in the order of `graphs`."""
+    """Rows by their keys, stored in a file if there is one, in the order of `graphs`."""
 
     def __init__(self, path: Path | None, command: str, graphs: Sequence[str]) -> None:
         self._path, self._graphs = path, list(graphs)
@@ -145,7 +149,7 @@ class Results:
         self._commands = [*dict.fromkeys([*self._commands, command])]
 
     def make(self, wanted: Iterable[Row], run: Callable[[Row], Row]) -> list[Row]:
-        """The wanted rows; those that are missing are made."""
+        """Returns the wanted rows. Missing rows are made by `run`."""
         wanted = list(wanted)
         for row in wanted:
             if row.key not in self._rows:
@@ -178,7 +182,8 @@ class Results:
 
 
 def command_of(module: str, **shown: str) -> str:
-    """The command that runs now, without `--out`; `shown` replaces values, such as paths."""
+    """Returns the running command without `--out`. `shown` replaces the values of options, such as
+    paths."""
     arguments, kept = sys.argv[1:], []
     for before, argument in zip(["", *arguments], arguments, strict=False):
         if "--out" not in (before, argument):
@@ -192,7 +197,7 @@ def _row(each: Mapping[str, Any]) -> Row:
 
 
 def overview(rows: list[Row]) -> Table:
-    """Planner by model and budget, where schedules are compiled."""
+    """Returns a table of planners by graph and budget, for compiled schedules."""
     planners = sorted({row.planner for row in rows})
     title = (
         "increase % / compiled peak in % of the budget (! over it) / planning s; - none found; "
@@ -202,8 +207,8 @@ def overview(rows: list[Row]) -> Table:
     cells = {(row.graph, row.budget_percent, row.planner): _overview_cell(row) for row in rows}
     labels = {(row.graph, row.budget_percent): row.budget_label for row in rows}
     for (graph, budget), label in labels.items():
-        own = (cells.get((graph, budget, planner), "") for planner in planners)
-        shown.add_row(graph, label, *own)
+        row_cells = (cells.get((graph, budget, planner), "") for planner in planners)
+        shown.add_row(graph, label, *row_cells)
     return shown
 
 
@@ -218,7 +223,8 @@ def _overview_cell(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> Table:
-    """All rows; columns of compiled schedules only where there are some."""
+    """Returns a table of all rows. The columns of compiled schedules are shown only if there are
+    any."""
     compiled = any(row.closed_loop is not None for row in rows)
     shown = Table(
         "graph", "operators", "budget %", "planner", "limit s", "increase %", "peak %", "s"
@@ -228,11 +234,11 @@ def table(rows: list[Row]) -> Table:
     shown.add_column("commit")
     shown.add_column("")
     for row in rows:
-        own = (row.graph, str(row.operators), row.budget_label, row.planner)
+        identity = (row.graph, str(row.operators), row.budget_label, row.planner)
         figures = (row.increase_percent, row.peak_percent, row.seconds)
         loop = _loop_cells(row) if compiled else ()
         limit = f"{row.time_limit_seconds:g}"
-        shown.add_row(*own, limit, *map(_number, figures), *loop, row.commit, _remark(row))
+        shown.add_row(*identity, limit, *map(_number, figures), *loop, row.commit, _remark(row))
     return shown
 
 
@@ -258,7 +264,7 @@ def _number(value: float | None) -> str:
 
 
 def add_common_options(parser: argparse.ArgumentParser, planners: list[str]) -> None:
-    """Options that all benchmarks of planners have; `planners` by default."""
+    """Adds the options of all benchmarks of planners. `planners`: the default of `--planners`."""
     parser.add_argument("--planners", nargs="+", choices=sorted(PLANNERS), default=planners)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--out", type=Path, help="JSON; the table is written beside it")

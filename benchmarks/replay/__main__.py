@@ -32,12 +32,13 @@ _OUT = flags.DEFINE_string(
 )
 
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""The C library keeps what is freed, as the allocators of accelerators do. Otherwise every step
-gets fresh pages, and touching one for the first time takes longer than a cache miss."""
+"""Settings by which the C library keeps freed memory, like the allocators of accelerators.
+Otherwise every step would get new pages, whose first access takes longer than a cache miss."""
 
 
 def main(arguments: list[str]) -> None:
-    """Measures model by model, and writes the results after each, in the order of `MODELS`."""
+    """Measures the models one after another, and writes the results after each, in the order of
+    `MODELS`."""
     if any(os.environ.get(name) != value for name, value in ALLOCATOR.items()):
         command = [sys.executable, "-m", "benchmarks.replay", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, **ALLOCATOR})
@@ -46,7 +47,7 @@ def main(arguments: list[str]) -> None:
     for name in _MODELS.value:
         by_devices.setdefault(prod(MODELS[name].mesh_shape), []).append(name)
     if len(by_devices) > 1:
-        # JAX has as many threads as devices, and one device's kernels would be cut for all of them.
+        # JAX has as many threads as devices, and would cut one device's kernels for all threads.
         for names in by_devices.values():
             command = [sys.executable, "-m", "benchmarks.replay", *sys.argv[1:]]
             subprocess.run([*command, f"--models={','.join(names)}"], check=True)
@@ -55,27 +56,27 @@ def main(arguments: list[str]) -> None:
     jax.config.update("jax_num_cpu_devices", *by_devices)
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
-    found = _others(out)
+    all_rows = _others(out)
     for name in _MODELS.value:
         model = MODELS[name]
         outcome = replay(
             model, rounds=_ROUNDS.value, runs=_RUNS.value, repetitions=_REPETITIONS.value
         )
-        own = rows(name, model.mesh_shape, outcome)
-        for row in own:
+        model_rows = rows(name, model.mesh_shape, outcome)
+        for row in model_rows:
             print(f"{row['model']}, {row['plan']}: {row['ratio']:.2f}", flush=True)
-        found = sorted(found + own, key=lambda row: list(MODELS).index(row["model"]))
-        results = {"environment": _environment(), "spearman": orders(found), "rows": found}
+        all_rows = sorted(all_rows + model_rows, key=lambda row: list(MODELS).index(row["model"]))
+        results = {"environment": _environment(), "spearman": orders(all_rows), "rows": all_rows}
         out.write_text(json.dumps(results, indent=1) + "\n")
         out.with_suffix(".md").write_text(markdown(results))
-        plot(found, out.with_suffix(".png"))
-    print(f"order, predicted against measured (Spearman): {orders(found)}")
+        plot(all_rows, out.with_suffix(".png"))
+    print(f"order, predicted against measured (Spearman): {orders(all_rows)}")
 
 
 def _others(out: Path) -> list[dict[str, Any]]:
-    """Rows that are there already, of models that are not measured now."""
-    rows_ = json.loads(out.read_text())["rows"] if out.exists() else []
-    return [row for row in rows_ if row["model"] not in _MODELS.value]
+    """Returns the recorded rows of models that are not measured now."""
+    recorded = json.loads(out.read_text())["rows"] if out.exists() else []
+    return [row for row in recorded if row["model"] not in _MODELS.value]
 
 
 def _environment() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One GPT block's training step, whose recording on a CPU comes with Kiwi.
+"""The training step of one GPT block, whose recording on a CPU is shipped with Kiwi.
 
 kiwi profile benchmarks/replay/gpt_block.py:step --mesh 2,4 --cpu-devices 8 --out TABLE.json
 """
@@ -13,5 +13,5 @@ step = gpt.make_train_step(CONFIG)
 
 
 def make_args() -> tuple[Any, Any]:
-    """Shapes of state and batch."""
+    """Returns the shapes of state and batch."""
     return gpt.abstract_state(CONFIG), gpt.abstract_batch(CONFIG)

@@ -1,4 +1,4 @@
-"""Plans of a model, measured in rounds with recordings between them."""
+"""Plans of a model, measured in rounds that alternate with recordings."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ _PLANNING = {"verify": None, "time_limit_seconds": 10.0, "donate_argnums": 0}
 
 @dataclass(eq=False)
 class Candidate:
-    """A plan and its runs: `rounds[r]` are the seconds of the steps of round r."""
+    """A plan and its runs. `rounds[r]` holds the seconds of the steps of round r."""
 
     name: str
     plan: kiwi.Plan
@@ -34,10 +34,10 @@ class Candidate:
         return median(s for round_ in self.rounds for s in round_)
 
     def predicted_seconds(self, table: ProfileTable) -> float:
-        """The time of the plan as it is, by another table of the same mesh.
+        """Returns the time of the plan by another table of the same mesh.
 
-        If by that table another option is better in all respects than one of the plan's, that one
-        is not among the options any more; the time then is that by the plan's own table.
+        By that table another option may be better in all respects than one of the plan's options,
+        which is then not offered. In this case returns the time by the plan's own table.
         """
         origin = self.plan.origin
         assert origin is not None
@@ -54,24 +54,24 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A model's plans, and a table from each round."""
+    """A model's plans, and one table per round."""
 
     candidates: tuple[Candidate, ...]
     tables: tuple[ProfileTable, ...]
 
     @property
     def table(self) -> ProfileTable:
-        """The median of all rounds."""
+        """The median of the tables of all rounds."""
         return median_table(self.tables)
 
 
 def replay(model: Model, *, rounds: int, runs: int, repetitions: int) -> Outcome:
-    """Plans `model`, then records and runs it in turn.
+    """Plans `model`, then records and runs it in alternation.
 
     **Arguments:**
 
-    - `runs`: steps of each plan before, and as many after, the recording of a round.
-    - `repetitions`: of each program that is recorded, per round.
+    - `runs`: the number of steps of each plan before the recording of a round, and after it.
+    - `repetitions`: the number of timings of each recorded program per round.
     """
     state, batch = model.arguments()
 
@@ -108,7 +108,7 @@ def _candidates(model: Model, table: ProfileTable, state: Any, batch: Any) -> It
 
 
 def _least_bytes(planned: Any, state: Any, batch: Any) -> int:
-    """The smallest budget that a plan was found for."""
+    """Returns the smallest budget that a plan was found for."""
     try:
         planned.with_options(memory_budget=1).plan(state, batch)
     except kiwi.errors.InfeasibleBudgetError as error:
@@ -118,7 +118,8 @@ def _least_bytes(planned: Any, state: Any, batch: Any) -> int:
 
 
 def _step(plan: kiwi.Plan, state: Any, batch: Any) -> Callable[[], float]:
-    """A function that runs one step and returns its seconds, after the first one."""
+    """Returns a function that runs one step and returns its seconds. The first step has already
+    run."""
     mesh = plan.mesh.jax_mesh()
     given = [jax.numpy.array(leaf) for leaf in jax.tree.leaves((state, batch))]
     leaves = place_leaves(given, plan.leaf_shardings(mesh))
@@ -128,7 +129,7 @@ def _step(plan: kiwi.Plan, state: Any, batch: Any) -> Callable[[], float]:
 
 
 def _run(candidates: tuple[Candidate, ...], steps: list[Callable[[], float]], runs: int) -> None:
-    """All plans in turn; the first step of a turn finds cold caches and does not count."""
+    """Runs all plans in turn. The first step of a turn has cold caches and does not count."""
     for candidate, step in zip(candidates, steps, strict=True):
         step()
         candidate.rounds[-1] += [step() for _ in range(runs)]

@@ -1,7 +1,7 @@
-"""Several recordings of one machine as one: the median of each entry.
+"""Merges several recordings of one machine: takes the median of each entry.
 
-A machine that others use as well is faster at one time than at another. Short recordings that are
-spread over time, merged, say more than one long one.
+The speed of a shared machine changes over time. Short recordings that are spread over time
+therefore describe it better, merged, than one long recording.
 """
 
 from collections.abc import Hashable, Sequence
@@ -17,10 +17,10 @@ Entry = TypeVar("Entry", OperatorEntry, CollectiveEntry)
 
 
 def median_table(tables: Sequence[ProfileTable]) -> ProfileTable:
-    """The table whose times are the medians of those of `tables`, for what all of them have.
+    """Returns the table with the median time of each entry that all tables have.
 
-    **Raises:** `InvalidArgumentError` if there is none, or if they are of different devices,
-    versions or meshes.
+    **Raises:** `InvalidArgumentError` if there are no tables, or if they belong to different
+    devices, versions or meshes.
     """
     if not tables:
         raise InvalidArgumentError("There are no tables to merge.")
@@ -52,17 +52,17 @@ def _where(table: ProfileTable) -> tuple[object, ...]:
 
 
 def _medians(recordings: Sequence[Sequence[Entry]]) -> tuple[Entry, ...]:
-    found: dict[Hashable, list[Entry]] = {}
+    entries_by_key: dict[Hashable, list[Entry]] = {}
     for entries in recordings:
         for entry in entries:
-            # All but the times is what was measured.
-            found.setdefault(replace(entry, seconds=1.0, spread=0.0), []).append(entry)
+            # The key is the entry without its times: what was measured.
+            entries_by_key.setdefault(replace(entry, seconds=1.0, spread=0.0), []).append(entry)
     return tuple(
         replace(
             entries[0],
             seconds=median(e.seconds for e in entries),
             spread=median(e.spread for e in entries),
         )
-        for entries in found.values()
+        for entries in entries_by_key.values()
         if len(entries) == len(recordings)
     )

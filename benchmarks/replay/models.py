@@ -1,4 +1,4 @@
-"""The training steps of the benchmark: small enough that a CPU computes several a second."""
+"""The training steps of the benchmark, small enough that a CPU computes several per second."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,11 +10,12 @@ from examples import convnet, encoder, gpt, mlp
 
 @dataclass(frozen=True)
 class Model:
-    """A module of `examples`, one of its configurations, and what to plan.
+    """A module of `examples`, one of its configurations, and the plans to make.
 
-    - `mesh_shape`: of virtual CPU devices.
-    - `shares`: budgets, as parts of the way from the smallest to the peak without one.
-    - `recomputes_all`: whether a step that recomputes all it can is planned as well.
+    - `mesh_shape`: the mesh of virtual CPU devices.
+    - `shares`: the budgets, as shares of the way from the smallest budget to the peak without a
+      budget.
+    - `recomputes_all`: whether a step that recomputes as much as possible is planned as well.
     """
 
     module: ModuleType
@@ -24,11 +25,11 @@ class Model:
     recomputes_all: bool = False
 
     def step(self, remat: str | None = None) -> Callable[..., Any]:
-        """The training step, with `jax.checkpoint` as `remat` says."""
+        """Returns the training step, with `jax.checkpoint` as `remat` says."""
         return self.module.make_train_step(self.config, remat=remat)
 
     def arguments(self) -> tuple[Any, Any]:
-        """State and batch."""
+        """Returns state and batch."""
         return self.module.make_state(self.config), self.module.make_batch(self.config)
 
 
@@ -48,4 +49,5 @@ MODELS: Mapping[str, Model] = {
     ),
     "mlp-8": Model(mlp, mlp.MlpConfig(layers=2, width=256, batch=4096), mesh_shape=(8,)),
 }
-"""The first four on one device, the last one on eight that share the machine's cores."""
+"""The models by name. The first four run on one device, the last one on eight devices that share
+the machine's cores."""

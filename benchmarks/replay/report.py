@@ -1,4 +1,4 @@
-"""The results as a table and as a plot."""
+"""The results as a table and a plot."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """A table of all plans, with what it was made with."""
+    """Returns a table of all plans, with the environment of the measurement."""
     environment = results["environment"]
     lines = [
         "# Replay: predicted against measured seconds of whole steps",
@@ -19,11 +19,11 @@ def markdown(results: Mapping[str, Any]) -> str:
         "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     for row in results["rows"]:
-        each = ", ".join(f"{ratio:.2f}" for ratio in row["round_ratios"])
+        round_ratios = ", ".join(f"{ratio:.2f}" for ratio in row["round_ratios"])
         lines.append(
             f"| {row['model']} | {row['mesh']} | {row['plan']} | {row['recomputed']} | "
             f"{1e3 * row['predicted_seconds']:.1f} | {1e3 * row['measured_seconds']:.1f} | "
-            f"{row['ratio']:.2f} | {each} |"
+            f"{row['ratio']:.2f} | {round_ratios} |"
         )
     lines.append("")
     for model, value in results["spearman"].items():
@@ -32,7 +32,7 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Predicted against measured, with the band of 20 %."""
+    """Draws predicted against measured seconds, with a band of 20 %."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -40,9 +40,9 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(5, 5))
     for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        x = [1e3 * row["measured_seconds"] for row in own]
-        y = [1e3 * row["predicted_seconds"] for row in own]
+        model_rows = [row for row in rows if row["model"] == model]
+        x = [1e3 * row["measured_seconds"] for row in model_rows]
+        y = [1e3 * row["predicted_seconds"] for row in model_rows]
         axes.plot(x, y, "o", label=model)
     seconds = [1e3 * row[key] for row in rows for key in ("measured_seconds", "predicted_seconds")]
     ends = [0.8 * min(seconds), 1.25 * max(seconds)]

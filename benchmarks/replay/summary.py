@@ -1,4 +1,4 @@
-"""What the rows of the benchmark say together."""
+"""The rows of the benchmark, and their summary."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,13 @@ Row = dict[str, Any]
 
 
 def rows(model: str, mesh_shape: Sequence[int], outcome: Outcome) -> list[Row]:
-    """One per plan; `round_ratios`, of the first, are predicted over measured within each round."""
-    found = []
+    """Returns one row per plan. `round_ratios`, of the first plan only, are the predicted over the
+    measured seconds of each round."""
+    rows_of_plans = []
     for position, candidate in enumerate(outcome.candidates):
         tables = outcome.tables if position == 0 else ()
         predicted = candidate.predicted_seconds(outcome.table)
-        found.append(
+        rows_of_plans.append(
             {
                 "model": model,
                 "mesh": "x".join(map(str, mesh_shape)),
@@ -31,7 +32,7 @@ def rows(model: str, mesh_shape: Sequence[int], outcome: Outcome) -> list[Row]:
                 "time_shares": dict(candidate.plan.time_shares),
             }
         )
-    return found
+    return rows_of_plans
 
 
 def _median(seconds: Sequence[float]) -> float:
@@ -39,9 +40,9 @@ def _median(seconds: Sequence[float]) -> float:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation of two sequences of distinct numbers.
+    """Returns Spearman's rank correlation of two sequences of distinct numbers.
 
-    1 - 6 sum(d²) / (n (n² - 1)), d being the difference of ranks.
+    It is 1 - 6 sum(d²) / (n (n² - 1)), where d is the difference of ranks.
     """
     a, b = _ranks(first), _ranks(second)
     count = len(a)
@@ -55,14 +56,15 @@ def _ranks(numbers: Sequence[float]) -> list[int]:
 
 
 def orders(found: Sequence[Row]) -> dict[str, float]:
-    """For each model with five plans or more, how predicted and measured order agree."""
+    """Returns, for each model with five plans or more, the rank correlation of predicted and
+    measured seconds."""
     models = dict.fromkeys(row["model"] for row in found)
-    own = {model: [row for row in found if row["model"] == model] for model in models}
+    rows_of_model = {model: [row for row in found if row["model"] == model] for model in models}
     return {
         model: spearman(
-            [row["predicted_seconds"] for row in rows_],
-            [row["measured_seconds"] for row in rows_],
+            [row["predicted_seconds"] for row in model_rows],
+            [row["measured_seconds"] for row in model_rows],
         )
-        for model, rows_ in own.items()
-        if len(rows_) >= 5
+        for model, model_rows in rows_of_model.items()
+        if len(model_rows) >= 5
     }

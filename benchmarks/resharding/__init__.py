@@ -1,1 +1,1 @@
-"""Reshardings as Kiwi foresees them against those that XLA compiles."""
+"""Kiwi's predictions of reshardings against the programs that XLA compiles."""

@@ -33,7 +33,7 @@ _MESHES = ((8,), (2, 4), (2, 2, 2))
 
 
 def main(_: list[str]) -> None:
-    """Measures all targets and writes `resharding.json` and `resharding.md`."""
+    """Measures all targets, and writes `resharding.json` and `resharding.md`."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     results: dict[str, Any] = {"environment": _environment()}
@@ -89,8 +89,8 @@ def _row(case: Case, target: Target) -> dict[str, Any]:
 def _reductions(target: Target) -> Iterator[dict[str, Any]]:
     for shape in _MESHES:
         mesh = DeviceMesh.create(shape, "cpu" if target.name == "cpu" else "h100-sxm")
-        for found in reduced_matmuls(mesh, target):
-            yield _reduction_row(found)
+        for reduced in reduced_matmuls(mesh, target):
+            yield _reduction_row(reduced)
 
 
 def _reduction_row(found: Reduced) -> dict[str, Any]:
@@ -106,12 +106,12 @@ def _reduction_row(found: Reduced) -> dict[str, Any]:
 
 
 def _plain(uses: Uses) -> dict[str, list[int]]:
-    """Kind → count and bytes."""
+    """Returns [count, bytes] by kind."""
     return {kind: [use.count, use.bytes] for kind, use in sorted(uses.items())}
 
 
 def _json(results: dict[str, Any]) -> str:
-    """JSON with a row a line."""
+    """Returns the results as JSON with one row per line."""
     parts = [f'"environment": {json.dumps(results["environment"])}']
     for name in _TARGETS.value:
         lists = [

@@ -22,7 +22,7 @@ _MOST_ELEMENTS = 2**28
 
 @dataclass(frozen=True)
 class Case:
-    """One tensor to be brought from `source` to `target`."""
+    """The resharding of one tensor from `source` to `target`."""
 
     mesh: DeviceMesh
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class Case:
     target: TensorSharding
 
     def table(self, target: str) -> ReshardingTable:
-        """Prices on the case's links, in the bytes that programs of a compiler move."""
+        """Returns prices on the case's links, for the bytes that programs of a compiler move."""
         dtype = jnp.dtype(self.dtype)
         value = Value(0, self.shape, dtype, dtype.itemsize, is_extended=False, producer=None)
         return resharding_table(self.mesh, target_named(target).facts(self.mesh.hardware), value)
@@ -43,7 +43,8 @@ class Case:
 
 
 def random_cases(count: int, seed: int) -> Iterator[Case]:
-    """The same for the same seed; layouts are any, with any order of the axes of a dimension."""
+    """Yields random cases, the same for the same seed. Layouts are arbitrary, with any order of the
+    axes of a dimension."""
     rng = random.Random(seed)
     while count:
         mesh = DeviceMesh.create(rng.choice(_MESHES), rng.choice(_HARDWARE))

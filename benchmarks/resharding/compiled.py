@@ -1,4 +1,5 @@
-"""What XLA compiles a resharding, or an operator that leaves partial sums, to."""
+"""The collectives that XLA compiles for a resharding, or for an operator that leaves partial
+sums."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,14 +19,14 @@ from kiwi.xla.read.collectives import AxisUse, CollectiveUse, read_axis_uses
 from kiwi.xla.read.hlo_text import parse_module
 
 TOLERANCE = 0.05
-"""Relative difference of bytes that still counts as agreement."""
+"""The largest relative difference of bytes that counts as agreement."""
 
 Uses = Mapping[str, CollectiveUse]
-"""Count and bytes by kind."""
+"""Count and bytes of collectives, by kind."""
 
 
 class Target:
-    """A compiler and devices for it: "cpu", or "cuda" for GPUs that need not be there."""
+    """A compiler and its devices: "cpu", or "cuda" for GPUs that need not be attached."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,11 +35,11 @@ class Target:
         self._devices: list[Any] = jax.devices("cpu")
         if name == "cuda":
             self._devices = compile_only_devices(target_config(hardware("h100-sxm")), 8)
-            # Nothing is run, so kernels need be neither tuned nor good.
+            # Nothing is executed, so kernels need neither tuning nor optimisation.
             self._options = {**self.compiler.check_options, "xla_backend_optimization_level": 0}
 
     def reshard(self, case: Case, waypoints: Sequence[TensorSharding] = ()) -> tuple[AxisUse, ...]:
-        """The collectives of a program that only reshards."""
+        """Returns the collectives of a program that only reshards."""
 
         def reshard(value: jax.Array) -> jax.Array:
             for waypoint in waypoints:
@@ -57,7 +58,7 @@ class Target:
         sources: Sequence[TensorSharding],
         result: TensorSharding,
     ) -> tuple[AxisUse, ...]:
-        """The collectives of a compiled function of arrays."""
+        """Returns the collectives of a compiled function of arrays."""
         place = self._placing(mesh)
         jitted = jax.jit(
             function, in_shardings=tuple(map(place, sources)), out_shardings=place(result)
@@ -74,17 +75,18 @@ class Target:
 
 
 def foreseen(steps: Sequence[ReshardingStep]) -> Uses:
-    """The collectives of a chain of moves, by kind."""
-    found: dict[str, CollectiveUse] = {}
+    """Returns the collectives of a chain of moves, by kind."""
+    uses: dict[str, CollectiveUse] = {}
     for step in steps:
         if step.kind != SLICE:
             use = CollectiveUse(1, step.bytes)
-            found[step.kind] = found.get(step.kind, CollectiveUse(0, 0)) + use
-    return found
+            uses[step.kind] = uses.get(step.kind, CollectiveUse(0, 0)) + use
+    return uses
 
 
 def seconds(mesh: DeviceMesh, uses: Sequence[AxisUse]) -> float:
-    """Predicted time of compiled collectives; those along no axes go over all of them."""
+    """Returns the predicted time of compiled collectives. A collective without axes runs over all
+    axes."""
     axes_of = {name: axis for axis, name in enumerate(mesh.axis_names)}
     total = 0.0
     for use in uses:
@@ -94,7 +96,7 @@ def seconds(mesh: DeviceMesh, uses: Sequence[AxisUse]) -> float:
 
 
 def agree(predicted: Uses, compiled: Uses) -> bool:
-    """Whether kinds and their numbers are the same, and bytes differ by at most `TOLERANCE`."""
+    """Returns whether kinds and their counts are equal, and bytes differ by at most `TOLERANCE`."""
     if {k: u.count for k, u in predicted.items()} != {k: u.count for k, u in compiled.items()}:
         return False
     pairs = [(use.bytes, compiled[kind].bytes) for kind, use in predicted.items()]

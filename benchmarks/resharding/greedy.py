@@ -1,11 +1,11 @@
-"""The heuristic search for a way between two shardings of MAP, to compare with.
+"""MAP's heuristic search for a chain of moves between two shardings, for comparison.
 
 Liu et al., *MAP: Memory-aware Automated Intra-op Parallel Training For Foundation Models*, 2023,
-section 4.3, algorithm 1: from the source, of all shardings that are one transform away the one
-that differs least from the target comes next, until the target is reached. Transforms: gather or
-cut one axis at the minor end of a dimension, or move it to that of another by an all-to-all. The
-difference between two shardings is a count of the operations that each dimension still needs, not
-a time: it knows neither sizes nor links.
+section 4.3, algorithm 1. The search starts at the source. Of all shardings that are one transform
+away it takes the one that differs least from the target, until it reaches the target. A transform
+gathers or cuts one axis at the minor end of a dimension, or moves an axis to the minor end of
+another dimension by an all-to-all. The difference between two shardings is a count of the
+operations that each dimension still needs, not a time: it depends neither on sizes nor on links.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from kiwi.mesh.moves import divisible_pattern, move_graph
 from kiwi.mesh.resharding import ReshardingStep, ReshardingTable
 from kiwi.mesh.sharding import TensorSharding
 
-# "A larger cost to the all-gather"; a penalty where one operation does not do.
+# The paper gives "a larger cost to the all-gather", and a penalty if one operation is not enough.
 _GATHER_COST = 3.0
 _SHARD_COST = 1.0
 _STEP_PENALTY = 1.0
@@ -23,10 +23,11 @@ _STEP_PENALTY = 1.0
 def greedy_path(
     table: ReshardingTable, source: TensorSharding, target: TensorSharding
 ) -> tuple[ReshardingStep, ...]:
-    """The moves that the heuristic takes; their seconds add up to at least the cheapest chain's.
+    """Returns the moves of the heuristic. Their seconds add up to at least the time of the cheapest
+    chain.
 
-    It ends: gathering an axis that is in the target's way, or cutting where none is, is always
-    possible and brings the target nearer.
+    The search ends: it can always gather an axis that is not in the target's place, or cut where
+    none is, and both reduce the difference from the target.
 
     **Raises:** `ShardingConflictError` if a sharding does not fit the tensor.
     """
@@ -45,7 +46,7 @@ def greedy_path(
 def _single_move(
     table: ReshardingTable, source: TensorSharding, target: TensorSharding
 ) -> ReshardingStep:
-    """The cheapest one move between neighbours."""
+    """Returns the cheapest single move between neighbouring shardings."""
     graph = move_graph(table.mesh.shape, divisible_pattern(table.shape, table.mesh))
     traffic = graph.cheapest_move(graph.index[source], graph.index[target], table.moved)
     return ReshardingStep.of(traffic, table.moved, source, target)
@@ -63,9 +64,9 @@ def _transforms(table: ReshardingTable, state: TensorSharding) -> Iterator[Tenso
             if other != dim and moved
         ]
         for changes in appended:
-            found = _with(state, changes)
-            if found.divides(table.shape, table.mesh.shape):
-                yield found
+            neighbour = _with(state, changes)
+            if neighbour.divides(table.shape, table.mesh.shape):
+                yield neighbour
 
 
 def _with(state: TensorSharding, changes: dict[int, tuple[int, ...]]) -> TensorSharding:
@@ -77,7 +78,7 @@ def _difference(state: TensorSharding, target: TensorSharding) -> float:
 
 
 def _dim_difference(axes: tuple[int, ...], wanted: tuple[int, ...]) -> float:
-    """Gathers down to the common major axes, then cuts."""
+    """Returns the cost of gathers down to the common major axes, and of cuts after them."""
     common = 0
     while common < min(len(axes), len(wanted)) and axes[common] == wanted[common]:
         common += 1

@@ -1,4 +1,4 @@
-"""Reduction of a matmul's partial sums: foreseen against compiled, for every strategy."""
+"""Reduction of a matmul's partial sums, predicted and compiled, for every strategy."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from kiwi.xla.read.collectives import CollectiveUse, by_kind
 
 @dataclass(frozen=True)
 class Reduced:
-    """One strategy with partial sums. `idle`: whether it leaves a mesh axis without work."""
+    """One strategy with partial sums. `idle`: whether the strategy does not use some mesh axis."""
 
     mesh: DeviceMesh
     strategy: ShardingStrategy
@@ -27,17 +27,17 @@ class Reduced:
 
     @property
     def agrees(self) -> bool:
-        """Same kinds, bytes within the tolerance."""
+        """Whether the kinds are equal, and bytes are within the tolerance."""
         return agree(self.predicted, self.compiled)
 
 
 def reduced_matmuls(mesh: DeviceMesh, target: Target, dtype: str = "float32") -> list[Reduced]:
-    """Every strategy of a matmul on `mesh` that communicates."""
+    """Returns every strategy of a matmul on `mesh` that communicates."""
     shapes = [jax.ShapeDtypeStruct(shape, dtype) for shape in ((512, 1024), (1024, 256))]
     graph: HloGraph = lower(trace(lambda x, w: [x @ w], shapes))
     units = build_units(graph)
     (unit,) = units.units
-    found = []
+    reduced = []
     kernels = target_named(target.name).kernels(units, mesh.hardware)
     for strategy in enumerate_strategies(kernels, unit, mesh):
         if strategy.collectives:
@@ -45,13 +45,13 @@ def reduced_matmuls(mesh: DeviceMesh, target: Target, dtype: str = "float32") ->
             compiled = target.uses(lambda x, w: x @ w, mesh, shapes, strategy.reads, result)
             used = {axis for read in strategy.reads for axis in read.axes_used}
             idle = used != set(mesh.nontrivial_axes)
-            found.append(Reduced(mesh, strategy, _uses(strategy), by_kind(compiled), idle))
-    return found
+            reduced.append(Reduced(mesh, strategy, _uses(strategy), by_kind(compiled), idle))
+    return reduced
 
 
 def _uses(strategy: ShardingStrategy) -> Uses:
-    found: dict[str, CollectiveUse] = {}
+    uses: dict[str, CollectiveUse] = {}
     for collective in strategy.collectives:
         use = CollectiveUse(1, collective.bytes)
-        found[collective.kind] = found.get(collective.kind, CollectiveUse(0, 0)) + use
-    return found
+        uses[collective.kind] = uses.get(collective.kind, CollectiveUse(0, 0)) + use
+    return uses

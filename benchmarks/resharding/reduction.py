@@ -1,15 +1,15 @@
-"""From partial sums to a sharding: the search of `kiwi.mesh.resharding`, one kind of state more.
+"""The cheapest chain from partial sums to a sharding, as an extension of `kiwi.mesh.resharding`.
 
-A tensor of partial sums along some mesh axes becomes a whole one by
+Two moves turn a tensor of partial sums along some mesh axes into a whole one:
 
-- *all-reduce* over some of these axes: what lies where does not change,
-- *reduce-scatter* over some of them: they are appended at the minor end of one dimension.
+- *all-reduce* over some of these axes, which leaves the layout unchanged;
+- *reduce-scatter* over some of them, which appends them at the minor end of one dimension.
 
-Nothing leads back to partial sums, and a partial sum is neither gathered nor cut, since a
-partitioned program has no name for the result. So the cheapest chain from partial sums is a
-recursion over the sets of axes left, and ends in the shortest paths between shardings.
+No move leads back to partial sums. A partial sum is neither gathered nor cut, because a partitioned
+program has no name for the result. The cheapest chain from partial sums is therefore a recursion
+over the sets of axes left, and ends in the shortest paths between shardings.
 
-An operator whose result is constrained to one sharding is compiled to one reduction and no
+An operator whose result is constrained to one sharding is compiled to one reduction and not to a
 chain; see `kiwi.kernels.partitioner`.
 """
 
@@ -30,13 +30,13 @@ _Move = tuple[Traffic, TensorSharding, _Axes]
 def reduction_path(
     table: ReshardingTable, source: TensorSharding, partial: Iterable[int], target: TensorSharding
 ) -> tuple[ReshardingStep, ...]:
-    """The cheapest chain of moves from partial sums to `target`.
+    """Returns the cheapest chain of moves from partial sums to `target`.
 
     **Arguments:**
 
     - `table`: the tensor and its mesh.
-    - `source`: how the partial sums are laid out over the other axes.
-    - `partial`: the mesh axes along which every device holds a summand of its own.
+    - `source`: the layout of the partial sums over the other axes.
+    - `partial`: the mesh axes along which every device holds a different summand.
 
     **Raises:** `ShardingConflictError` if a partial axis also cuts the tensor, or a sharding does
     not fit it.
@@ -52,7 +52,8 @@ def reduction_path(
 
     @cache
     def best(state: TensorSharding, left: _Axes) -> tuple[float, _Move | None]:
-        """Seconds from a state on, and the first move while sums are left."""
+        """Returns the seconds from a state to the target, and the first move; None for the move if
+        no sums are left."""
         if not left:
             return table.seconds(state, target), None
         return min(
@@ -73,7 +74,8 @@ def reduction_path(
 
 
 def _moves(table: ReshardingTable, state: TensorSharding, left: _Axes) -> Iterator[_Move]:
-    """Traffic, sharding after it, and axes that are left then."""
+    """Yields the moves from a state: traffic, the sharding after it, and the axes that are still
+    partial."""
     shards = state.shard_count(table.mesh.shape)
     for count in range(len(left), 0, -1):
         for axes in combinations(left, count):

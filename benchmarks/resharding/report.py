@@ -1,4 +1,4 @@
-"""The results as a table in Markdown."""
+"""The results as Markdown tables."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ _SHOWN = 20
 
 
 def report(results: Mapping[str, Any]) -> str:
-    """Agreement, and where prediction and compiled program differ."""
+    """Returns the page: counts of agreement, and the differences between prediction and compiled
+    program."""
     environment = results["environment"]
     lines = [
         "# Reshardings, predicted and compiled",
@@ -59,17 +60,17 @@ def _count(rows: Sequence[Mapping[str, Any]], key: str) -> int:
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How much longer other ways take than the predicted one."""
-    found = []
+    """Returns sentences about the time of other ways, relative to the predicted one."""
+    sentences = []
     for key, what in (("alone_seconds", "XLA alone"), ("greedy_seconds", "the greedy search")):
         ratios = [row[key] / row["seconds"] for row in rows if row["seconds"]]
         worse = sum(ratio > 1.01 for ratio in ratios)
-        found.append(
+        sentences.append(
             f"Predicted time of the way of {what} over that of the cheapest: median "
             f"{median(ratios):.2f}, largest {max(ratios):.1f}; {worse} of {len(ratios)} are more "
             "than 1 % longer."
         )
-    return found
+    return sentences
 
 
 def _differences(

@@ -1,4 +1,4 @@
-"""Measures what is missing; see `benchmarks.sampled`."""
+"""Measures the missing rows; see `benchmarks.sampled`."""
 
 import datetime
 import json
@@ -37,26 +37,28 @@ _OUT = flags.DEFINE_string(
 
 
 def main(_: list[str]) -> None:
-    """Measures model by model, each in a process of its own."""
+    """Measures the models one after another, each in a process of its own."""
     out = Path(_OUT.value)
     out.parent.mkdir(parents=True, exist_ok=True)
-    asked = Asked(_PROFILES.value, _MESHES.value, _VARIANTS.value)
+    requested = Asked(_PROFILES.value, _MESHES.value, _VARIANTS.value)
     indices = range(_FIRST.value, _FIRST.value + _MODELS.value)
-    total = len(indices) * len(list(asked.keys(0, 0)))
+    total = len(indices) * len(list(requested.keys(0, 0)))
     for index in indices:
-        missing = [key for key in asked.keys(_SEED.value, index) if str(key) not in read_rows(out)]
+        missing = [
+            key for key in requested.keys(_SEED.value, index) if str(key) not in read_rows(out)
+        ]
         while missing:
             _measure(out, missing)
             rows = read_rows(out)
             missing = [key for key in missing if str(key) not in rows]
-        _print_progress(read_rows(out), _SEED.value, indices, asked, total)
+        _print_progress(read_rows(out), _SEED.value, indices, requested, total)
         _write_reports(out)
     _write_reports(out)
 
 
 def _measure(out: Path, keys: Sequence[Key]) -> None:
-    """Measures keys in a process; if that ends early, the key at which it did gets a row of that
-    kind."""
+    """Measures keys in a process. If the process ends early, the first key without a row gets a row
+    with the reason."""
     shapes = [math.prod(key.mesh_shape) for key in keys]
     task = {
         "path": str(out),
@@ -75,9 +77,9 @@ def _measure(out: Path, keys: Sequence[Key]) -> None:
             process.kill()
             reason = f"It took longer than {_ROW_SECONDS.value} s a row."
     rows = read_rows(out)
-    left = [key for key in keys if str(key) not in rows]
-    if left:
-        append_row(out, left[0], {"error": "ProcessEnded", "what": reason})
+    unmeasured = [key for key in keys if str(key) not in rows]
+    if unmeasured:
+        append_row(out, unmeasured[0], {"error": "ProcessEnded", "what": reason})
 
 
 def _last_line(printed: str) -> str:

@@ -1,7 +1,8 @@
-"""Steps as people write them: argument shardings, and one `jax.checkpoint` policy for all layers.
+"""Hand-written steps: argument shardings, and one `jax.checkpoint` policy for all layers.
 
-"data" replicates the state, "fsdp" shards each of its arrays over all devices, "tensor" shards
-hidden features along the last mesh axis, and "both" shards along the other axes what that leaves.
+"data" replicates the state. "fsdp" shards each array of the state over all devices. "tensor" shards
+hidden features along the last mesh axis. "both" also shards the rest of the state along the other
+axes.
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,14 @@ from examples.baselines import Baseline
 
 SHARDINGS = ("data", "fsdp", "tensor", "both")
 VARIANTS = tuple(f"{sharding}/{policy}" for sharding in SHARDINGS for policy in CHECKPOINTS)
-"""Names of all of them, in which the policy stands behind the sharding."""
+"""The names of all variants: the sharding, then the policy."""
 
 _HIDDEN_FIRST = ("out", "down")
-"""Names of kernels whose first dimension is that of hidden features."""
+"""The names of kernels whose first dimension holds hidden features."""
 
 
 def baseline(model: DrawnModel, mesh_shape: Sequence[int], variant: str) -> Baseline:
-    """One of `VARIANTS` for a mesh with the axes "x", "y" and so on."""
+    """Returns one of `VARIANTS` for a mesh with the axes "x", "y" and so on."""
     sharding, policy = variant.split("/")
     names = ("x", "y", "z")[: len(mesh_shape)]
     sizes = dict(zip(names, mesh_shape, strict=True))
@@ -43,17 +44,17 @@ def _spec(sharding: str, sizes: dict[str, int], name: str, shape: tuple[int, ...
     names = tuple(sizes)
     if sharding == "data" or len(shape) < 1:
         return PartitionSpec()
-    found: list[Any] = [None] * len(shape)
+    entries: list[Any] = [None] * len(shape)
     if sharding == "fsdp":
-        _place(found, shape, names, _size(sizes, names))
+        _place(entries, shape, names, _size(sizes, names))
     else:
         last = names[-1:]
         hidden = _hidden_dimension(name, shape)
         if hidden is not None and shape[hidden] % sizes[last[0]] == 0:
-            found[hidden] = last
+            entries[hidden] = last
         if sharding == "both" and names[:-1]:
-            _place(found, shape, names[:-1], _size(sizes, names[:-1]))
-    return PartitionSpec(*found)
+            _place(entries, shape, names[:-1], _size(sizes, names[:-1]))
+    return PartitionSpec(*entries)
 
 
 def _place(found: list[Any], shape: tuple[int, ...], axes: tuple[str, ...], size: int) -> None:
@@ -66,20 +67,20 @@ def _place(found: list[Any], shape: tuple[int, ...], axes: tuple[str, ...], size
 
 
 def _hidden_dimension(name: str, shape: tuple[int, ...]) -> int | None:
-    """That of a kernel's hidden features; None for what is no kernel."""
+    """Returns the dimension of a kernel's hidden features; None if the array is no kernel."""
     if len(shape) < 2:
         return None
     return 0 if name in _HIDDEN_FIRST else len(shape) - 1
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """The last name of a path."""
+    """Returns the last name of a path."""
     names = [str(getattr(p, "key", getattr(p, "name", ""))) for p in path]
     return names[-1] if names else ""
 
 
 def _size(sizes: dict[str, int], axes: Sequence[str]) -> int:
-    found = 1
+    size = 1
     for axis in axes:
-        found *= sizes[axis]
-    return found
+        size *= sizes[axis]
+    return size

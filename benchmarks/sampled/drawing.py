@@ -1,7 +1,7 @@
-"""Choices drawn at random, and recorded so that a drawn model can be read.
+"""Random choices, recorded so that a drawn model can be read.
 
-A choice takes one number of the generator, however many options it has: lists of options may be
-exchanged (full sizes for tiny ones) and all other choices of a model stay as they were.
+A choice takes one number of the generator, whatever the number of its options. Lists of options may
+therefore be exchanged (full sizes for tiny ones) without changing the other choices of a model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,8 @@ _Option = TypeVar("_Option")
 
 
 class Drawing:
-    """A seeded source of choices. Each is recorded under its name, with the names around it."""
+    """A seeded source of choices. Each choice is recorded under its name, with the names around
+    it."""
 
     def __init__(self, seed: int, index: int) -> None:
         self._generator = np.random.Generator(np.random.PCG64([seed, index]))
@@ -22,11 +23,11 @@ class Drawing:
 
     @property
     def choices(self) -> Mapping[str, Any]:
-        """All that was chosen so far, in order."""
+        """All choices so far, in order."""
         return dict(self._choices)
 
     def inside(self, name: str) -> "Drawing":
-        """The same source; its choices are recorded under `name/`."""
+        """Returns the same source, which records its choices under `name/`."""
         inner = object.__new__(Drawing)
         inner._generator, inner._choices = self._generator, self._choices
         inner._prefix = f"{self._prefix}{name}/"
@@ -35,7 +36,7 @@ class Drawing:
     def one_of(
         self, name: str, options: Sequence[_Option], weights: Sequence[float] | None = None
     ) -> _Option:
-        """One of the options, all alike or by their weights."""
+        """Returns one of the options, drawn with equal weights or with the given ones."""
         number = self._generator.random()
         if weights is None:
             weights = [1.0] * len(options)
@@ -44,11 +45,11 @@ class Drawing:
         return self._recorded(name, chosen)
 
     def chance(self, name: str, probability: float) -> bool:
-        """True with this probability."""
+        """Returns True with this probability."""
         return self._recorded(name, bool(self._generator.random() < probability))
 
     def log_uniform(self, name: str, low: float, high: float) -> float:
-        """A number whose logarithm is uniform between those of `low` and `high`."""
+        """Returns a number between `low` and `high` whose logarithm is uniformly distributed."""
         drawn = self._generator.random()
         return self._recorded(name, float(low * (high / low) ** drawn))
 

@@ -1,7 +1,7 @@
-"""Whole models: what goes in, which blocks in which order, what is minimised.
+"""Whole models: their inputs, their blocks in order, and their objectives.
 
-A family draws an `Objective` per part of the parameters that is trained by itself: one, or two
-where a generator is trained against a discriminator.
+A family draws one `Objective` for each part of the parameters that is trained separately: one, or
+two if a generator is trained against a discriminator.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,11 +32,11 @@ Batch = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised over a part of the parameters.
+    """The function that is minimised over a part of the parameters.
 
-    - `part`: its key among the model's parameters; "" where all are trained together.
-    - `loss`: `loss(params, batch, key)`, a float32 scalar; of all parameters, of which those
-      outside of the part count as constant.
+    - `part`: the part's key among the model's parameters; "" if all are trained together.
+    - `loss`: `loss(params, batch, key)`, a float32 scalar. It takes all parameters; those outside
+      of the part count as constants.
     """
 
     part: str
@@ -45,11 +45,11 @@ class Objective:
 
 @dataclass(frozen=True)
 class Family:
-    """A drawn model, before it is decided how it is trained.
+    """A drawn model, before the choices of its training.
 
-    - `kinds`: those of its blocks.
-    - `init`: parameters, float32, from a key.
-    - `batch`: types of a batch of so many examples.
+    - `kinds`: the kinds of its blocks.
+    - `init`: a function from a key to float32 parameters.
+    - `batch`: a function from a number of examples to the types of a batch.
     """
 
     name: str
@@ -60,14 +60,15 @@ class Family:
 
 
 def draw_family(draw: Drawing, sizes: Sizes) -> Family:
-    """One of the families, drawn by their weights."""
+    """Draws one of the families by their weights."""
     names = tuple(_FAMILIES)
     name = draw.one_of("family", names, [_FAMILIES[n][1] for n in names])
     return _FAMILIES[name][0](draw, sizes)
 
 
 def draw_alone(draw: Drawing, sizes: Sizes, number: int) -> Family:
-    """One block behind a norm, of the kind of this number (they repeat), with a loss of squares."""
+    """Draws one block behind a norm, with a mean-square loss. `number` selects the kind; kinds
+    repeat."""
     kinds = {**SEQUENCE_BLOCKS, **IMAGE_BLOCKS}
     name = tuple(kinds)[number % len(kinds)]
     block = kinds[name].draw(draw.inside(name), sizes)
@@ -103,17 +104,17 @@ def _floats(*shape: int) -> jax.ShapeDtypeStruct:
 def _drawn_layer(
     draw: Drawing, sizes: Sizes, kinds: Mapping[str, Kind], count: int, *, cross: bool = False
 ) -> list[Block]:
-    """The blocks of one layer, each behind a norm and added to its input."""
-    found = []
+    """Draws the blocks of one layer. Each block has a norm before it, and is added to its input."""
+    blocks = []
     for number in range(count):
         inner = draw.inside(str(number))
         norm = draw_norm(inner, SEQUENCE_NORMS)
-        found.append(residual(draw_block(inner, sizes, kinds), norm, sizes.width))
+        blocks.append(residual(draw_block(inner, sizes, kinds), norm, sizes.width))
     if cross:
         inner = draw.inside("cross")
         norm = draw_norm(inner, SEQUENCE_NORMS)
-        found.insert(1, residual(CROSS_ATTENTION.draw(inner, sizes), norm, sizes.width))
-    return found
+        blocks.insert(1, residual(CROSS_ATTENTION.draw(inner, sizes), norm, sizes.width))
+    return blocks
 
 
 def _sequence_layers(draw: Drawing, sizes: Sizes, *, cross: bool = False) -> Layers:
@@ -229,7 +230,7 @@ def _image_layers(draw: Drawing, sizes: Sizes) -> Layers:
 
 
 def _image_model(draw: Drawing, sizes: Sizes) -> Family:
-    """A classifier, or a model that predicts an image, as diffusion models do."""
+    """Draws a classifier, or a model that predicts an image, like diffusion models."""
     layers = _image_layers(draw.inside("layers"), sizes)
     dense = draw.chance("predicts images", 0.4)
     stride = draw.one_of("stem stride", (1, 2))
@@ -304,7 +305,7 @@ def _vision_transformer(draw: Drawing, sizes: Sizes) -> Family:
 
 
 def _pairs(draw: Drawing, sizes: Sizes) -> Family:
-    """Texts and images under a contrastive loss."""
+    """Draws a model of texts and images under a contrastive loss."""
     texts = _sequence_layers(draw.inside("texts"), sizes)
     images = _image_layers(draw.inside("images"), sizes)
     width, channels, vocabulary = sizes.width, sizes.channels, sizes.vocabulary
@@ -337,7 +338,7 @@ def _pairs(draw: Drawing, sizes: Sizes) -> Family:
 
 
 def _adversarial(draw: Drawing, sizes: Sizes) -> Family:
-    """A generator of images and a discriminator, each with an objective of its own."""
+    """Draws a generator of images and a discriminator, each with an objective."""
     judge = _image_layers(draw.inside("discriminator"), sizes)
     wanted = draw.one_of("loss", ("logistic", "hinge"))
     up = draw.one_of("generator", ("transposed", "resized"))
@@ -380,8 +381,8 @@ def _adversarial(draw: Drawing, sizes: Sizes) -> Family:
 
     def generator_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         image = generated(params["generator"], batch["noise"])
-        found = judged(params["discriminator"], image, key)
-        return jax.nn.softplus(-found).mean() if wanted == "logistic" else -found.mean()
+        logits = judged(params["discriminator"], image, key)
+        return jax.nn.softplus(-logits).mean() if wanted == "logistic" else -logits.mean()
 
     def discriminator_loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
         image = jax.lax.stop_gradient(generated(params["generator"], batch["noise"]))
@@ -403,7 +404,8 @@ def _adversarial(draw: Drawing, sizes: Sizes) -> Family:
 
 
 def _graph(draw: Drawing, sizes: Sizes) -> Family:
-    """Messages along the edges of graphs: gathered, mapped, summed by segments."""
+    """Draws a network on graphs: messages along the edges are gathered, mapped, and summed by
+    segments."""
     rounds = draw.one_of("rounds", (1, 2, 3))
     summed = draw.one_of("summed by", ("segment_sum", "segment_max", "at[].add"))
     attention = draw.chance("edges weighted by a softmax", 0.4)
@@ -412,22 +414,22 @@ def _graph(draw: Drawing, sizes: Sizes) -> Family:
 
     def init(key: jax.Array) -> Params:
         for_into, for_head, *for_rounds = keys(key, 2 + rounds)
-        found = {"head": kernel(for_head, width, classes), "into": kernel(for_into, 64, width)}
+        params = {"head": kernel(for_head, width, classes), "into": kernel(for_into, 64, width)}
         for number, for_round in enumerate(for_rounds):
             first, second, third = keys(for_round, 3)
-            found[f"round_{number}"] = {
+            params[f"round_{number}"] = {
                 "message": kernel(first, 2 * width, width),
                 "out": kernel(second, width, width),
                 "score": kernel(third, width, 1),
             }
-        return found
+        return params
 
     def collected(messages: jax.Array, targets: jax.Array, nodes: int) -> jax.Array:
         if summed == "at[].add":
             return jnp.zeros((nodes, width), messages.dtype).at[targets].add(messages)
         if summed == "segment_max":
-            found = jax.ops.segment_max(messages, targets, nodes)
-            return jnp.where(jnp.isfinite(found), found, jnp.zeros((), found.dtype))
+            largest = jax.ops.segment_max(messages, targets, nodes)
+            return jnp.where(jnp.isfinite(largest), largest, jnp.zeros((), largest.dtype))
         return jax.ops.segment_sum(messages, targets, nodes)
 
     def loss(params: Params, batch: Batch, key: jax.Array) -> jax.Array:
@@ -470,4 +472,4 @@ _FAMILIES: Mapping[str, tuple[Callable[[Drawing, Sizes], Family], float]] = {
     "adversarial": (_adversarial, 1),
     "graph": (_graph, 1.5),
 }
-"""How each is drawn, and how often."""
+"""The function that draws each family, and the family's weight."""

@@ -1,11 +1,11 @@
-"""A dozen tiny drawn models whose errors are recorded: `goldens.json`, for the tests.
+"""A dozen tiny drawn models with recorded errors: `goldens.json`, for the tests.
 
     python -m benchmarks.sampled.goldens --anew
 
-records them anew, with today's code and versions; without `--anew`, those that are missing. The
-batch is sharded over all devices, so that gradients are summed between them. A change that makes
-one worse than it was by more than `SLACK` fails `tests/test_sampled_benchmark.py`; one that makes
-it better may be recorded.
+records all of them anew, with today's code and versions; without `--anew`, it records the missing
+ones. The batch is sharded over all devices, so that gradients are summed between them. A change
+that makes an error larger by more than `SLACK` fails `tests/test_sampled_benchmark.py`. A change
+that makes an error smaller may be recorded.
 """
 
 import json
@@ -27,22 +27,22 @@ _ANEW = flags.DEFINE_bool("anew", False, "Whether to record those again that are
 SEED = 20261129
 MESH_SHAPE = (2, 4)
 SLACK = 0.02
-"""By how much an error may grow: of the peak or of bytes sent, relative."""
+"""The largest allowed growth of a relative error, of the peak or of sent bytes."""
 
 PATH = Path(__file__).parent / "goldens.json"
 
 INDICES = (1000, 1001, 1002, 1003, 1005, 1006, 1007, 1008, 1010, 1011, 1012, 1014)
-"""One block of each kind that is quickly planned; the loops that XLA runs are left out, and what
-takes longest."""
+"""One block of each kind that is planned quickly. Loops that XLA executes and the slowest kinds are
+left out."""
 
 
 def golden_models() -> Iterator[DrawnModel]:
-    """The models, tiny."""
+    """Returns the models, at tiny size."""
     return (draw_model(SEED, index, TINY) for index in INDICES)
 
 
 def errors_of(model: DrawnModel) -> dict[str, Any]:
-    """Estimated and compiled bytes of a model's free plan, as XLA:CPU compiles it."""
+    """Returns estimated and compiled bytes of a model's free plan, as XLA:CPU compiles it."""
     plan = kiwi.plan(
         model.make_step(),
         model.state,
@@ -65,26 +65,26 @@ def errors_of(model: DrawnModel) -> dict[str, Any]:
 
 
 def relative_error(pair: list[int]) -> float:
-    """Of an estimated and a compiled number, over the larger one."""
+    """Returns the difference of an estimated and a compiled number, over the larger one."""
     return abs(pair[0] - pair[1]) / max(*pair, 1)
 
 
 def read_goldens() -> dict[str, dict[str, Any]]:
-    """What is recorded, by index."""
+    """Returns the recorded models, by index."""
     return json.loads(PATH.read_text())
 
 
 def main(_: list[str]) -> None:
-    """Records them."""
+    """Records the models."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    found = {} if _ANEW.value or not PATH.exists() else read_goldens()
+    recorded = {} if _ANEW.value or not PATH.exists() else read_goldens()
     for model in golden_models():
-        if str(model.index) in found:
+        if str(model.index) in recorded:
             continue
-        found[str(model.index)] = errors_of(model)
-        print(model.index, found[str(model.index)], flush=True)
-        PATH.write_text(json.dumps(found, indent=1) + "\n")
+        recorded[str(model.index)] = errors_of(model)
+        print(model.index, recorded[str(model.index)], flush=True)
+        PATH.write_text(json.dumps(recorded, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Blocks, repeated: written out, or scanned over stacked parameters."""
+"""Repeated blocks: unrolled, or scanned over stacked parameters."""
 
 import functools
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from benchmarks.sampled.drawing import Drawing
 from benchmarks.sampled.sizes import Sizes
 
 CHECKPOINTS = ("none", "full", "dots")
-"""What `jax.checkpoint` recomputes of each layer, see `checkpointed`."""
+"""The policies of `jax.checkpoint` for each layer, see `checkpointed`."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Equal layers, one behind another, each of the same blocks."""
+    """Equal layers, one after another, each with the same blocks."""
 
     kinds: tuple[str, ...]
     init: Callable[[jax.Array], Params]
@@ -24,7 +24,7 @@ class Layers:
 
 
 def draw_layers(draw: Drawing, sizes: Sizes, blocks: list[Block]) -> Layers:
-    """How often the blocks are repeated, whether they are scanned, and what is recomputed."""
+    """Draws the number of repetitions, whether they are scanned, and the checkpoint policy."""
     count = draw.one_of("layers", sizes.scale.repeats)
     scanned = draw.chance("scanned", 0.4)
     policy = draw.one_of("jax.checkpoint", CHECKPOINTS, (5, 1, 1))
@@ -35,7 +35,7 @@ def draw_layers(draw: Drawing, sizes: Sizes, blocks: list[Block]) -> Layers:
 
 
 def checkpointed(function: Callable[..., jax.Array], policy: str) -> Callable[..., jax.Array]:
-    """A function under `jax.checkpoint` as one of `CHECKPOINTS` says."""
+    """Returns a function under `jax.checkpoint` with one of the policies of `CHECKPOINTS`."""
     if policy == "none":
         return function
     if policy == "full":
@@ -44,11 +44,12 @@ def checkpointed(function: Callable[..., jax.Array], policy: str) -> Callable[..
 
 
 _OVERRIDE: list[str] = []
-"""What takes the place of the drawn policies, innermost last: set by `all_checkpointed`."""
+"""The policies that replace the drawn ones, innermost last. `all_checkpointed` sets them."""
 
 
 class all_checkpointed:
-    """Inside, models trace with this policy instead of those that were drawn."""
+    """A context in which models trace with this policy instead of the drawn ones. None changes
+    nothing."""
 
     def __init__(self, policy: str | None) -> None:
         self._policy = policy
@@ -65,11 +66,16 @@ class all_checkpointed:
 def _init(blocks: list[Block], count: int, scanned: bool, key: jax.Array) -> Params:
     def layer(key: jax.Array) -> Params:
         pairs = zip(blocks, keys(key, len(blocks)), strict=True)
-        return {f"block_{number}": block.init(each) for number, (block, each) in enumerate(pairs)}
+        return {
+            f"block_{number}": block.init(block_key)
+            for number, (block, block_key) in enumerate(pairs)
+        }
 
     if scanned:
         return jax.vmap(layer)(jax.random.split(key, count))
-    return {f"layer_{number}": layer(each) for number, each in enumerate(keys(key, count))}
+    return {
+        f"layer_{number}": layer(layer_key) for number, layer_key in enumerate(keys(key, count))
+    }
 
 
 def _layer(

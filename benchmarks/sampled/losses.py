@@ -10,12 +10,13 @@ import optax
 from benchmarks.sampled.drawing import Drawing
 
 TokenLoss = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""Of features (batch, length, width), the kernel (width, vocabulary) and labels, a scalar."""
+"""A function from features (batch, length, width), the kernel (width, vocabulary) and labels to a
+scalar."""
 
 
 def draw_token_loss(draw: Drawing) -> TokenLoss:
-    """Cross entropy: in one piece, label-smoothed, with a penalty of the normaliser, or in chunks
-    of the sequence under `jax.checkpoint`."""
+    """Draws a cross-entropy: in one piece, label-smoothed, with a penalty on the normaliser, or in
+    chunks of the sequence under `jax.checkpoint`."""
     kind = draw.one_of("loss", ("optax", "one-hot", "smoothed", "z-loss", "chunked"))
     return functools.partial(_token_loss, kind)
 
@@ -28,7 +29,7 @@ def _token_loss(kind: str, x: jax.Array, weights: jax.Array, labels: jax.Array) 
 
 
 def cross_entropy(kind: str, logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Mean cross entropy of float32 logits."""
+    """Returns the mean cross-entropy of float32 logits."""
     classes = logits.shape[-1]
     if kind == "one-hot":
         wanted = jax.nn.one_hot(labels, classes)
@@ -44,7 +45,8 @@ def cross_entropy(kind: str, logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _chunked(x: jax.Array, weights: jax.Array, labels: jax.Array) -> jax.Array:
-    """Over chunks of positions, whose logits are computed again for the gradient."""
+    """Returns the cross-entropy over chunks of positions, whose logits are recomputed for the
+    gradient."""
     length = x.shape[1]
     chunks = next(c for c in (8, 7, 5, 4, 3, 2, 1) if length % c == 0)
 
@@ -61,7 +63,8 @@ def _chunked(x: jax.Array, weights: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def contrastive(left: jax.Array, right: jax.Array, scale: jax.Array) -> jax.Array:
-    """Each row of one side against all rows of the other, both ways, as in CLIP."""
+    """Returns the loss of each row of one side against all rows of the other, in both directions,
+    as in CLIP."""
 
     def unit(t: jax.Array) -> jax.Array:
         t = t.astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""One row: plan a drawn step, or complete one by hand, and compile it."""
+"""Measures one row: plans a drawn step, or prices a hand-written one, and compiles it."""
 
 import os
 import re
@@ -20,26 +20,26 @@ from kiwi.xla.read.collectives import AxisUse
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 _KERNELS = 6
-"""How many deviating kernels a row keeps of each kind."""
+"""The number of deviating kernels of each kind that a row keeps."""
 
 
 class Measuring:
-    """The rows of one model. The step is traced once for all meshes and budgets."""
+    """Makes the rows of one model. The step is traced once for all meshes and budgets."""
 
     def __init__(self, model: DrawnModel, effort: str) -> None:
         self._model, self._effort = model, effort
         self._planned = kiwi.jit(model.make_step(), mesh_shape=(1,), donate_argnums=0)
 
     def row(self, key: Key, known: Mapping[str, Row]) -> Row:
-        """The row of a key. `known`: rows of the model that are there already; a budget is a share
-        of the free plan's compiled peak."""
+        """Returns the row of a key. `known`: the recorded rows of the model, because a budget is a
+        share of the free plan's compiled peak."""
         started, cpu_started = time.monotonic(), _cpu_seconds()
         try:
-            found = self._by_hand(key) if key.is_by_hand else self._plan(key, known)
+            result = self._by_hand(key) if key.is_by_hand else self._plan(key, known)
         except kiwi.errors.KiwiError as error:
-            found = self._failure(key, error)
+            result = self._failure(key, error)
         return {
-            **found,
+            **result,
             "cpu_seconds": round(_cpu_seconds() - cpu_started, 1),
             "wall_seconds": round(time.monotonic() - started, 1),
         }
@@ -60,7 +60,7 @@ class Measuring:
             plan_cache=False,
         )
         plan = planned.plan(self._model.state, self._model.batch)
-        told = deviation(plan)
+        deviations = deviation(plan)
         rounds = plan.rounds
         return {
             "budget_bytes": budget,
@@ -72,7 +72,7 @@ class Measuring:
             "gap": plan.solve_result.gap,
             "recomputed_units": plan.residency_counts()["recompute"],
             "units": len(plan.decisions),
-            "kernels": _kernels(told),
+            "kernels": _kernels(deviations),
         }
 
     def _by_hand(self, key: Key) -> Row:
@@ -91,26 +91,26 @@ class Measuring:
         return {**row, "unpredicted_seconds": unpredicted_seconds(estimate, fastest, mesh)}
 
     def _failure(self, key: Key, error: kiwi.errors.KiwiError) -> Row:
-        found: Row = {"error": type(error).__name__, "what": error.what}
+        result: Row = {"error": type(error).__name__, "what": error.what}
         least = getattr(error, "least_peak_bytes", None)
         if least is not None:
-            found["least_peak_bytes"] = least
+            result["least_peak_bytes"] = least
         if isinstance(error, kiwi.errors.BudgetNotMetError):
             plan = error.plan
             return {
-                **found,
+                **result,
                 **_figures(plan.estimate, plan.compiled),
                 "rounds": len(plan.rounds),
                 "fits": False,
             }
         if isinstance(error, kiwi.errors.CompileCheckError) and not key.is_by_hand:
-            found["cause"] = error.cause
-            found["plain_step"] = self._plain_outcome(key)
-        return found
+            result["cause"] = error.cause
+            result["plain_step"] = self._plain_outcome(key)
+        return result
 
     def _plain_outcome(self, key: Key) -> str:
-        """What XLA makes of the plain step under data parallelism: whether it is XLA itself that
-        cannot compile it."""
+        """Returns whether XLA compiles the plain step under data parallelism. If it does not, XLA
+        itself cannot compile the step."""
         hand = baseline(self._model, key.mesh_shape, "data/none")
         mesh = DeviceMesh.create(key.mesh_shape, key.profile)
         step = baseline_step(hand, self._model.state, self._model.batch, mesh)
@@ -140,16 +140,17 @@ def _figures(estimate: Estimate, compiled: CompiledProgram | None) -> Row:
 
 
 def _uses(uses: tuple[AxisUse, ...]) -> dict[str, list[int]]:
-    """Count and bytes by kind."""
-    found: dict[str, list[int]] = {}
+    """Returns [count, bytes] by kind."""
+    totals: dict[str, list[int]] = {}
     for use in uses:
-        before = found.get(use.kind, [0, 0])
-        found[use.kind] = [before[0] + int(use.count), before[1] + int(use.bytes)]
-    return found
+        before = totals.get(use.kind, [0, 0])
+        totals[use.kind] = [before[0] + int(use.count), before[1] + int(use.bytes)]
+    return totals
 
 
 def _kernels(told: Deviation) -> dict[str, list[list[Any]]]:
-    """The largest deviations: estimated, compiled, kernel, how many units, shape, source."""
+    """Returns the largest deviations: estimated, compiled, kernel, number of units, shape,
+    source."""
     kinds = dict.fromkeys(kernel.what for kernel in told.kernels)
     return {kind: [_kernel(kernel) for kernel in told.of(kind)[:_KERNELS]] for kind in kinds}
 
@@ -161,6 +162,6 @@ def _kernel(kernel: KernelDeviation) -> list[Any]:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Returns the processor seconds of this process and of the processes that it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""A drawn model: a training step with the types of its arguments, by seed and index."""
+"""Drawn models: training steps with the types of their arguments, by seed and index."""
 
 import functools
 import math
@@ -16,28 +16,28 @@ from benchmarks.sampled.sizes import FULL, Scale, Sizes, draw_sizes
 from benchmarks.sampled.training import State, Trained, Training, draw_training, trained
 
 _DEVICES = 8
-"""Over which the drawn bytes of a device are meant."""
+"""The number of devices for which the drawn bytes of a device hold."""
 
 _SAVED_SHARE = 0.5
-"""How much of all that a forward pass computes counts as held until the backward pass."""
+"""The share of a forward pass's results that counts as held until the backward pass."""
 
 _MOST_EXAMPLES = 4096
 
 ALONE = 1000
-"""From this index on a model is one block alone, each kind in turn: small enough to be planned in
-seconds, and what deviates there is the block's."""
+"""Models with this index or a larger one are single blocks, each kind in turn. They are planned in
+seconds, and their deviations belong to the block."""
 
 _ALONE_BYTES = 256 * 2**20 / _DEVICES
-"""What such a step takes on one device, about, over the devices of all others."""
+"""The approximate bytes of such a step on one device, divided by the number of devices."""
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnModel:
-    """A training step, drawn at random.
+    """A random training step.
 
-    - `choices`: all that was drawn, by name.
+    - `choices`: all drawn choices, by name.
     - `kinds`: the kinds of its blocks.
-    - `batch_size`: examples of a step, on all devices together.
+    - `batch_size`: the number of examples of a step, on all devices together.
     """
 
     seed: int
@@ -49,12 +49,12 @@ class DrawnModel:
 
     @property
     def name(self) -> str:
-        """For example "20261129/7"."""
+        """The seed and the index, for example "20261129/7"."""
         return f"{self.seed}/{self.index}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Those of its blocks, each once."""
+        """The kinds of its blocks, each once."""
         return tuple(dict.fromkeys(self.family.kinds))
 
     @functools.cached_property
@@ -64,10 +64,10 @@ class DrawnModel:
     def make_step(
         self, checkpoint: str | None = None
     ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
-        """The step `step(state, batch) -> (state, losses)`.
+        """Returns the step `step(state, batch) -> (state, losses)`.
 
-        `checkpoint`: one of `benchmarks.sampled.layers.CHECKPOINTS` for all layers; None leaves
-        each with what was drawn.
+        `checkpoint`: one of `benchmarks.sampled.layers.CHECKPOINTS` for all layers. None leaves
+        each layer with its drawn policy.
         """
 
         def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
@@ -87,7 +87,7 @@ class DrawnModel:
         return self.family.batch(self.batch_size)
 
     def make_arguments(self, seed: int = 0) -> tuple[State, Batch]:
-        """State and batch as arrays; for tiny models."""
+        """Returns state and batch as arrays, for tiny models."""
         key = jax.random.key(seed)
         return self._trained.init(key), _filled(self.batch, jax.random.fold_in(key, 1))
 
@@ -98,7 +98,7 @@ class DrawnModel:
 
 
 def draw_model(seed: int, index: int, scale: Scale = FULL) -> DrawnModel:
-    """The model of a seed and an index; always the same."""
+    """Returns the model of a seed and an index, which is always the same."""
     draw = Drawing(seed, index)
     sizes = draw_sizes(draw, scale)
     if index >= ALONE:
@@ -131,17 +131,19 @@ def _drawn_alone(draw: Drawing, sizes: Sizes, seed: int, index: int) -> DrawnMod
 
 
 def _batch_size(family: Family, training: Training, wanted_bytes: float) -> int:
-    """A multiple of devices and microbatches with which a device holds about so much."""
+    """Returns a multiple of devices and microbatches with which a device holds about
+    `wanted_bytes`."""
     unit = _DEVICES * training.microbatches
     held = training.members * _held_bytes(family, training, unit) / training.microbatches
     count = max(1, round(wanted_bytes * _DEVICES / held))
-    # As people do: a power of two, or a multiple of one.
+    # Usual batch sizes are powers of two, or small multiples of them.
     rounded = 2 ** max(0, math.floor(math.log2(count)) - 1)
     return min(unit * max(1, count // rounded * rounded), _MOST_EXAMPLES)
 
 
 def _held_bytes(family: Family, training: Training, examples: int) -> float:
-    """Bytes that the backward pass needs of so many examples, on all devices, about."""
+    """Returns the approximate bytes on all devices that the backward pass needs of so many
+    examples."""
     params = jax.eval_shape(family.init, jax.random.key(0))
     objective = family.objectives[-1]
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -151,7 +153,8 @@ def _held_bytes(family: Family, training: Training, examples: int) -> float:
 
 
 def _elements(jaxpr: Any) -> float:
-    """Elements of all floating results, those of loops in each iteration."""
+    """Returns the number of elements of all floating-point results. Results in loops count once per
+    iteration."""
     total = 0.0
     for equation in jaxpr.eqns:
         inner = [p for p in equation.params.values() if hasattr(p, "eqns") or hasattr(p, "jaxpr")]
@@ -173,7 +176,7 @@ _COSTLESS = frozenset(
 
 
 def _filled(batch: Batch, key: jax.Array) -> Batch:
-    """Random numbers; integers are small enough for every table."""
+    """Returns a batch of random numbers. Integers are small enough for every table."""
     leaves, tree = jax.tree.flatten(batch)
     filled = [
         jax.random.randint(jax.random.fold_in(key, number), leaf.shape, 0, 8)

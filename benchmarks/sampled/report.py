@@ -1,4 +1,4 @@
-"""Results as tables in Markdown, and errors by kind of block as a picture."""
+"""Results as Markdown tables, and errors by kind of block as a picture."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ from benchmarks.sampled.summary import (
 
 _MIB = 2**20
 _WORST = 12
-"""How many rows the list of the worst has for each profile and quantity."""
+"""The number of rows in the list of the worst, for each profile and quantity."""
 
 _EXPLAINED = (
     "Errors are estimated over compiled, minus 1; the compiled time is that of the compiled",
@@ -30,7 +30,8 @@ _EXPLAINED = (
 
 
 def markdown(environment: Mapping[str, str], rows: Mapping[str, Row]) -> str:
-    """What was measured with, spreads, the worst with their kernels, then every row."""
+    """Returns the page: the environment, spreads, the worst rows with their kernels, then all
+    rows."""
     lines = ["# Models drawn at random: estimated against compiled", ""]
     lines += [f"{name}: {value}  " for name, value in environment.items()]
     lines += ["", *_EXPLAINED, "", *_spreads(rows)]
@@ -51,13 +52,13 @@ def _spreads(rows: Mapping[str, Row]) -> list[str]:
     for profile, variant in distinct(rows, ("profile", "variant")):
         chosen = plans_of(rows, profile, variant)
         for number, quantity in enumerate(QUANTITIES):
-            found = spread(errors(chosen, quantity))
+            spread_of_errors = spread(errors(chosen, quantity))
             counts = [row["rounds"] for row in chosen.values() if row.get("rounds")]
             tail = ("", "")
             if number == 0:
                 mean = f"{sum(counts) / len(counts):.1f}" if counts else ""
                 tail = (f"{len(refused(chosen))} of {len(chosen)}", mean)
-            lines.append(_line(profile, variant, quantity, *_spread_cells(found), *tail))
+            lines.append(_line(profile, variant, quantity, *_spread_cells(spread_of_errors), *tail))
     return lines
 
 
@@ -80,8 +81,12 @@ def _kinds(rows: Mapping[str, Row]) -> list[str]:
         for profile in profiles:
             chosen = plans_of(of_kind, profile, "free")
             for quantity in ("peak", "time"):
-                found = spread(errors(chosen, quantity))
-                text = "" if found is None else f"{found.median:.1%}, {found.worst:+.1%}"
+                spread_of_errors = spread(errors(chosen, quantity))
+                text = (
+                    ""
+                    if spread_of_errors is None
+                    else f"{spread_of_errors.median:.1%}, {spread_of_errors.worst:+.1%}"
+                )
                 cells.append(text)
         lines.append(_line(kind, *cells))
     return lines
@@ -99,12 +104,12 @@ def _worst(rows: Mapping[str, Row]) -> list[str]:
                 for key, row in rows.items()
                 if Key.parse(key).profile == profile and not Key.parse(key).is_by_hand
             }
-            found = errors(chosen, quantity)
-            for key in sorted(found, key=lambda k: -abs(found[k]))[:_WORST]:
+            errors_by_key = errors(chosen, quantity)
+            for key in sorted(errors_by_key, key=lambda k: -abs(errors_by_key[k]))[:_WORST]:
                 kernel, source = _kernel(rows[key], quantity)
                 row = f"{_model(key)} {Key.parse(key).mesh} {Key.parse(key).variant}"
                 family = rows[key].get("family", "")
-                text = f"{found[key]:+.1%}"
+                text = f"{errors_by_key[key]:+.1%}"
                 lines.append(_line(profile, quantity, row, text, family, kernel, source))
     return lines
 
@@ -113,14 +118,15 @@ _KERNELS_OF = {"peak": "memory", "time": "compute", "collectives": "communicatio
 
 
 def _kernel(row: Row, quantity: str) -> tuple[str, str]:
-    """The kernel that deviates most in the direction of the row, in words, and its source."""
+    """Returns the kernel with the largest deviation in the direction of the row's error, and its
+    source."""
     kernels = row.get("kernels", {}).get(_KERNELS_OF[quantity], [])
-    off = error(row, quantity) or 0.0
+    row_error = error(row, quantity) or 0.0
     of_units = [k for k in kernels if k[3]] or kernels
-    same = [k for k in of_units if (k[0] - k[1]) * off > 0] or of_units
-    if not same:
+    same_direction = [k for k in of_units if (k[0] - k[1]) * row_error > 0] or of_units
+    if not same_direction:
         return "", ""
-    predicted, compiled, name, count, shape, source = same[0]
+    predicted, compiled, name, count, shape, source = same_direction[0]
     if quantity == "peak":
         sides = f"{predicted / _MIB:.1f}, {compiled / _MIB:.1f} MiB"
     else:
@@ -153,7 +159,7 @@ def _all(rows: Mapping[str, Row]) -> list[str]:
     ]
     for key, row in sorted(rows.items(), key=lambda pair: _order(pair[0])):
         texts = {
-            quantity: "" if (off := error(row, quantity)) is None else f"{off:+.1%}"
+            quantity: "" if (row_error := error(row, quantity)) is None else f"{row_error:+.1%}"
             for quantity in QUANTITIES
         }
         first = row.get("first_peak_bytes")
@@ -197,8 +203,8 @@ def _line(*cells: str) -> str:
 
 
 def picture(rows: Mapping[str, Row], path: Path) -> None:
-    """Errors of free plans by kind of block; one panel for peaks and one for times, one colour per
-    profile.
+    """Draws the errors of free plans by kind of block, with one panel for peaks, one for times, and
+    one colour per profile.
 
     **Raises:** `ImportError` without matplotlib (the extra `report`).
     """
@@ -240,7 +246,7 @@ def _draw(
 ) -> None:
     across, along = [], []
     for place, kind in enumerate(kinds):
-        found = errors(plans_of(by_kind(rows)[kind], profile, "free"), quantity)
-        across += found.values()
-        along += [place + shift] * len(found)
+        errors_by_key = errors(plans_of(by_kind(rows)[kind], profile, "free"), quantity)
+        across += errors_by_key.values()
+        along += [place + shift] * len(errors_by_key)
     panel.scatter(across, along, s=16, color=colour, label=profile)

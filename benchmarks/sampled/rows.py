@@ -1,4 +1,4 @@
-"""Rows of results: which there are, how they are stored, what each is called."""
+"""Rows of results: their keys, and how they are stored."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""A row as JSON: bytes, seconds, and what failed."""
+"""A row as JSON: bytes, seconds, and errors."""
 
 FREE = "free"
 
 
 @dataclass(frozen=True)
 class Key:
-    """Which row.
+    """The identity of a row.
 
-    - `variant`: "free", "budget-60" for 60 % of the free plan's compiled peak, or a step by hand
-      such as "fsdp/full".
+    - `variant`: "free", "budget-60" for 60 % of the free plan's compiled peak, or a hand-written
+      step such as "fsdp/full".
     """
 
     seed: int
@@ -31,38 +31,38 @@ class Key:
 
     @classmethod
     def parse(cls, text: str) -> "Key":
-        """The inverse of `str`."""
+        """Returns the key that `str` writes as `text`."""
         model, *rest = text.split(" ")
         seed, index = map(int, model.split("/"))
         return cls(seed, index, *rest)
 
     @property
     def share(self) -> float | None:
-        """The budget as a part of the free plan's compiled peak; None of other rows."""
+        """The budget as a part of the free plan's compiled peak; None for other rows."""
         kind, _, percent = self.variant.partition("-")
         return float(percent) / 100 if kind == "budget" else None
 
     @property
     def is_by_hand(self) -> bool:
-        """Whether it is no plan of Kiwi's."""
+        """Whether the row is a hand-written step, and not a plan."""
         return "/" in self.variant
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
-        """Devices along each axis."""
+        """The number of devices along each axis."""
         return tuple(map(int, self.mesh.split("x")))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run is asked for, beside models: profiles, meshes such as "2x4", variants."""
+    """The rows that a run measures for each model: profiles, meshes such as "2x4", and variants."""
 
     profiles: Sequence[str]
     meshes: Sequence[str]
     variants: Sequence[str]
 
     def keys(self, seed: int, index: int) -> Iterator[Key]:
-        """The rows of one model, a budget's behind that of the free plan."""
+        """Yields the rows of one model. A budget follows the free plan."""
         for profile in self.profiles:
             for mesh in self.meshes:
                 for variant in self.variants:
@@ -70,7 +70,7 @@ class Asked:
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """The rows of a file, by key; the last one of each."""
+    """Returns the rows of a file, by key. If a key has several rows, the last one counts."""
     if not path.exists():
         return {}
     rows = map(json.loads, filter(None, path.read_text().splitlines()))

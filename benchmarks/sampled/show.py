@@ -28,7 +28,7 @@ def make_args():
 
 
 def main(_: list[str]) -> None:
-    """Prints, and writes."""
+    """Prints the model, and writes the file of `--out`."""
     model = draw_model(_SEED.value, _INDEX.value)
     print(model)
     if _OUT.value:

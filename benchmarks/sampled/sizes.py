@@ -1,4 +1,4 @@
-"""From which sizes models are drawn: as people train them, and tiny ones for tests."""
+"""The sizes that models are drawn from: full ones, and tiny ones for tests."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from benchmarks.sampled.drawing import Drawing
 class Scale:
     """Options of sizes. Some are powers of two, some are odd.
 
-    - `least_bytes`, `most_bytes`: between which a device's share of a step is drawn; the batch
-      follows from it. None: the batch is `batch`.
-    - `repeats`: how often a layer is repeated.
+    - `least_bytes`, `most_bytes`: the range from which a device's bytes of a step are drawn; the
+      batch follows from them. If they are None, the batch is `batch`.
+    - `repeats`: the numbers of repetitions of a layer.
     """
 
     widths: tuple[int, ...]
@@ -62,7 +62,8 @@ TINY = Scale(
 
 @dataclass(frozen=True)
 class Sizes:
-    """Those of one model. `length` is that of a sequence, `image` the side of a square."""
+    """The sizes of one model. `length` is the length of a sequence, `image` the side of a
+    square."""
 
     scale: Scale
     width: int
@@ -74,7 +75,7 @@ class Sizes:
 
 
 def draw_sizes(draw: Drawing, scale: Scale) -> Sizes:
-    """One of each."""
+    """Draws one of each size."""
     return Sizes(
         scale,
         draw.one_of("width", scale.widths),

@@ -1,4 +1,4 @@
-"""Errors over rows: median, 95th percentile and worst, and which kinds of blocks they belong to."""
+"""Errors over rows: median, 95th percentile and worst, by kind of block."""
 
 import math
 import statistics
@@ -15,7 +15,8 @@ _FIELDS = {"peak": "peak_bytes", "time": "step_seconds"}
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the absolute errors of some rows; `worst` keeps its sign, and `row` is whose it is."""
+    """The spread of the absolute errors of some rows. `worst` keeps its sign, and `row` is the
+    worst row."""
 
     count: int
     median: float
@@ -25,8 +26,8 @@ class Spread:
 
 
 def error(row: Row, quantity: str) -> float | None:
-    """Estimated over compiled, minus 1; of collectives the difference over the larger of the two,
-    in bytes of all kinds. None where a side is missing."""
+    """Returns estimated over compiled, minus 1. For collectives, returns the difference over the
+    larger of the two, in bytes of all kinds. None if a side is missing."""
     if quantity == "collectives":
         return _collective_error(row)
     predicted, compiled = (row.get(f"{side}_{_FIELDS[quantity]}") for side in _SIDES)
@@ -37,7 +38,7 @@ def error(row: Row, quantity: str) -> float | None:
 
 _SIDES = ("predicted", "compiled")
 _LEAST_COLLECTIVE_SHARE = 0.01
-"""Of the compiled peak: collectives of fewer bytes count as none."""
+"""Collectives with less than this share of the compiled peak count as none."""
 
 
 def _collective_error(row: Row) -> float | None:
@@ -53,13 +54,13 @@ def _collective_error(row: Row) -> float | None:
 
 
 def errors(rows: Mapping[str, Row], quantity: str) -> dict[str, float]:
-    """By key, of the rows that have both sides."""
-    found = {key: error(row, quantity) for key, row in rows.items()}
-    return {key: value for key, value in found.items() if value is not None}
+    """Returns the errors by key, of the rows that have both sides."""
+    errors_by_key = {key: error(row, quantity) for key, row in rows.items()}
+    return {key: value for key, value in errors_by_key.items() if value is not None}
 
 
 def spread(found: Mapping[str, float]) -> Spread | None:
-    """Of errors by key; None without any."""
+    """Returns the spread of errors by key; None if there are none."""
     if not found:
         return None
     sizes = sorted(abs(value) for value in found.values())
@@ -69,7 +70,7 @@ def spread(found: Mapping[str, float]) -> Spread | None:
 
 
 def plans_of(rows: Mapping[str, Row], profile: str, variant: str) -> dict[str, Row]:
-    """The rows of a profile and a variant."""
+    """Returns the rows of a profile and a variant."""
     keys = {text: Key.parse(text) for text in rows}
     return {
         text: rows[text]
@@ -79,16 +80,16 @@ def plans_of(rows: Mapping[str, Row], profile: str, variant: str) -> dict[str, R
 
 
 def by_kind(rows: Mapping[str, Row]) -> dict[str, dict[str, Row]]:
-    """The rows of models that have a block of each kind."""
-    found: dict[str, dict[str, Row]] = defaultdict(dict)
+    """Returns, for each kind, the rows of models that have a block of that kind."""
+    rows_by_kind: dict[str, dict[str, Row]] = defaultdict(dict)
     for key, row in rows.items():
         for kind in row.get("kinds", ()):
-            found[kind][key] = row
-    return dict(sorted(found.items()))
+            rows_by_kind[kind][key] = row
+    return dict(sorted(rows_by_kind.items()))
 
 
 def refused(rows: Mapping[str, Row]) -> list[str]:
-    """Keys of rows whose budget no plan met."""
+    """Returns the keys of rows whose budget no plan met."""
     return [key for key, row in rows.items() if row.get("error") in _REFUSALS]
 
 
@@ -96,15 +97,15 @@ _REFUSALS = ("BudgetNotMetError", "InfeasibleBudgetError", "NoPlanFoundError")
 
 
 def distinct(rows: Mapping[str, Row], names: Iterable[str]) -> list[tuple[str, ...]]:
-    """The values of some attributes of keys that occur, in order."""
-    found = [tuple(str(getattr(Key.parse(key), name)) for name in names) for key in rows]
-    return list(dict.fromkeys(found))
+    """Returns the different values of some attributes of keys, in order."""
+    values = [tuple(str(getattr(Key.parse(key), name)) for name in names) for key in rows]
+    return list(dict.fromkeys(values))
 
 
 def against_hand(rows: Mapping[str, Row]) -> dict[str, tuple[float, str]]:
-    """By key of a plan that meets its budget, its compiled step time over that of the fastest step
-    by hand that needs no more memory, and which that is."""
-    found: dict[str, tuple[float, str]] = {}
+    """Returns, by key of each plan that meets its budget, its compiled step time over the time of
+    the fastest hand-written step that needs no more memory, and the name of that step."""
+    ratios: dict[str, tuple[float, str]] = {}
     for text, row in rows.items():
         key = Key.parse(text)
         if key.is_by_hand or not row.get("fits"):
@@ -119,8 +120,8 @@ def against_hand(rows: Mapping[str, Row]) -> dict[str, tuple[float, str]]:
         ]
         if known:
             seconds, variant = min(known)
-            found[text] = row["compiled_step_seconds"] / seconds, variant
-    return found
+            ratios[text] = row["compiled_step_seconds"] / seconds, variant
+    return ratios
 
 
 def _same_place(one: Key, other: Key) -> bool:

@@ -1,4 +1,4 @@
-"""How a drawn model is trained: optimiser, dtypes, clipping, accumulation, averages, ensembles."""
+"""The training of a drawn model: optimiser, dtypes, clipping, accumulation, averages, ensembles."""
 
 import functools
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from benchmarks.sampled.drawing import Drawing
 from benchmarks.sampled.families import Batch, Family, Objective
 
 State = dict[str, Any]
-"""What a step carries over: parameters, optimiser state, steps done, and what the way of training
-asks for."""
+"""The state between steps: parameters, optimiser state, number of steps done, and values that the
+way of training needs."""
 
 _RANK = 8
-"""Of the adapters that are trained beside int8 kernels."""
+"""The rank of the adapters that are trained beside int8 kernels."""
 
 _LEAST_INT8 = 2**12
-"""Elements from which a kernel is stored in int8."""
+"""Kernels with at least this number of elements are stored in int8."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Training:
 
     - `dtypes`: "float32", "bfloat16", "mixed" (float32 masters, computed in bfloat16), or "int8"
       (kernels frozen in int8, adapters of low rank trained).
-    - `microbatches`: over which gradients are accumulated in a scan.
-    - `members`: of an ensemble under `jax.vmap`, 1 without one.
+    - `microbatches`: the number of microbatches over which a scan accumulates gradients.
+    - `members`: the number of members of an ensemble under `jax.vmap`; 1 without an ensemble.
     """
 
     optimizer: str
@@ -43,7 +43,7 @@ class Training:
 
 
 def draw_training(draw: Drawing, family: Family) -> Training:
-    """One of each."""
+    """Draws each choice of a way of training."""
     optimizer = draw.one_of("optimizer", tuple(_OPTIMIZERS), (2, 3, 2, 1, 1, 1))
     dtypes = draw.one_of("dtypes", ("float32", "bfloat16", "mixed", "int8"), (4, 3, 3, 0.8))
     clips = draw.chance("clipping", 0.4)
@@ -54,7 +54,7 @@ def draw_training(draw: Drawing, family: Family) -> Training:
 
 
 def _sgd(rate: float = 0.01) -> optax.GradientTransformation:
-    """Momentum, as people write it by hand."""
+    """Returns gradient descent with momentum, as people write it by hand."""
 
     def init(params: Params) -> Params:
         return jax.tree.map(jnp.zeros_like, params)
@@ -78,14 +78,15 @@ _OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
 
 @dataclass(frozen=True)
 class Trained:
-    """A training step, its state and batch as types."""
+    """A training step, and the function that makes its first state."""
 
     step: Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]
     init: Callable[[jax.Array], State]
 
 
 def trained(family: Family, training: Training) -> Trained:
-    """The step `step(state, batch) -> (state, {"loss": ...})` and what makes its first state."""
+    """Returns the step `step(state, batch) -> (state, {"loss": ...})` and the function that makes
+    its first state."""
     transforms = {o.part: _transform(training) for o in family.objectives}
 
     def init_one(key: jax.Array) -> State:
@@ -134,7 +135,7 @@ def _step(
     batch: Batch,
 ) -> tuple[State, dict[str, jax.Array]]:
     key = jax.random.fold_in(jax.random.key(7), state["step"])
-    params, optimizer, found = state["params"], dict(state["optimizer"]), {}
+    params, optimizer, losses_by_name = state["params"], dict(state["optimizer"]), {}
     for objective in family.objectives:
         loss = functools.partial(_loss, training, objective, params, state.get("frozen"))
         value, gradients = _gradients(training, loss, _part(params, objective.part), batch, key)
@@ -143,13 +144,13 @@ def _step(
         )
         changed = optax.apply_updates(_part(params, objective.part), updates)
         params = {**params, objective.part: changed} if objective.part else changed
-        found[f"{objective.part} loss".strip()] = value
+        losses_by_name[f"{objective.part} loss".strip()] = value
     new = {**state, "params": params, "optimizer": optimizer, "step": state["step"] + 1}
     if training.averages:
         new["average"] = jax.tree.map(
             lambda a, p: (0.999 * a + 0.001 * p).astype(a.dtype), state["average"], params
         )
-    return new, found
+    return new, losses_by_name
 
 
 def _part(params: Params, part: str) -> Params:
@@ -182,8 +183,8 @@ def _gradients(
     parts = jax.tree.map(lambda t: t.reshape(count, t.shape[0] // count, *t.shape[1:]), batch)
 
     def add(total: tuple[jax.Array, Params], now: Batch):
-        found = jax.value_and_grad(loss)(part, now, key)
-        return jax.tree.map(jnp.add, total, found), None
+        part_gradients = jax.value_and_grad(loss)(part, now, key)
+        return jax.tree.map(jnp.add, total, part_gradients), None
 
     start = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, part))
     summed, _ = jax.lax.scan(add, start, parts)
@@ -203,9 +204,10 @@ def _is_kernel(t: jax.Array) -> bool:
 
 
 def _with_adapters(params: Params, key: jax.Array) -> tuple[Params, Params]:
-    """What is trained, and what is frozen: int8 kernels with a scale for each column.
+    """Returns the trained parameters and the frozen ones: int8 kernels with a scale for each
+    column.
 
-    Kernels that are matrices become pairs of matrices of low rank, by the same path.
+    Kernels that are matrices are replaced by pairs of matrices of low rank, at the same path.
     """
     leaves, tree = jax.tree.flatten(params)
     frozen = {}
@@ -226,7 +228,8 @@ def _is_adapter(node: Any) -> bool:
 
 
 def _merged(params: Params, frozen: Params) -> Params:
-    """The kernels that int8 values and adapters stand for, in bfloat16."""
+    """Returns the parameters with the kernels that int8 values and adapters stand for, in
+    bfloat16."""
     leaves, tree = jax.tree.flatten(params, is_leaf=_is_adapter)
     for number, leaf in enumerate(leaves):
         if _is_adapter(leaf):

@@ -1,6 +1,6 @@
-"""The process that measures what is missing of one model: see `benchmarks.sampled`.
+"""The process that measures the missing rows of one model; see `benchmarks.sampled`.
 
-XLA may abort, and take its process down; of that row the process that waits for this one says so.
+XLA may abort and end this process. The waiting process then writes a row that says so.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""The order of plans by predicted time, and by the simulated schedule of what was compiled."""
+"""The order of plans by predicted time, and by the simulated schedules of the compiled programs."""

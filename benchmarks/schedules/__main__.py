@@ -1,12 +1,12 @@
-"""Ten plans of one model: which is faster by the estimate, and which as compiled.
+"""Ten plans of one model, in their order by the estimate and as compiled.
 
     python -m benchmarks.schedules --models=gpt,encoder --targets=v5e,h100-sxm
 
 Each model is planned under different budgets and by different planners, and compiled for the
-target. The schedule of each compiled program is run with the profile's prices
-(`kiwi.xla.simulated`). Spearman's rank correlation of both times tells whether the planner orders
-plans as compilers' programs would; the median of compiled over planned, how far it is off. Goes on
-where it was interrupted; writes `results.json` and `results.md` into this folder.
+target. The schedule of each compiled program is simulated with the profile's prices
+(`kiwi.xla.simulated`). Spearman's rank correlation of both times shows whether the planner orders
+plans like the compiled programs. The median of compiled over planned shows the error. An
+interrupted run continues where it stopped. Writes `results.json` and `results.md` into this folder.
 """
 
 import datetime
@@ -44,14 +44,14 @@ PLANS = (
     ("alpa+dots", None),
     ("alpa+megatron", None),
 )
-"""Planners and budgets, in % of the peak of the first one as compiled; most models have no plan for
-half of it, and to find that takes minutes."""
+"""Planners and budgets, in % of the compiled peak of the first plan. Most models have no plan for
+half of it, and proving that takes minutes."""
 
 Row = dict[str, Any]
 
 
 def main(_: list[str]) -> None:
-    """Plans what is missing."""
+    """Plans the missing rows, and writes the table."""
     jax.config.update("jax_platforms", "cpu")
     out = _FOLDER / "results.json"
     rows: dict[str, Row] = json.loads(out.read_text())["rows"] if out.exists() else {}
@@ -106,14 +106,14 @@ def _table(rows: Mapping[str, Row]) -> Iterator[str]:
     yield "| profile | model | plans | rank correlation | compiled / planned | least | most |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for group in dict.fromkeys(" ".join(key.split()[:2]) for key in rows):
-        found = [r for key, r in rows.items() if key.startswith(group + " ") and "error" not in r]
-        planned = [r["planned_seconds"] for r in found]
-        compiled = [r["compiled_seconds"] for r in found]
+        plans = [r for key, r in rows.items() if key.startswith(group + " ") and "error" not in r]
+        planned = [r["planned_seconds"] for r in plans]
+        compiled = [r["compiled_seconds"] for r in plans]
         ratios = [c / p for c, p in zip(compiled, planned, strict=True)]
-        order = f"{spearmanr(planned, compiled).statistic:.3f}" if len(found) > 2 else "-"
+        order = f"{spearmanr(planned, compiled).statistic:.3f}" if len(plans) > 2 else "-"
         target, model = group.split()
         yield (
-            f"| {target} | {model} | {len(found)} | {order} | {statistics.median(ratios):.3f} | "
+            f"| {target} | {model} | {len(plans)} | {order} | {statistics.median(ratios):.3f} | "
             f"{min(ratios):.3f} | {max(ratios):.3f} |"
         )
 

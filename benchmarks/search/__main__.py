@@ -1,4 +1,4 @@
-"""Runs searches and writes what they found to `results/`; see `benchmarks.search`."""
+"""Runs searches, and writes the results to `results/`; see `benchmarks.search`."""
 
 import datetime
 import json
@@ -21,7 +21,7 @@ EXHAUSTIVE = ("gpt-8", "llama-8")
 
 
 def main(names: list[str]) -> None:
-    """Runs searches by name, all of them by default."""
+    """Runs the named searches, or all of them."""
     RESULTS.mkdir(exist_ok=True)
     for name in names or [*NAMES, "exhaustive"]:
         if name == "exhaustive":
@@ -34,7 +34,7 @@ def main(names: list[str]) -> None:
 
 
 def _compare() -> None:
-    """The same spaces with bounds and in full."""
+    """Searches the same spaces with bounds and in full."""
     rows = {}
     for name in EXHAUSTIVE:
         bounded, full = searched(name), searched(name, plans_all=True)
@@ -57,7 +57,7 @@ def _planned(found: SearchResult) -> int:
 
 
 def _below_bound(found: SearchResult) -> Iterator[float]:
-    """By which part of its bound each plan is faster than the bound, which is no proof."""
+    """Yields the share by which each plan is faster than its bound. A bound is not a proof."""
     for row in found.rows:
         if row.step_seconds and row.bound_seconds:
             yield 1 - row.step_seconds / row.bound_seconds

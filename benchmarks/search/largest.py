@@ -1,10 +1,10 @@
-"""The largest batch of models, as compiled, and who refuses one sample more.
+"""The largest batch of models, as compiled, and what refuses the next larger one.
 
     python -m benchmarks.search.largest                          # what is missing
     python -m benchmarks.search.largest --targets=cpu --models=mlp,gpt
 
-The smallest sizes of five examples, on two CPU devices, four v5es and four H100s, by their own
-compilers. The budget is 1.5 times the peak of a batch of eight.
+The models are the smallest sizes of five examples, on two CPU devices, four v5es and four H100s,
+each with its own compiler. The budget is 1.5 times the peak of a batch of eight.
 """
 
 import functools
@@ -33,7 +33,7 @@ TARGETS: Mapping[str, dict[str, Any]] = {
     "h100-sxm": {"mesh_shape": (4,), "profile": "h100-sxm", "verify": "cuda"},
 }
 ROOM = 1.5
-"""The budget, in parts of the peak of a batch of eight."""
+"""The budget, as a multiple of the peak of a batch of eight."""
 
 _TARGETS = flags.DEFINE_list("targets", list(TARGETS), "Profiles, each by its own compiler.")
 _MODELS = flags.DEFINE_list("models", list(MODELS), "Which ones.")
@@ -42,7 +42,7 @@ _OUT = flags.DEFINE_string("out", "benchmarks/search/results/largest.json", "Rea
 
 
 def main(_: list[str]) -> None:
-    """Searches what is missing."""
+    """Searches the missing rows, and writes the table."""
     use_cpu_devices(2)
     book = Book(Path(_OUT.value), tuple(_REDO.value), module="benchmarks.search.largest")
     for target in _TARGETS.value:
@@ -53,7 +53,7 @@ def main(_: list[str]) -> None:
 
 
 def make_step(model: Any, batch_size: int) -> tuple[Any, tuple[Any, ...]]:
-    """The step of an example on another batch, and its arguments as shapes."""
+    """Returns the step of an example with another batch size, and its arguments as shapes."""
     config = replace(model.SIZES["tiny"], batch=batch_size)
     args = model.abstract_state(config), model.abstract_batch(config)
     return model.make_train_step(config), args
@@ -65,16 +65,16 @@ def _row(model: Any, target: Mapping[str, Any]) -> Row:
     function, args = maker(batch_size=8)
     free = kiwi.plan(function, *args, effort="quick", **options)
     budget = int(ROOM * free.peak_bytes)
-    found = kiwi.largest_batch(maker, memory_budget=budget, **options)
-    assert found.plan.compiled is not None
+    largest = kiwi.largest_batch(maker, memory_budget=budget, **options)
+    assert largest.plan.compiled is not None
     return {
         "budget_bytes": budget,
-        "batch_size": found.batch_size,
-        "compiled_peak_bytes": found.plan.compiled.peak_bytes,
-        "next_batch": found.next_batch,
-        "refused_by": found.proof,
-        "refusal": found.refusal.what,
-        "tried": len(found.tried),
+        "batch_size": largest.batch_size,
+        "compiled_peak_bytes": largest.plan.compiled.peak_bytes,
+        "next_batch": largest.next_batch,
+        "refused_by": largest.proof,
+        "refusal": largest.refusal.what,
+        "tried": len(largest.tried),
     }
 
 

@@ -1,11 +1,11 @@
 """The best configuration on the chips of published steps, beside the published one.
 
-    python -m benchmarks.search.published                    # all rows; what is there is kept
+    python -m benchmarks.search.published                    # all rows; recorded ones are kept
     python -m benchmarks.search.published --rows=llama2      # some
 
-The same model, batch and chips: meshes of one and two axes, shardings and recomputation are free,
-the host's memory where the published step used it. Both are prices of the same predictor; nothing
-is compiled.
+A search has the same model, batch and chips as the published step. Meshes of one and two axes,
+shardings and recomputation are free, and host memory if the published step used it. The same
+predictor prices both; nothing is compiled.
 """
 
 import functools
@@ -28,11 +28,11 @@ _REDO = flags.DEFINE_list("redo", [], "Beginnings of names of steps that are sea
 _OUT = flags.DEFINE_string("out", "benchmarks/search/results/published.json", "Read and written.")
 
 WORTH = 0.005
-"""Which part of the published step a difference takes to be named."""
+"""Differences smaller than this share of the published step are not named."""
 
 
 def main(_: list[str]) -> None:
-    """Searches what is missing."""
+    """Searches the missing rows, and writes the table."""
     jax.config.update("jax_platforms", "cpu")
     book = Book(Path(_OUT.value), tuple(_REDO.value), module="benchmarks.search.published")
     for step in read():
@@ -42,9 +42,9 @@ def main(_: list[str]) -> None:
 
 
 def searched(step: PublishedStep) -> Row:
-    """The row of a step."""
+    """Returns the row of a step."""
     published = as_run(step)
-    found = kiwi.search(
+    result = kiwi.search(
         functools.partial(unsharded, step),
         devices=step.devices,
         batch_sizes=(step.batch,),
@@ -55,21 +55,22 @@ def searched(step: PublishedStep) -> Row:
         jobs=JOBS,
         **host_options(step),
     )
-    own = found.best.estimate
+    best_estimate = result.best.estimate
     return {
         "published_mesh": ", ".join(f"{name} {size}" for name, size in step.axes.items()),
-        "mesh": found.choice["mesh_shape"],
+        "mesh": result.choice["mesh_shape"],
         "as_published": _parts(published),
-        "searched": _parts(own),
-        "gap": found.best_row.gap,
-        "configurations": len(found.rows),
-        "planned": sum(row.step_seconds is not None for row in found.rows),
-        "search_seconds": found.seconds,
+        "searched": _parts(best_estimate),
+        "gap": result.best_row.gap,
+        "configurations": len(result.rows),
+        "planned": sum(row.step_seconds is not None for row in result.rows),
+        "search_seconds": result.seconds,
     }
 
 
 def _parts(estimate: Estimate) -> dict[str, Any]:
-    """Step time as computing, what is done again, and communication that is waited for."""
+    """Returns the step time with its parts: computation, recomputation, and communication that is
+    waited for."""
     return {
         "step_seconds": estimate.step_seconds,
         "compute_seconds": estimate.compute_seconds,
@@ -82,20 +83,20 @@ def _parts(estimate: Estimate) -> dict[str, Any]:
 
 def _lines(rows: Mapping[str, Row]) -> Iterator[str]:
     pairs = [tuple(_seconds(row, k) for k in ("searched", "as_published")) for row in rows.values()]
-    not_slower = sum(own <= published for own, published in pairs)
+    not_slower = sum(searched_seconds <= published for searched_seconds, published in pairs)
     yield f"{len(rows)} steps; predicted at least as fast as the published one: {not_slower}."
     yield ""
     yield "| step | published mesh | s | searched mesh | s | of it | gap | search s | why |"
     yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | --- |"
     for name, row in rows.items():
-        own, published = (_seconds(row, kind) for kind in ("searched", "as_published"))
+        searched_seconds, published = (_seconds(row, kind) for kind in ("searched", "as_published"))
         cells = [
             name,
             row["published_mesh"],
             f"{published:.2f}",
             "x".join(map(str, row["mesh"])),
-            f"{own:.2f}",
-            f"{own / published:.0%}",
+            f"{searched_seconds:.2f}",
+            f"{searched_seconds / published:.0%}",
             "" if row["gap"] is None else f"{row['gap']:.1%}",
             f"{row['search_seconds']:.0f}",
             why(row),
@@ -109,15 +110,17 @@ def _seconds(row: Row, kind: str) -> float:
 
 
 def why(row: Row) -> str:
-    """In a sentence, what makes the difference."""
-    own, published = row["searched"], row["as_published"]
-    own_work, work = (p["compute_seconds"] + p["recompute_seconds"] for p in (own, published))
-    found = [
+    """Returns a sentence about the reasons of the difference."""
+    searched, published = row["searched"], row["as_published"]
+    own_work, work = (p["compute_seconds"] + p["recompute_seconds"] for p in (searched, published))
+    differences = [
         _difference("computes", own_work - work, work, "recomputation included"),
-        _difference("waits for links", own["exposed_seconds"] - published["exposed_seconds"], work),
+        _difference(
+            "waits for links", searched["exposed_seconds"] - published["exposed_seconds"], work
+        ),
     ]
-    parts = [each for each in found if each]
-    host = own["host_peak_bytes"]
+    parts = [difference for difference in differences if difference]
+    host = searched["host_peak_bytes"]
     if host:
         parts.append(f"keeps {host / 2**30:.0f} GiB a device on the host")
     text = ", ".join(parts) or "takes the same for each part"
@@ -127,8 +130,8 @@ def why(row: Row) -> str:
 def _difference(verb: str, seconds: float, of_seconds: float, more: str = "") -> str:
     if abs(seconds) < WORTH * of_seconds:
         return ""
-    told = f"{verb} {abs(seconds):.2f} s {'less' if seconds < 0 else 'more'}"
-    return f"{told} ({more})" if more else told
+    statement = f"{verb} {abs(seconds):.2f} s {'less' if seconds < 0 else 'more'}"
+    return f"{statement} ({more})" if more else statement
 
 
 if __name__ == "__main__":

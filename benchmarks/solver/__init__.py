@@ -1,1 +1,1 @@
-"""Benchmarks of the solvers: published contest instances, and layered problems."""
+"""Benchmarks of the solvers: published contest instances, layered problems and GPT layers."""

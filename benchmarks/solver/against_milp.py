@@ -1,12 +1,11 @@
 """`python -m benchmarks.solver.against_milp --data DIR`: the same problems by the plain MILP.
 
-Gives HiGHS and CP-SAT, on the MILP of `kiwi.solver.milp` after the same presolve, the same seconds
-as the default solver. The contest's instances run at the contest's time limits, from process
-start, and every solution is checked in integers by `benchmarks.solver.contest.check`. GPT
-layers are those of `benchmarks.solver.models`, at the budgets on record there. A process that
-has not ended when `PATIENCE` times its limit has passed is ended from here: it was still writing
-its model. Results are added to those on record (results/against_milp.json and .md), so that the
-solvers can be run one by one.
+HiGHS and CP-SAT solve the MILP of `kiwi.solver.milp` after the same presolve, in the same time as
+the default solver. The contest's instances run with the contest's time limits, from process start,
+and `benchmarks.solver.contest.check` checks every solution in integers. GPT layers are those of
+`benchmarks.solver.models`, at the budgets recorded there. A process that is still running after
+`PATIENCE` times its limit is ended: it was still writing its model. Results are added to the
+recorded ones (results/against_milp.json and .md), so the solvers can be run one by one.
 """
 
 import argparse
@@ -29,7 +28,7 @@ LAYERS_SECONDS = {1: 60.0, 4: 60.0, 20: 120.0}
 
 @dataclass(frozen=True)
 class Row:
-    """One solve; `cost` is None where nothing feasible was found."""
+    """One solve. `cost` is None if no feasible solution was found."""
 
     instance: str
     solver: str
@@ -41,7 +40,7 @@ class Row:
 
 
 def main() -> None:
-    """Runs every instance with every solver that was asked for and writes the results."""
+    """Runs every requested instance with every requested solver, and writes the results."""
     options = _arguments()
     for instance in options.instances:
         for solver in options.solvers:
@@ -53,9 +52,9 @@ def main() -> None:
 def _record(row: Row) -> None:
     path = RESULTS / "against_milp.json"
     rows = [Row(**entry) for entry in json.loads(path.read_text())] if path.exists() else []
-    found = {(r.instance, r.solver): r for r in [*rows, row]}
+    row_of_run = {(r.instance, r.solver): r for r in [*rows, row]}
     names = [*(i.name for i in INSTANCES), *map(_gpt_name, LAYERS_SECONDS)]
-    ordered = [found[n, s] for n in names for s in SOLVERS if (n, s) in found]
+    ordered = [row_of_run[n, s] for n in names for s in SOLVERS if (n, s) in row_of_run]
     path.write_text(json.dumps([asdict(r) for r in ordered], indent=1) + "\n")
     (RESULTS / "against_milp.md").write_text(table(ordered))
 
@@ -65,12 +64,12 @@ def _run(data: Path, instance: str, solver: str) -> Row:
     limits = {i.name: float(i.time_limit_seconds) for i in INSTANCES}
     if instance in limits:
         limit = limits[instance]
-        found = _contest(data, instance, solver, limit)
+        outcome = _contest(data, instance, solver, limit)
     else:
         layers = int(instance.removeprefix("gpt-").removesuffix("l"))
         limit = LAYERS_SECONDS[layers]
-        found = _layers(layers, solver, limit)
-    cost, bound, status = found or (None, None, "did not finish writing its model")
+        outcome = _layers(layers, solver, limit)
+    cost, bound, status = outcome or (None, None, "did not finish writing its model")
     seconds = round(time.monotonic() - started, 1)
     return Row(instance, solver, limit, seconds, cost, bound, status)
 
@@ -86,9 +85,9 @@ def _contest(data: Path, instance: str, solver: str, limit_seconds: float) -> _F
         command += ["--time-limit", str(limit_seconds), "--out", str(out)]
         if _output_of(command, PATIENCE * limit_seconds) is None:
             return None
-        found = json.loads(out.read_text())
-    cost, feasible = check(path, found["solution"])
-    return (cost if feasible else None), found["bound"], found["status"]
+        solution_file = json.loads(out.read_text())
+    cost, feasible = check(path, solution_file["solution"])
+    return (cost if feasible else None), solution_file["bound"], solution_file["status"]
 
 
 def _layers(layers: int, solver: str, limit_seconds: float) -> _Found | None:
@@ -104,7 +103,10 @@ def _layers(layers: int, solver: str, limit_seconds: float) -> _Found | None:
 
 
 def _output_of(module_and_arguments: list[str], most_seconds: float) -> str | None:
-    """What a module of Python printed; None where it did not end in time."""
+    """Returns the output of a Python module; None if it did not end in time.
+
+    **Raises:** `RuntimeError` if the module fails.
+    """
     command = [sys.executable, "-m", *module_and_arguments]
     try:
         process = subprocess.run(
@@ -122,14 +124,15 @@ def _gpt_name(layers: int) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown; the last column is the cost over that of the default solver."""
+    """Returns the results as Markdown. The last column is the cost over the default solver's
+    cost."""
     lines = [
         "| instance | solver | limit s | taken s | cost | bound | gap | status | cost / ours |",
         "| --- " * 9 + "|",
     ]
-    ours = {row.instance: row.cost for row in rows if row.solver == "auto"}
+    default_cost = {row.instance: row.cost for row in rows if row.solver == "auto"}
     for row in rows:
-        base = ours.get(row.instance)
+        base = default_cost.get(row.instance)
         cost = "none found" if row.cost is None else f"{row.cost:,.10g}"
         ratio = f"{row.cost / base:.4f}" if row.cost is not None and base else "-"
         bound = "-" if row.bound is None else f"{row.bound:,.10g}"

@@ -1,9 +1,9 @@
 """`python -m benchmarks.solver.budgets`: gaps of four GPT-13B layers on V100s at 14, 9 and 7 GiB.
 
 The problem is that of planner `joint` for the V100 rows of `make demo`, without the closed loop.
-Each budget is searched once to the end; the row tells the gap after each of the first two rounds
-too, which every search without a solution runs, whatever its time limit. Rounds and work decide,
-not the clock. Writes results/budgets.json and results/budgets.md.
+Each budget is searched once to the end. A row also holds the gap after each of the first two
+rounds, which every search without a solution runs, whatever its time limit. Rounds and work end a
+search, not the clock. Writes results/budgets.json and results/budgets.md.
 """
 
 import json
@@ -28,8 +28,11 @@ _EARLY_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Row:
-    """One budget; `early_gaps`: after the first rounds, None where there is no solution yet;
-    `work`: options and table cells that sweeps and trees went over."""
+    """The search at one budget.
+
+    - `early_gaps`: the gaps after the first rounds; None if there is no solution yet.
+    - `work`: the number of options and table cells that sweeps and trees visited.
+    """
 
     budget_gib: int
     nodes: int
@@ -44,7 +47,7 @@ class Row:
 
 
 def main() -> None:
-    """Searches each budget and writes the results."""
+    """Searches each budget, and writes the results."""
     use_devices()
     warm_up()
     free = problem()
@@ -57,7 +60,7 @@ def main() -> None:
 
 
 def problem() -> Problem:
-    """The problem, whatever its limit."""
+    """Returns the problem, with an arbitrary limit."""
     config = gpt.SIZES[SIZE]
     planned = kiwi.jit(
         gpt.make_train_step(config), mesh_shape=MESH_SHAPE, profile=PROFILE, donate_argnums=0
@@ -93,7 +96,7 @@ def measure(free: Problem, budget_gib: int) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown, one row per budget."""
+    """Returns the results as Markdown, with one row per budget."""
     lines = [
         "| budget GiB | nodes | options | cost ms | gap | after the first round | after the second "
         "| rounds | work, cells | processor s | 2 % |",

@@ -1,12 +1,12 @@
-"""`python -m benchmarks.solver.contest --data DIR`: the contest's instances against what is known.
+"""`python -m benchmarks.solver.contest --data DIR`: the contest's instances against published
+values.
 
-Runs `python -m kiwi.solver` once for each instance and seed in its own process, with the
-contest's time limit from process start, and checks each solution file by integer arithmetic on the
-instance as published. Writes results/contest.json, results/contest.md and, with matplotlib,
-results/contest.png (cost and bound over time, beside those of results/contest_before.json).
-
-Published values: the contest's leader board and the best values known since
-(ASPLOS/EuroSys 2025 contest on intra-operator parallelism; google/iopddl), and lower bounds.
+Runs `python -m kiwi.solver` once for each instance and seed in its own process, with the contest's
+time limit from process start. Checks each solution file by integer arithmetic on the published
+instance. Writes results/contest.json, results/contest.md and, with matplotlib, results/contest.png
+(cost and bound over time, beside those of results/contest_before.json). Published values are the
+contest's leader board, the best values known since (ASPLOS/EuroSys 2025 contest on intra-operator
+parallelism; google/iopddl), and lower bounds.
 """
 
 import argparse
@@ -29,7 +29,8 @@ _PANELS_IN_A_ROW = 4
 
 @dataclass(frozen=True)
 class Instance:
-    """One instance of the contest: its time limit (there on 8 cores) and published values."""
+    """One instance of the contest: its time limit (in the contest on 8 cores) and published
+    values."""
 
     name: str
     time_limit_seconds: float
@@ -52,8 +53,8 @@ INSTANCES = (
 
 @dataclass(frozen=True)
 class Run:
-    """One solution, as checked here; `trace` has (seconds, cost or None, bound). Processor seconds
-    are fewer than those taken where the machine had other work."""
+    """One checked solution. `trace` holds (seconds, cost or None, bound). Processor seconds are
+    fewer than wall seconds if the machine had other work."""
 
     instance: str
     seed: int
@@ -69,7 +70,7 @@ class Run:
 
 
 def main() -> None:
-    """Runs all that was asked for and writes the results."""
+    """Runs the requested instances, and writes the results."""
     options = _arguments()
     runs = []
     for instance in INSTANCES:
@@ -89,14 +90,17 @@ def _on_record(path: Path) -> list[Run]:
 
 
 def _with_earlier(runs: list[Run]) -> list[Run]:
-    """Adds the results on record of what was not run now."""
+    """Returns the runs and the recorded results of instances that were not run now."""
     earlier = _on_record(RESULTS / "contest.json")
-    found = {(run.instance, run.seed): run for run in [*earlier, *runs]}
-    return [found[key] for key in sorted(found)]
+    run_by_key = {(run.instance, run.seed): run for run in [*earlier, *runs]}
+    return [run_by_key[key] for key in sorted(run_by_key)]
 
 
 def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run:
-    """Solves in a new process, with `share` of the contest's time limit, and checks the result."""
+    """Solves in a new process, with `share` of the contest's time limit, and checks the result.
+
+    **Raises:** `RuntimeError` if the solver's process fails.
+    """
     path = data / f"asplos-2025-iopddl-{instance.name}.json.gz"
     out = RESULTS / "solution.json"
     RESULTS.mkdir(exist_ok=True)
@@ -112,9 +116,9 @@ def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run
     seconds = time.monotonic() - started
     if process.returncode not in (0, 1):
         raise RuntimeError(process.stderr)
-    found = json.loads(out.read_text())
+    solution_file = json.loads(out.read_text())
     out.unlink()
-    cost, feasible = check(path, found["solution"])
+    cost, feasible = check(path, solution_file["solution"])
     return Run(
         instance.name,
         seed,
@@ -122,8 +126,8 @@ def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run
         round(seconds, 1),
         cost,
         feasible,
-        found["bound"],
-        found["status"],
+        solution_file["bound"],
+        solution_file["status"],
         instance.best_known / cost if feasible and cost else 0.0,
         _trace(process.stdout),
         round(_children_seconds() - before, 1),
@@ -131,12 +135,13 @@ def run_instance(data: Path, instance: Instance, seed: int, share: float) -> Run
 
 
 def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def check(path: Path, solution: list[int] | None) -> tuple[int | None, bool]:
-    """Cost in integers, and whether the limit is met; shares nothing with the solver."""
+    """Returns the cost in integers, and whether the memory limit is met. Shares no code with the
+    solver."""
     if solution is None:
         return None, False
     body = json.loads(gzip.decompress(path.read_bytes()))["problem"]
@@ -172,7 +177,7 @@ def _line(instance: Instance, run: Run) -> str:
 
 
 def table(runs: list[Run]) -> str:
-    """Markdown: one row per run, and the mean score."""
+    """Returns the results as Markdown: one row per run, and the mean score."""
     known = {instance.name: instance for instance in INSTANCES}
     lines = [
         "| instance | seed | limit s | taken s | processor s | cost | best known "
@@ -195,8 +200,8 @@ def table(runs: list[Run]) -> str:
 
 
 def plot(runs: list[Run], before: list[Run], path: Path) -> None:
-    """Cost and bound over time, relative to the best known cost, one panel per instance; dashed
-    what they were before."""
+    """Draws cost and bound over time, relative to the best known cost, with one panel per instance.
+    Dashed lines are the runs in `before`."""
     try:
         import matplotlib
     except ImportError:
@@ -225,7 +230,7 @@ def plot(runs: list[Run], before: list[Run], path: Path) -> None:
 
 
 def _draw(axis: Any, run: Run, style: str) -> None:
-    """Lines reach on to the end of the run."""
+    """Draws the lines of a run, extended to its end."""
     best = next(i.best_known for i in INSTANCES if i.name == run.instance)
     trace = [*run.trace, (run.seconds, *run.trace[-1][1:])] if run.trace else []
     costs = [(t, c / best) for t, c, _ in trace if c is not None]

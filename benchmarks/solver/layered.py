@@ -1,11 +1,11 @@
-"""Problems shaped like a training step: layers of operators, shardings times residencies.
+"""Generated problems like a training step: layers of operators, shardings times residencies.
 
 Every operator of a layer's forward half is sharded over two mesh axes, each along one of its
-dimensions or not at all; its result is kept until the backward half has read it, or dropped after
-the forward half and recomputed. Matmuls own a parameter that stays for the whole step. Costs
-follow a simple machine: work shrinks with the devices it is split over, partial sums and
-mismatched shardings move bytes over the axis concerned. Sizes vary at random within a layer and
-repeat from layer to layer, as in a real model.
+dimensions or not at all. Its result is kept until the backward half has read it, or dropped after
+the forward half and recomputed. Matmuls have a parameter that stays for the whole step. Costs
+follow a simple machine: the work is divided by the number of devices that share it, and partial
+sums and mismatched shardings move bytes over their axis. Sizes are random within a layer and repeat
+from layer to layer, as in a real model.
 """
 
 import itertools
@@ -21,14 +21,14 @@ FLOPS_PER_SECOND = 100e12
 MEMORY_BYTES_PER_SECOND = 2e12
 OPERATORS_PER_LAYER = 24
 DIMENSIONS = 3
-"""Dimensions of each result: batch, sequence, features; a contraction is the fourth choice of a
-matmul's axis."""
+"""The number of dimensions of each result: batch, sequence, features. A matmul's axis has a fourth
+choice: the contraction."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of the forward half: inputs are positions within the layer, -1 the layer's
-    own input."""
+    """One operator of the forward half. `inputs` are positions within the layer; -1 is the layer's
+    input."""
 
     inputs: tuple[int, ...]
     result_bytes: int
@@ -37,17 +37,19 @@ class Operator:
 
     @property
     def is_matmul(self) -> bool:
-        """True where the operator owns a parameter."""
+        """Whether the operator has a parameter."""
         return self.parameter_bytes > 0
 
 
 def layered_problem(layers: int, *, seed: int = 0) -> Problem:
-    """`layers` equal layers, forward and backward, without a memory limit."""
+    """Returns the problem of `layers` equal layers, forward and backward, without a memory
+    limit."""
     return _Builder(_random_layer(np.random.default_rng(seed)), layers).build()
 
 
 def with_budget(problem: Problem, fraction: float) -> Problem:
-    """Limits memory to `fraction` of what the best solution without a limit uses."""
+    """Returns the problem with a limit of `fraction` of the peak of the best solution without a
+    limit."""
     free = solve(replace(problem, limit_bytes=None), solver="lagrangian")
     assert free.peak_bytes is not None
     return replace(problem, limit_bytes=int(fraction * free.peak_bytes))
@@ -69,7 +71,8 @@ def _random_layer(rng: np.random.Generator) -> tuple[Operator, ...]:
 
 
 class _Builder:
-    """Lays the forward operators of all layers, then the backward ones in reverse, in time."""
+    """Builds the problem. In time, the forward operators of all layers come first, then the
+    backward operators in reverse."""
 
     def __init__(self, layer: tuple[Operator, ...], layers: int) -> None:
         self.layer, self.layers = layer, layers
@@ -95,7 +98,7 @@ class _Builder:
         return [p for p in inputs if p >= 0]
 
     def _twin(self, index: int) -> int:
-        """Time and node of the backward operator."""
+        """Returns the index of the backward operator, which is both its time and its node."""
         return self.horizon - 1 - index
 
     def _seconds(self, operator: Operator, sharding: tuple[int, ...], factor: float) -> float:
@@ -116,7 +119,8 @@ class _Builder:
         return size
 
     def _forward(self, i: int) -> Node:
-        """Options: every sharding kept, then every sharding recomputed."""
+        """Returns the node of a forward operator. Its options are all shardings with the result
+        kept, then all shardings with the result recomputed."""
         operator = self._operator(i)
         shardings = self.shardings[operator.is_matmul]
         seconds = np.array([self._seconds(operator, s, 1.0) for s in shardings])
@@ -126,8 +130,8 @@ class _Builder:
         for sharding in shardings:
             size = self._bytes(operator.result_bytes, sharding, (1, 2, 3))
             kept.append((Interval(i, self._twin(i) + 1, size), *self._parameter(i, sharding)))
-            again = Interval(self._twin(last - 1), self._twin(i) + 1, size)
-            dropped.append((Interval(i, last, size), again, *self._parameter(i, sharding)))
+            second_copy = Interval(self._twin(last - 1), self._twin(i) + 1, size)
+            dropped.append((Interval(i, last, size), second_copy, *self._parameter(i, sharding)))
         return Node(f"f{i}", np.concatenate([seconds, 2 * seconds]), (*kept, *dropped))
 
     def _parameter(self, i: int, sharding: tuple[int, ...]) -> tuple[Interval, ...]:
@@ -146,18 +150,19 @@ class _Builder:
         return Node(f"b{i}", seconds, usage)
 
     def _edges(self, i: int) -> list[Edge]:
-        found = []
+        edges = []
         for p in self._inputs(i):
             moves = self._moves(p, i)
             doubled = np.block([[moves, 2 * moves], [moves, 2 * moves]])
-            found.append(Edge(p, i, doubled))
-            found.append(Edge(self._twin(i), self._twin(p), self._moves(i, p)))
-        own = self._moves(i, i)
-        found.append(Edge(i, self._twin(i), np.concatenate([own, own])))
-        return found
+            edges.append(Edge(p, i, doubled))
+            edges.append(Edge(self._twin(i), self._twin(p), self._moves(i, p)))
+        to_backward = self._moves(i, i)
+        edges.append(Edge(i, self._twin(i), np.concatenate([to_backward, to_backward])))
+        return edges
 
     def _moves(self, source: int, target: int) -> np.ndarray:
-        """Resharding seconds: where an axis splits another dimension, it moves its share."""
+        """Returns resharding seconds by sharding of both operators. An axis that splits another
+        dimension moves its share of the bytes."""
         rows = self.shardings[self._operator(source).is_matmul]
         columns = self.shardings[self._operator(target).is_matmul]
         size = self._operator(source).result_bytes

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.solver.layers`: how solving time grows with depth, and other solvers.
+"""`python -m benchmarks.solver.layers`: solving time by depth, and other solvers.
 
-Layered problems (see `layered`) at a budget of 60 % of the memory that the best unlimited solution
-uses: the default solver at every depth, and the plain MILP in HiGHS and CP-SAT, given the same
-time, up to the depth asked for. Writes results/layers.json and results/layers.md.
+The problems are layered (see `layered`), with a budget of 60 % of the memory of the best unlimited
+solution. The default solver runs at every depth. HiGHS and CP-SAT on the plain MILP, and toulbar2,
+get the same time, up to the depth of `--compare-up-to`. Writes results/layers.json and
+results/layers.md.
 """
 
 import argparse
@@ -20,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Row:
-    """One solve. `peak_resident_bytes` is that of the process so far."""
+    """One solve. `peak_resident_bytes` is the peak of the process so far."""
 
     layers: int
     nodes: int
@@ -35,10 +36,10 @@ class Row:
 
 
 def main() -> None:
-    """Runs all depths and writes the results."""
+    """Runs all depths, and writes the results."""
     options = _arguments()
     rows = []
-    solve(layered_problem(1))  # compiles the inner loops
+    solve(layered_problem(1))  # Compiles the inner loops.
     for layers in options.layers:
         started = time.monotonic()
         free = layered_problem(layers, seed=options.seed)
@@ -59,7 +60,7 @@ def main() -> None:
 def measure(
     problem: Problem, layers: int, solver: str, limit_seconds: float, build_seconds: float
 ) -> Row:
-    """Solves once."""
+    """Solves a problem once."""
     result = solve(problem, solver=solver, time_limit_seconds=limit_seconds)
     return Row(
         layers,
@@ -76,18 +77,19 @@ def measure(
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown; the last column compares each cost with that of the default solver."""
+    """Returns the results as Markdown. The last column is the cost over the default solver's
+    cost."""
     lines = [
         "| layers | nodes | options | solver | solve s | cost s | gap | cost / ours |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    ours = {row.layers: row.objective for row in rows if row.solver == "auto"}
+    default_cost = {row.layers: row.objective for row in rows if row.solver == "auto"}
     for row in rows:
-        base = ours.get(row.layers)
-        found = row.objective is not None
+        base = default_cost.get(row.layers)
+        is_solved = row.objective is not None
         ratio = f"{row.objective / base:.4f}" if row.objective is not None and base else "-"
         gap = "-" if row.gap is None else f"{row.gap:.3%}"
-        cost = f"{row.objective:.6f}" if found else "none found"
+        cost = f"{row.objective:.6f}" if is_solved else "none found"
         lines.append(
             f"| {row.layers} | {row.nodes} | {row.options} | {row.solver} "
             f"| {row.solve_seconds:.1f} | {cost} | {gap} | {ratio} |"

@@ -1,11 +1,11 @@
 """`python -m benchmarks.solver.models`: real GPT layers from tracing to a plan with a bound.
 
-Decoder layers as in GPT-3 13B (width 5120, batch 16 x 1024, single precision, AdamW), forward,
-backward and update, on a (2, 4) mesh of V100s, at a budget of 60 % of the peak of the best plan
-without a limit. Each depth runs in a process of its own, so that its peak of resident memory is
-its own. The seconds count everything from tracing to the solution, but not the start of the
-process (imports, loading compiled inner loops) and finding the budget, which a user brings along.
-Writes results/models.json and results/models.md.
+The layers are decoder layers as in GPT-3 13B (width 5120, batch 16 x 1024, single precision,
+AdamW), with forward pass, backward pass and update, on a (2, 4) mesh of V100s. The budget is 60 %
+of the peak of the best plan without a limit. Each depth runs in a process of its own, so that the
+peak of resident memory is the depth's own. The seconds count everything from tracing to the
+solution. They do not count the start of the process (imports, loading compiled inner loops) and the
+search for the budget, which a user already has. Writes results/models.json and results/models.md.
 """
 
 import argparse
@@ -23,14 +23,14 @@ RESULTS = Path(__file__).parent / "results"
 MESH_SHAPE = (2, 4)
 PROFILE = "v100-sxm2"
 TARGETS = {4: (5.0, 0.01), 20: (30.0, 0.02), 96: (120.0, 0.03)}
-"""Seconds and gap that are asked for, by number of layers."""
+"""The target seconds and gap, by number of layers."""
 _GAP_OF_BUDGET = 0.05
 
 
 @dataclass(frozen=True)
 class Row:
-    """One depth. `solve_seconds` includes presolve; `seconds` is the sum of all stages and
-    `cpu_seconds` the processor time in it: less, where the machine had other work."""
+    """The results of one depth. `solve_seconds` includes presolve. `seconds` is the sum of all
+    stages, and `cpu_seconds` their processor time, which is less if the machine had other work."""
 
     layers: int
     operators: int
@@ -56,7 +56,7 @@ def main() -> None:
     if options.child is not None:
         print(json.dumps(asdict(measure(options.child, options.budget_bytes, options))))
         return
-    _in_process(1, 0, options)  # compiles the inner loops where that was never done
+    _in_process(1, 0, options)  # Compiles the inner loops if that was never done.
     rows = []
     for layers in options.layers:
         rows.append(_in_process(layers, _budget_bytes(layers, options), options))
@@ -67,7 +67,8 @@ def main() -> None:
 
 
 def _budget_bytes(layers: int, options: argparse.Namespace) -> int:
-    """The budget of this depth: from the results on record if asked for, or from a free plan."""
+    """Returns the budget of this depth: the recorded one if `--recorded-budgets` is set, or a share
+    of the free plan's peak."""
     if options.recorded_budgets:
         for row in on_record():
             if row.layers == layers:
@@ -77,13 +78,13 @@ def _budget_bytes(layers: int, options: argparse.Namespace) -> int:
 
 
 def on_record() -> list[Row]:
-    """The committed results."""
+    """Returns the recorded results."""
     path = RESULTS / "models.json"
     return [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
 
 
 def _with_earlier(rows: list[Row]) -> list[Row]:
-    """Adds the results on record of the depths that were not run now."""
+    """Returns the rows and the recorded results of depths that were not run now."""
     by_depth = {row.layers: row for row in [*on_record(), *rows]}
     return [by_depth[layers] for layers in sorted(by_depth)]
 
@@ -100,7 +101,7 @@ def _in_process(layers: int, budget_bytes: int, options: argparse.Namespace) -> 
 
 
 class _Clock:
-    """Seconds since the last lap."""
+    """A clock that measures the seconds since the last lap."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -112,7 +113,8 @@ class _Clock:
 
 
 def _training_step(layers: int) -> tuple[Callable[..., list[Any]], list[Any], int]:
-    """The step as a function of flat arguments, these, and how many of them are its state."""
+    """Returns the step as a function of flat arguments, these arguments, and the number of them
+    that belong to the state."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -131,8 +133,8 @@ def _training_step(layers: int) -> tuple[Callable[..., list[Any]], list[Any], in
 
 
 def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
-    """Plans `layers` layers; a budget of 0 means no limit, and the row's `budget_bytes` is then
-    the peak of the plan that was found."""
+    """Plans `layers` layers. A budget of 0 means no limit; the row's `budget_bytes` is then the
+    peak of the plan that was found."""
     from kiwi.hlo.grouping import build_units
     from kiwi.hlo.lowering import lower
     from kiwi.hlo.tracing import trace
@@ -152,7 +154,9 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
     lower_seconds = clock.lap()
     units = build_units(graph, frozenset(program.arguments[:state_size]))
     units_seconds = clock.lap()
-    carried = {k: program.arguments[k] for k in range(state_size)}  # the state comes first in both
+    carried = {
+        k: program.arguments[k] for k in range(state_size)
+    }  # The state comes first in arguments and results.
     fixed = Fixed({}, {}, carried)
     kernels = target_of(mesh.hardware).kernels(units, mesh.hardware)
     problem = build_problem(kernels, mesh, fixed, budget_bytes or None).problem
@@ -166,7 +170,9 @@ def measure(layers: int, budget_bytes: int, options: argparse.Namespace) -> Row:
         gap=options.gap if budget_bytes else _GAP_OF_BUDGET,
     )
     solve_seconds = clock.lap()
-    if not budget_bytes and result.solution is not None:  # not what it holds for no reason
+    if (
+        not budget_bytes and result.solution is not None
+    ):  # The peak without values that the solution holds needlessly.
         budget_bytes = evaluate(problem, settled(problem, result.solution)).peak_bytes
     return Row(
         layers=layers,
@@ -208,7 +214,7 @@ def _target(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown; one row per depth."""
+    """Returns the results as Markdown, with one row per depth."""
     lines = [
         "| layers | operators | units | options | trace s | lower s | units s | problem s "
         "| solve s | all s | CPU s | gap | resident GiB | target |",

@@ -1,13 +1,13 @@
 """`python -m benchmarks.solver.tune`: parameters of the search, found on generated instances.
 
-Candidates are drawn at random, the present parameters among them, and chosen on the generated
-instances to tune on alone (`benchmarks.solver.generated`, even numbers on record), by rungs of
-successive halving (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and
-Hyperparameter Optimization*, AISTATS 2016): all of them on few instances with little work, the
-better ones on more with more. The best is then compared with what is there on both halves. Work is
-counted in passes over the options and table cells that presolve leaves, never in seconds, so that
-every machine finds the same. Writes results/tune.json and results/tune.md; what is found is adopted
-by hand, where the measured half is not worse.
+Candidates are drawn at random, and the present parameters are among them. They are chosen only on
+the tuning half of the generated instances (`benchmarks.solver.generated`, recorded even numbers),
+by rungs of successive halving (Jamieson and Talwalkar, *Non-stochastic Best Arm Identification and
+Hyperparameter Optimization*, AISTATS 2016): all candidates run on few instances with little work,
+the better ones on more instances with more work. The best candidate is then compared with the
+present parameters on both halves. Work is counted in passes over the options and table cells that
+presolve leaves, never in seconds, so that every machine finds the same. Writes results/tune.json
+and results/tune.md. The result is adopted by hand, if the measured half is not worse.
 """
 
 import argparse
@@ -41,19 +41,20 @@ RANGES = {
     "telling": (0.02, 0.05, 0.1, 0.2, 0.5),
     "repair_growth": (1.15, 1.3, 1.5, 2.0, 3.0),
 }
-"""Values of each parameter; the middle ones were chosen by hand."""
+"""The values of each parameter. The middle values were chosen by hand."""
 _CHECKPOINTS = (1 / 4, 1 / 2, 1)
-"""Shares of the work after which a search is looked at."""
+"""The shares of the work at which a search is scored."""
 _LEAST_ROUNDS = 3
-"""Instances that took fewer are settled by any parameters."""
+"""Instances that take fewer rounds are solved with any parameters, and are left out."""
 _CLOSE = 1e-4
-"""Distances are told apart down to this."""
+"""Smaller distances are not distinguished."""
 _NO_TIME_LIMIT_SECONDS = 1e6
 
 
 @dataclass(frozen=True)
 class Rung:
-    """How many candidates are run, on how many of the instances, with how many passes each."""
+    """The number of candidates, the number of instances that each runs on, and the number of passes
+    on each instance."""
 
     candidates: int
     instances: int
@@ -65,7 +66,7 @@ RUNGS = (Rung(16, 5, 1000), Rung(4, 10, 2000))
 
 @dataclass(frozen=True)
 class Score:
-    """A candidate's mean distance, in decades; `on`: the number of the rung, or the half."""
+    """A candidate's mean distance, in decades. `on`: the number of the rung, or the half."""
 
     on: str
     parameters: Parameters
@@ -73,10 +74,10 @@ class Score:
 
 
 class Start:
-    """An instance presolved, to begin searches from.
+    """A presolved instance that searches start from.
 
-    - `best`: the least cost known.
-    - `cells`: options and table cells that presolve leaves.
+    - `best`: the least known cost.
+    - `cells`: the number of options and table cells that presolve leaves.
     """
 
     def __init__(self, row: Row) -> None:
@@ -92,7 +93,8 @@ class Start:
         self.cells = net.option_count + net.cell_count
 
     def distance(self, parameters: Parameters, passes: int) -> float:
-        """The mean over checkpoints of how far cost and bound lie from the best, in decades."""
+        """Returns the mean distance of cost and bound from the best cost over the checkpoints, in
+        decades."""
         most_work = passes * self.cells
         states = [(0, 0.0)]
 
@@ -112,11 +114,11 @@ class Start:
             return 0.0
         excess = max(0.0, state.objective / self.best - 1.0)
         below = max(0.0, 1.0 - state.bound / self.best)
-        return sum(math.log10(_CLOSE + min(1.0, each)) for each in (excess, below)) / 2.0
+        return sum(math.log10(_CLOSE + min(1.0, distance)) for distance in (excess, below)) / 2.0
 
 
 def main() -> None:
-    """Runs the rungs on the instances on record and writes the results."""
+    """Runs the rungs on the recorded instances, and writes the results."""
     options = _arguments()
     warm_up()
     starts = [Start(row) for row in of_half("tuning", on_record())]
@@ -126,36 +128,36 @@ def main() -> None:
     scores: list[Score] = []
     for number, rung in enumerate(RUNGS):
         few = starts[: rung.instances]
-        found = _scores(str(number), rung.passes, candidates, few)
-        here = sorted(found, key=lambda each: each.distance)
-        scores += here
+        rung_scores = _scores(str(number), rung.passes, candidates, few)
+        ranked = sorted(rung_scores, key=lambda score: score.distance)
+        scores += ranked
         following = RUNGS[number + 1].candidates if number + 1 < len(RUNGS) else 0
-        candidates = [each.parameters for each in here[:following]]
-        if DEFAULT not in candidates:  # what all others are compared with
+        candidates = [score.parameters for score in ranked[:following]]
+        if DEFAULT not in candidates:  # All candidates are compared with it.
             candidates.append(DEFAULT)
         _write(scores)
     others = [Start(row) for row in of_half("measured", on_record())]
     best = candidates_compared(scores)
-    for half, mine in (("tuning", starts), ("measured", others)):
-        scores += _scores(half, RUNGS[-1].passes, best, mine)
+    for half, half_starts in (("tuning", starts), ("measured", others)):
+        scores += _scores(half, RUNGS[-1].passes, best, half_starts)
     _write(scores)
 
 
 def candidates_compared(scores: Sequence[Score]) -> list[Parameters]:
-    """The best on the last rung, and those that are there."""
-    last = [each for each in scores if each.on == str(len(RUNGS) - 1)]
-    best = min(last, key=lambda each: each.distance).parameters
+    """Returns the present parameters and the best ones of the last rung."""
+    last = [score for score in scores if score.on == str(len(RUNGS) - 1)]
+    best = min(last, key=lambda score: score.distance).parameters
     return [DEFAULT] if best == DEFAULT else [DEFAULT, best]
 
 
 def of_half(half: str, rows: Sequence[Row]) -> list[Row]:
-    """Those of a half that took rounds, the smaller ones first."""
-    mine = [row for row in rows if row.case.half == half and row.rounds >= _LEAST_ROUNDS]
-    return sorted(mine, key=lambda row: (row.options, row.case.number))
+    """Returns the instances of a half that took enough rounds, the smaller ones first."""
+    rows_of_half = [row for row in rows if row.case.half == half and row.rounds >= _LEAST_ROUNDS]
+    return sorted(rows_of_half, key=lambda row: (row.options, row.case.number))
 
 
 def drawn(rng: np.random.Generator) -> Parameters:
-    """A candidate, each parameter by itself."""
+    """Draws a candidate, with each parameter independent of the others."""
     return Parameters(**{name: rng.choice(values).item() for name, values in RANGES.items()})
 
 
@@ -170,21 +172,21 @@ def _scores(
 
 
 def _told(parameters: Parameters) -> str:
-    """How parameters differ from those chosen by hand."""
+    """Returns the differences of parameters from the present ones, as text."""
     given, default = asdict(parameters), asdict(DEFAULT)
     differ = [f"{name} {value}" for name, value in given.items() if value != default[name]]
     return ", ".join(differ) or "as they are"
 
 
 def _write(scores: Sequence[Score]) -> None:
-    (RESULTS / "tune.json").write_text(json.dumps([asdict(each) for each in scores], indent=1))
+    (RESULTS / "tune.json").write_text(json.dumps([asdict(score) for score in scores], indent=1))
     lines = ["| rung or half | candidates | as they are | best | which |", "| --- " * 5 + "|"]
-    for on in dict.fromkeys(each.on for each in scores):
-        here = [each for each in scores if each.on == on]
-        best = min(here, key=lambda each: each.distance)
-        kept = next((each.distance for each in here if each.parameters == DEFAULT), math.nan)
+    for on in dict.fromkeys(score.on for score in scores):
+        group = [score for score in scores if score.on == on]
+        best = min(group, key=lambda score: score.distance)
+        kept = next((score.distance for score in group if score.parameters == DEFAULT), math.nan)
         lines.append(
-            f"| {on} | {len(here)} | {kept:.4f} | {best.distance:.4f} | {_told(best.parameters)} |"
+            f"| {on} | {len(group)} | {kept:.4f} | {best.distance:.4f} | {_told(best.parameters)} |"
         )
     (RESULTS / "tune.md").write_text("\n".join([*lines, ""]))
 

@@ -1,4 +1,4 @@
-"""Runs what is missing; see `benchmarks.starts`."""
+"""Runs the missing cases; see `benchmarks.starts`."""
 
 import json
 import math
@@ -35,10 +35,10 @@ OTHERS = (
 _OTHERS_EVERY = 8
 _FREE = 2**45
 WORK_SHARE = 0.1
-"""Of the work of the effort "quick": the less a search does, the more it may miss."""
+"""The share of the work of the effort "quick". A search that does less work misses more."""
 
 SAME = 1e-9
-"""Relative difference of times that are sums of the same terms in another order."""
+"""The relative difference of times that sum the same terms in another order."""
 
 _FORGET_EVERY = 20
 Rows = dict[str, Any]
@@ -46,8 +46,12 @@ Rows = dict[str, Any]
 
 @dataclass(frozen=True)
 class Compared:
-    """A plan beside the starts. `starts_ms`: of those within the budget; `others_ms`: by planner,
-    of the plans that others found; `work`: of the search, see `kiwi.solver.effort`."""
+    """A plan beside the starts.
+
+    - `starts_ms`: the times of the starts within the budget.
+    - `others_ms`: the times of other planners' plans, by planner.
+    - `work`: the work of the search, see `kiwi.solver.effort`.
+    """
 
     name: str
     mesh_shape: tuple[int, ...]
@@ -64,7 +68,7 @@ class Compared:
 
 
 def main(_: list[str]) -> None:
-    """Runs what is missing, and writes the table."""
+    """Runs the missing cases, and writes the table."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     path = Path(_OUT.value) / "results.json"
@@ -98,20 +102,27 @@ def _compared(case: Drawn, *, asks_others: bool) -> Compared:
     problem = planner_named("joint").formulate(step, _FREE, planned.settings)
     starts = [estimate_solution(Solved(problem, start)) for start in obvious_starts(problem)]
     budget_bytes = _budget_bytes(starts, case.budget_share)
-    # Under it more copies of operands count than without one.
+    # Under a budget the problem models more copies of operands than without one.
     problem = planner_named("joint").formulate(step, budget_bytes, planned.settings)
     starts = [estimate_solution(Solved(problem, start)) for start in obvious_starts(problem)]
     tools = Tools.of(planned.with_options(memory_budget=budget_bytes).settings).part(WORK_SHARE)
     fitting = tuple(1e3 * s.step_seconds for s in starts if s.peak_bytes <= budget_bytes)
-    about = (case.name, case.mesh_shape, case.profile, case.gap, budget_bytes, case.budget_share)
+    case_fields = (
+        case.name,
+        case.mesh_shape,
+        case.profile,
+        case.gap,
+        budget_bytes,
+        case.budget_share,
+    )
     operators = len(step.units.units)
     try:
         plan = planner_named("joint").plan(step, budget_bytes, tools)
     except kiwi.errors.KiwiError as error:
-        return Compared(*about, operators, None, fitting, {}, 0, error.what)
+        return Compared(*case_fields, operators, None, fitting, {}, 0, error.what)
     others = _others(step, budget_bytes, tools) if asks_others and case.is_small else {}
-    found = 1e3 * plan.estimate.step_seconds
-    return Compared(*about, operators, found, fitting, others, plan.solve_result.work)
+    plan_ms = 1e3 * plan.estimate.step_seconds
+    return Compared(*case_fields, operators, plan_ms, fitting, others, plan.solve_result.work)
 
 
 def _budget_bytes(starts: list[Estimate], share: float) -> int:
@@ -121,40 +132,40 @@ def _budget_bytes(starts: list[Estimate], share: float) -> int:
 
 
 def _others(step: StepToPlan, budget_bytes: int, tools: Tools) -> Mapping[str, float]:
-    found = {}
+    milliseconds_by_planner = {}
     for name in OTHERS:
         try:
             plan = planner_named(name).plan(step, budget_bytes, tools)
         except kiwi.errors.KiwiError:
-            continue  # It has no plan for the budget.
+            continue  # The planner has no plan for the budget.
         if plan.fits:
-            found[name] = 1e3 * plan.estimate.step_seconds
-    return found
+            milliseconds_by_planner[name] = 1e3 * plan.estimate.step_seconds
+    return milliseconds_by_planner
 
 
 def is_worse(row: Rows) -> bool:
-    """Whether there is no plan, or one that is slower than a start that fits."""
+    """Returns whether there is no plan, or the plan is slower than a start that fits."""
     if not row["starts_ms"]:
         return False
     return row["step_ms"] is None or row["step_ms"] > (1 + SAME) * min(row["starts_ms"])
 
 
 def faster_planners(row: Rows) -> dict[str, float]:
-    """By name, how much slower than another planner's plan the plan is, beyond the gap that its
-    search was asked for."""
+    """Returns, by planner, how much slower the plan is than that planner's plan, if by more than
+    the gap that the search was asked for."""
     if row["step_ms"] is None:
         return dict.fromkeys(row["others_ms"], float("inf"))
-    ratios = {name: row["step_ms"] / found - 1 for name, found in row["others_ms"].items()}
+    ratios = {name: row["step_ms"] / other_ms - 1 for name, other_ms in row["others_ms"].items()}
     return {name: ratio for name, ratio in ratios.items() if ratio > row["gap"]}
 
 
 def table(rows: Rows) -> Iterator[str]:
-    """The counts, and what is worse."""
+    """Yields the lines of the page: counts, and the plans that are slower."""
     worse = {seed: row for seed, row in rows.items() if is_worse(row)}
     slower = {seed: row for seed, row in rows.items() if faster_planners(row)}
     planned = [row for row in rows.values() if row["step_ms"] is not None and row["starts_ms"]]
     gains = sorted(1 - row["step_ms"] / min(row["starts_ms"]) for row in planned)
-    asked = [len(row["others_ms"]) for row in rows.values() if row["others_ms"]]
+    plan_counts = [len(row["others_ms"]) for row in rows.values() if row["others_ms"]]
     yield "# Plans beside what anyone would try first"
     yield ""
     yield f"commits: {', '.join(sorted({str(row['commit']) for row in rows.values()}))}  "
@@ -165,14 +176,17 @@ def table(rows: Rows) -> Iterator[str]:
     if gains:
         yield f"- The step is {gains[len(gains) // 2]:.1%} faster than the best start in the"
         yield f"  middle, {gains[-1]:.0%} at most."
-    yield f"- {len(asked)} steps with {sum(asked)} plans of other planners: {len(slower)} times one"
+    yield (
+        f"- {len(plan_counts)} steps with {sum(plan_counts)} plans of other planners: "
+        f"{len(slower)} times one"
+    )
     yield "  of these is faster by more than the gap that the search was to reach."
-    for what, found in (("slower than a start", worse), ("slower than another planner", slower)):
-        if found:
+    for what, selected in (("slower than a start", worse), ("slower than another planner", slower)):
+        if selected:
             yield from ("", f"## {what.capitalize()}", "")
             yield "| seed | step | mesh | profile | MiB | plan ms | start ms | faster planners |"
             yield "| ---: | --- | --- | --- | ---: | ---: | ---: | --- |"
-            yield from (_line(seed, row) for seed, row in found.items())
+            yield from (_line(seed, row) for seed, row in selected.items())
 
 
 def _line(seed: str, row: Rows) -> str:

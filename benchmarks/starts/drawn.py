@@ -15,16 +15,16 @@ from examples import convnet, encoder, gpt, lstm, mlp, moe, state_space, vit
 MESHES = ((2,), (4,), (8,), (2, 2), (2, 4), (4, 2), (3,), (6,), (2, 3))
 PROFILES = ("v100-sxm2", "a100-sxm", "h100-sxm", "v5e", "cpu")
 GAPS = (0.3, 0.1, 0.05)
-"""How close a search has to come to its bound: the less it does, the more it may miss."""
+"""The gaps at which a search ends. A search that does less work misses more."""
 
 LAYERS_SHARE = 0.6
-"""The part of steps that are random layers, and no model of `examples`."""
+"""The share of steps that are random layers. The others are models of `examples`."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is planned. `budget_share` lies between the least memory of all starts (0) and that of
-    the fastest one (1)."""
+    """A case to plan. `budget_share` is 0 for the least memory of all starts, and 1 for the memory
+    of the fastest start."""
 
     name: str
     step: Callable[..., Any]
@@ -37,10 +37,10 @@ class Drawn:
 
 
 def drawn(seed: int) -> Drawn:
-    """The case of a seed."""
+    """Returns the case of a seed."""
     rng = np.random.default_rng(seed)
     mesh_shape = MESHES[rng.integers(len(MESHES))]
-    # A slice of TPUs has a power of two of chips.
+    # The number of chips of a TPU slice is a power of two.
     profiles = [p for p in PROFILES if p != "v5e" or not any(n % 3 == 0 for n in mesh_shape)]
     is_small = bool(rng.random() < LAYERS_SHARE)
     name, step, arguments = _layers(rng) if is_small else _example(rng)
@@ -79,7 +79,8 @@ KINDS = ("tanh", "gelu", "bias", "norm", "residual", "gate", "heads")
 
 
 def _layers(rng: np.random.Generator) -> tuple[str, Callable[..., Any], tuple[Any, ...]]:
-    """A step of gradient descent, or with momentum, on a few layers of random kinds and widths."""
+    """Returns a step of gradient descent, with or without momentum, on a few layers of random kinds
+    and widths."""
     kinds = [str(kind) for kind in rng.choice(KINDS, size=rng.integers(1, 5))]
     widths = [int(48 * 2 ** rng.integers(0, 6)) for _ in kinds]
     width, rows = int(48 * 2 ** rng.integers(0, 6)), int(48 * 2 ** rng.integers(0, 8))
@@ -94,12 +95,12 @@ def _layers(rng: np.random.Generator) -> tuple[str, Callable[..., Any], tuple[An
 
 
 def _parameters(kind: str, width: int, inner: int) -> dict[str, jax.ShapeDtypeStruct]:
-    found = {"up": _array(width, inner), "down": _array(inner, width)}
+    shapes = {"up": _array(width, inner), "down": _array(inner, width)}
     if kind == "gate":
-        found["gate"] = _array(width, inner)
+        shapes["gate"] = _array(width, inner)
     if kind in ("bias", "norm"):
-        found["bias"] = _array(inner)
-    return found
+        shapes["bias"] = _array(inner)
+    return shapes
 
 
 def _array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -108,7 +109,7 @@ def _array(*shape: int) -> jax.ShapeDtypeStruct:
 
 def _layer(kind: str, p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     h = x @ p["up"]
-    if kind == "heads":  # attention of rows among eight of them
+    if kind == "heads":  # Attention among groups of eight rows.
         q = h.reshape(-1, 8, h.shape[1])
         scores = jax.nn.softmax(jnp.einsum("bqd,bkd->bqk", q, q), axis=-1)
         h = jnp.einsum("bqk,bkd->bqd", scores, q).reshape(h.shape)

@@ -1,1 +1,1 @@
-"""The structure of `kiwi/`, from its sources; `python -m benchmarks.structure` draws it."""
+"""The structure of `kiwi/`, read from its sources. `python -m benchmarks.structure` draws it."""

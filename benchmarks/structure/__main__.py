@@ -11,7 +11,7 @@ from benchmarks.structure.picture import draw_budget, draw_rooms, upward
 
 
 def main() -> int:
-    """Draws them; 1 if the budget goes upward."""
+    """Draws the pictures. Returns 1 if the memory budget is passed upward."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"

@@ -1,9 +1,9 @@
 """The way of the memory budget through `kiwi`, recorded while `kiwi.jit` plans a small step.
 
-A call passes the budget on if one of its arguments has its name (`NAMES`), or is an object with
-such a field (`Settings`, a `Problem`, a `Plan`), or with a field that is such an object. The sender
-is the nearest caller in `kiwi`, over numpy, jax and functools in between; a callback that gets the
-budget counts as a call upward.
+A call passes the budget if one of its arguments has a name of the budget (`NAMES`), or is an object
+with such a field (`Settings`, a `Problem`, a `Plan`), or an object with a field that holds such an
+object. The sender is the nearest caller in `kiwi`; numpy, jax and functools between the two are
+skipped. A callback that gets the budget counts as a call upward.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ DEPTH, WIDTH, ROWS = 4, 128, 512
 BUDGET = "1200KB"
 
 Passes = Counter[tuple[str, str]]
-"""How often one module passes the budget to another."""
+"""The number of times that one module passes the budget to another."""
 
 
 def record() -> Passes:
-    """Plans a step that has to recompute, and records every call that passes the budget on."""
+    """Plans a step that must recompute, and records every call that passes the budget."""
     passes: Passes = Counter()
 
     def on_event(frame: FrameType, event: str, _: Any) -> None:
@@ -41,7 +41,7 @@ def record() -> Passes:
             if sender is not None and sender != receiver:
                 passes[sender, receiver] += 1
 
-    warm_up()  # compiles the solver's loops with a problem of its own
+    warm_up()  # Compiles the solver's loops, which calls the solver on another problem.
     function, arguments = _step()
     sys.setprofile(on_event)
     try:
@@ -53,7 +53,7 @@ def record() -> Passes:
 
 
 def _step() -> tuple[Any, tuple[Any, ...]]:
-    """The gradient of some layers, and the types of its arguments."""
+    """Returns the gradient of some layers, and the types of its arguments."""
 
     def loss(weights: Any, x: Any) -> Any:
         for weight in weights:
@@ -69,7 +69,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _sender(frame: FrameType) -> str | None:
-    """The caller's module; a decorator that passes on whatever it gets is no caller."""
+    """Returns the caller's module. Decorators that pass all arguments on are skipped."""
     caller = frame.f_back
     while caller is not None and (_is_wrapper(caller) or not _is_ours(_module(caller))):
         caller = caller.f_back
@@ -77,17 +77,18 @@ def _sender(frame: FrameType) -> str | None:
 
 
 def _module(frame: FrameType) -> str:
-    """The module of a function; of a method, the one of the object's class, inherited or not."""
+    """Returns the module of a function. For a method, returns the module of the object's class,
+    even if the method is inherited."""
     defined = frame.f_globals.get("__name__", "")
     if not _is_ours(defined) or frame.f_code.co_varnames[:1] != ("self",):
         return defined
-    own = type(frame.f_locals.get("self")).__module__
-    return own if _is_ours(own) else defined
+    class_module = type(frame.f_locals.get("self")).__module__
+    return class_module if _is_ours(class_module) else defined
 
 
 def _is_wrapper(frame: FrameType) -> bool:
-    code, both = frame.f_code, inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-    return code.co_flags & both == both and not code.co_argcount
+    code, star_flags = frame.f_code, inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return code.co_flags & star_flags == star_flags and not code.co_argcount
 
 
 def _carries_budget(frame: FrameType) -> bool:
@@ -106,7 +107,8 @@ def _arguments(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def _has_budget(kind: type) -> bool:
-    """Whether objects of a type have the budget in a field, or an object with the budget."""
+    """Returns whether objects of a type have the budget in a field, or an object with the
+    budget."""
     if not dataclasses.is_dataclass(kind):
         return False
     hints = _hints(kind)
@@ -115,7 +117,7 @@ def _has_budget(kind: type) -> bool:
 
 
 def _hints(kind: type) -> list[Any]:
-    """The types of its fields; none where an alias names a class of the alias's own module."""
+    """Returns the types of the fields; none if an alias names a class of the alias's own module."""
     try:
         return list(typing.get_type_hints(kind).values())
     except NameError:

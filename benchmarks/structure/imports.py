@@ -1,7 +1,7 @@
 """Modules, imports and layers of `kiwi/`.
 
-An import counts wherever it stands: at the top, inside a function, under TYPE_CHECKING. The layers
-are those of import-linter's contract in `pyproject.toml`.
+An import counts at the top of a module, inside a function and under TYPE_CHECKING. The layers are
+the layers of import-linter's contract in `pyproject.toml`.
 """
 
 import ast
@@ -14,12 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 Imports = Mapping[str, Set[str]]
-"""For each module the modules of `kiwi` that it imports."""
+"""For each module, the modules of `kiwi` that it imports."""
 
 
 @functools.cache
 def sources() -> Mapping[str, Path]:
-    """The file of each module of `kiwi`; a package's `__init__` has the package's name."""
+    """Returns the file of each module of `kiwi`. A package's `__init__` has the package's name."""
     files = sorted((ROOT / "kiwi").rglob("*.py"))
     return {_name(file): file for file in files}
 
@@ -31,7 +31,8 @@ def _name(file: Path) -> str:
 
 @functools.cache
 def imports() -> Imports:
-    """The imports of each module; `from kiwi.mesh import Link` imports the package `kiwi.mesh`."""
+    """Returns the imports of each module. `from kiwi.mesh import Link` imports the package
+    `kiwi.mesh`."""
     return {module: frozenset(_imported(module)) for module in sources()}
 
 
@@ -48,11 +49,11 @@ def _imported(module: str) -> Iterator[str]:
 
 
 def circles(edges: Imports) -> list[list[str]]:
-    """The strongly connected components of more than one module (Tarjan, 1972)."""
+    """Returns the strongly connected components of more than one module (Tarjan, 1972)."""
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(module: str) -> None:
         numbers[module] = lowest[module] = len(numbers)
@@ -66,17 +67,18 @@ def circles(edges: Imports) -> list[list[str]]:
         if lowest[module] == numbers[module]:
             start = stack.index(module)
             if len(stack) - start > 1:
-                found.append(sorted(stack[start:]))
+                components.append(sorted(stack[start:]))
             del stack[start:]
 
     for module in edges:
         if module not in numbers:
             visit(module)
-    return found
+    return components
 
 
 def layers() -> Sequence[Sequence[str]]:
-    """The rooms from the highest layer to the lowest; rooms of one layer stand together."""
+    """Returns the rooms from the highest layer to the lowest. Rooms of one layer are in one
+    list."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = settings["tool"]["importlinter"]["contracts"]
     (listed,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
@@ -84,25 +86,26 @@ def layers() -> Sequence[Sequence[str]]:
 
 
 def room(module: str) -> str:
-    """The part of `kiwi` directly below the package that a module belongs to."""
+    """Returns the room of a module: the part of its name directly below `kiwi`."""
     return module.split(".")[1] if "." in module else "__init__"
 
 
 @functools.cache
 def heights() -> Mapping[str, int]:
-    """For each module the length of the longest chain of imports below it; needs no circles."""
-    found: dict[str, int] = {}
+    """Returns, for each module, the length of the longest chain of imports below it. There must be
+    no circles."""
+    height_of: dict[str, int] = {}
     for module in TopologicalSorter(imports()).static_order():
-        found[module] = max((found[other] + 1 for other in imports()[module]), default=0)
-    return found
+        height_of[module] = max((height_of[other] + 1 for other in imports()[module]), default=0)
+    return height_of
 
 
 def count_lines() -> int:
-    """The lines of all sources."""
+    """Returns the number of lines of all sources."""
     return sum(len(file.read_text().splitlines()) for file in sources().values())
 
 
 def files_in_folders() -> Mapping[Path, int]:
-    """For each folder the number of modules directly in it."""
+    """Returns, for each folder, the number of modules directly in it."""
     folders = [file.parent for file in sources().values()]
     return {folder: folders.count(folder) for folder in set(folders)}

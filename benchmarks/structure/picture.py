@@ -23,10 +23,10 @@ from benchmarks.structure.imports import circles, imports, layers, room, sources
 INK, PAPER, BAND, BOX, LINE = "#263238", "#fafafa", "#eceff1", "#cfd8dc", "#546e7a"
 FONT_SIZE = 9
 LETTER = 0.085
-"""Inches of one letter in a box."""
+"""The width of one letter in a box, in inches."""
 
 LEAST_WIDTH, LEFT, RIGHT, ROW, HALF = 10.5, 1.4, 0.1, 0.62, 0.24
-"""Inches, but for half the height of a box, which is in rows."""
+"""Sizes in inches, except `HALF`, half the height of a box in rows."""
 
 Place: TypeAlias = tuple[float, float]
 Point: TypeAlias = "str | tuple[str, int]"
@@ -66,9 +66,11 @@ def draw_budget(passes: Passes, file: Path) -> None:
 
 
 def merged(passes: Passes) -> Passes:
-    """The passes with one name for the modules of a room that pass the budget back and forth.
+    """Returns the passes, with one name for the modules of a room that pass the budget back and
+    forth.
 
-    A loop calls what it repeats, and is called with it: within a room that is no way upward.
+    A loop calls the function that it repeats, and is called with it. Within a room that is not a
+    pass upward.
     """
     names: dict[str, str] = {}
     for name in {room(module) for pair in passes for module in pair}:
@@ -77,19 +79,17 @@ def merged(passes: Passes) -> Passes:
         for circle in circles(receivers):
             joined = f"kiwi.{name}.{' · '.join(_short(module) for module in circle)}"
             names.update(dict.fromkeys(circle, joined))
-    found: Passes = Counter()
+    merged_passes: Passes = Counter()
     for (sender, receiver), count in passes.items():
         pair = names.get(sender, sender), names.get(receiver, receiver)
         if pair[0] != pair[1]:
-            found[pair] += count
-    return found
+            merged_passes[pair] += count
+    return merged_passes
 
 
 def budget_rows(passes: Passes) -> list[Row]:
-    """The modules that get the budget, by layer; in a layer each stands below its senders.
-
-    `passes` are `merged`.
-    """
+    """Returns the modules that get the budget, by layer. Within a layer each module is below its
+    senders. `passes` must be `merged`."""
     modules = {module for pair in passes for module in pair}
     rows = []
     for layer in layers():
@@ -102,7 +102,7 @@ def budget_rows(passes: Passes) -> list[Row]:
 
 
 def upward(passes: Passes) -> list[tuple[str, str]]:
-    """The passes that do not go to a lower row of the picture."""
+    """Returns the passes that do not go to a lower row of the picture."""
     order = merged(passes)
     rows = _row_of(budget_rows(order))
     return [(sender, to) for sender, to in order if rows[sender] >= rows[to]]
@@ -113,16 +113,16 @@ def _row_of(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _depths(inside: Set[str], passes: Passes) -> dict[str, int]:
-    """The longest way to each module inside of a layer."""
+    """Returns the length of the longest way to each module inside of a layer."""
     senders = {m: {a for a, b in passes if b == m and a in inside} for m in inside}
-    found: dict[str, int] = {}
+    depth_of: dict[str, int] = {}
     for module in TopologicalSorter(senders).static_order():
-        found[module] = max((found[sender] + 1 for sender in senders[module]), default=0)
-    return found
+        depth_of[module] = max((depth_of[sender] + 1 for sender in senders[module]), default=0)
+    return depth_of
 
 
 def _strands(rows: Sequence[Row], passes: Passes) -> list[tuple[Point, ...]]:
-    """Each pass as points, one per row; passes to one module share their points on the way."""
+    """Returns each pass as points, one per row. Passes to one module share the points between."""
     row_of = _row_of(rows)
     return [
         (a, *((b, row) for row in range(row_of[a] + 1, row_of[b])), b) for a, b in sorted(passes)
@@ -130,22 +130,26 @@ def _strands(rows: Sequence[Row], passes: Passes) -> list[tuple[Point, ...]]:
 
 
 def _ordered(rows: Sequence[Row], strands: Sequence[tuple[Point, ...]]) -> list[list[Point]]:
-    """The points of each row, ordered to cross few lines (Sugiyama et al., 1981: barycentres)."""
-    found: list[list[Point]] = [list(row.modules) for row in rows]
+    """Returns the points of each row, ordered so that few lines cross (Sugiyama et al., 1981:
+    barycentres)."""
+    ordered: list[list[Point]] = [list(row.modules) for row in rows]
     for _, row in sorted({p for s in strands for p in s if isinstance(p, tuple)}):
-        found[row] += sorted({p for s in strands for p in s[1:-1] if p[1] == row} - {*found[row]})
+        ordered[row] += sorted(
+            {p for s in strands for p in s[1:-1] if p[1] == row} - {*ordered[row]}
+        )
     links = [pair for strand in strands for pair in pairwise(strand)]
     for sweep in range(24):
         down = sweep % 2 == 0
-        for row in range(1, len(found)) if down else reversed(range(len(found) - 1)):
-            other = found[row - 1 if down else row + 1]
+        for row in range(1, len(ordered)) if down else reversed(range(len(ordered) - 1)):
+            other = ordered[row - 1 if down else row + 1]
             position = {point: k / max(1, len(other) - 1) for k, point in enumerate(other)}
-            found[row].sort(key=lambda point: _mean(point, links, position))
-    return found
+            ordered[row].sort(key=lambda point: _mean(point, links, position))
+    return ordered
 
 
 def _mean(point: Point, links: Sequence[tuple[Point, Point]], of: Mapping[Point, float]) -> float:
-    """The mean position of the points that are linked to one and have a position."""
+    """Returns the mean position of the linked points that have a position; 0.5 if there are
+    none."""
     linked = [b if a == point else a for a, b in links if point in (a, b)]
     known = [of[other] for other in linked if other in of]
     return sum(known) / len(known) if known else 0.5
@@ -154,8 +158,8 @@ def _mean(point: Point, links: Sequence[tuple[Point, Point]], of: Mapping[Point,
 def _places(
     ordered: Sequence[Sequence[Point]], strands: Sequence[tuple[Point, ...]], width: float
 ) -> dict[Point, Place]:
-    """Coordinates in a picture of this width: points keep their order, and move towards the mean
-    of their neighbours."""
+    """Returns coordinates in a picture of this width. Points keep their order, and move towards the
+    mean of their neighbours."""
     links = [pair for strand in strands for pair in pairwise(strand)]
     x = {}
     for row in ordered:
@@ -171,20 +175,22 @@ def _places(
 
 
 def _spread(wanted: Sequence[float], widths: Sequence[float], right: float) -> list[float]:
-    """Moves neighbours apart that overlap, between the names of the layers and the right edge."""
-    found, free = [], LEFT
+    """Returns positions at which neighbours do not overlap, between the names of the layers and the
+    right edge."""
+    positions, free = [], LEFT
     for middle, width in zip(wanted, widths, strict=True):
-        found.append(max(middle, free + width / 2))
-        free = found[-1] + width / 2
+        positions.append(max(middle, free + width / 2))
+        free = positions[-1] + width / 2
     free = right
-    for k in reversed(range(len(found))):
-        found[k] = min(found[k], free - widths[k] / 2)
-        free = found[k] - widths[k] / 2
-    return found
+    for k in reversed(range(len(positions))):
+        positions[k] = min(positions[k], free - widths[k] / 2)
+        free = positions[k] - widths[k] / 2
+    return positions
 
 
 def draw_rooms(file: Path) -> None:
-    """Draws the rooms by layer: their size, their sentence, and a dot for each room they import."""
+    """Draws the rooms by layer: their size, the first sentence of their docstring, and a dot for
+    each room that they import."""
     listed = [name for layer in layers() for name in layer if name != "__main__"]
     column = {name: 8.6 + 0.2 * k for k, name in enumerate(listed)}
     width = column[listed[-1]] + 0.7
@@ -211,7 +217,7 @@ def draw_rooms(file: Path) -> None:
 
 def _imported_rooms(name: str) -> set[str]:
     pairs = ((room(module), others) for module, others in imports().items())
-    return {room(o) for own, others in pairs if own == name for o in others} - {name}
+    return {room(o) for importer, others in pairs if importer == name for o in others} - {name}
 
 
 def _room_lines(name: str) -> tuple[int, int]:
@@ -220,13 +226,13 @@ def _room_lines(name: str) -> tuple[int, int]:
 
 
 def _sentence(name: str) -> str:
-    """The first sentence of a room's docstring."""
+    """Returns the first paragraph of a room's docstring."""
     text = ast.get_docstring(ast.parse(sources()[f"kiwi.{name}"].read_text())) or ""
     return " ".join(text.split("\n\n")[0].split()).replace("`", "")
 
 
 def _canvas(width: float, height: float) -> tuple[Any, Any]:
-    """A figure whose unit along x is an inch."""
+    """Returns a figure whose unit along x is an inch."""
     plt.rcParams.update({"font.size": FONT_SIZE, "svg.hashsalt": "kiwi", "svg.fonttype": "none"})
     figure, axes = plt.subplots(figsize=(width, height), facecolor=PAPER)
     axes.set_position((0, 0, 1, 1))
@@ -248,7 +254,7 @@ def _box(axes: Any, place: Place, text: str) -> None:
 
 
 def _arrow(axes: Any, places: Sequence[Place]) -> None:
-    """A curve through the places, vertical at each of them, with its head at the last."""
+    """Draws a curve through the places, vertical at each of them, with its head at the last."""
     (x, y), (last_x, last_y) = places[0], places[-1]
     ends = [(x, y - HALF), *places[1:-1], (last_x, last_y + HALF)]
     points, codes = [ends[0]], [PlotPath.MOVETO]

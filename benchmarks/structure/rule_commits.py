@@ -1,9 +1,9 @@
-"""Which files of `kiwi/` the commits touched that added or changed a rule of XLA.
+"""The files of `kiwi/` that changed in commits that added or changed a rule of XLA.
 
     python -m benchmarks.structure.rule_commits
 
-The commits are those since rules are files. A commit changed a rule if the code of a rule's file
-differs, its docstrings and comments aside.
+The commits are those since each rule has a file. A commit changed a rule if the code of a rule's
+file differs, apart from docstrings and comments.
 """
 
 import ast
@@ -16,15 +16,15 @@ from benchmarks.structure.imports import ROOT
 
 RULES = "kiwi/targets/rules/"
 LISTS = tuple(f"kiwi/targets/{name}.py" for name in ("cpu", "gpu", "tpu", "shared"))
-"""The lists of the targets' rules, which every new rule is added to."""
+"""The lists of the targets' rules, to which every new rule is added."""
 
 
 @dataclass(frozen=True)
 class RuleCommit:
     """A commit that added or changed rules.
 
-    - `rules`: the rules' files. `others`: all other Python files of `kiwi/` whose code differs,
-      without the targets' lists.
+    - `rules`: the rules' files.
+    - `others`: all other Python files of `kiwi/` whose code differs, without the targets' lists.
     """
 
     commit: str
@@ -34,14 +34,15 @@ class RuleCommit:
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
     )
-    return done.stdout
+    return completed.stdout
 
 
 def _code(commit: str, path: str) -> str:
-    """A file at a commit without docstrings and comments; "" if it was not there."""
+    """Returns a file at a commit without docstrings and comments. A missing file is an empty
+    module."""
     text = _git("show", f"{commit}:{path}")
     tree = ast.parse(text)
     for node in ast.walk(tree):
@@ -56,12 +57,13 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def rule_commits(first: str = "") -> list[RuleCommit]:
-    """The commits behind `first`, oldest first; by default behind the one that made rules files."""
+    """Returns the commits after `first`, oldest first; by default after the commit that made rules
+    files."""
     if not first:
         added = _git("log", "--reverse", "--format=%H", "--diff-filter=A", "--", RULES)
         first = added.split()[0]
     lines = _git("log", "--reverse", "--no-merges", "--format=%H %s", f"{first}..", "--", RULES)
-    found = []
+    commits = []
     for line in lines.splitlines():
         commit, _, subject = line.partition(" ")
         shown = _git("show", "--format=", "--name-only", commit, "--", "kiwi")
@@ -73,15 +75,15 @@ def rule_commits(first: str = "") -> list[RuleCommit]:
         rules = tuple(p for p in changed if p.startswith(RULES) and Path(p).stem != "__init__")
         if rules:
             others = tuple(p for p in changed if p not in rules and p not in LISTS)
-            found.append(RuleCommit(commit[:8], subject, rules, others))
-    return found
+            commits.append(RuleCommit(commit[:8], subject, rules, others))
+    return commits
 
 
 def main() -> int:
-    """Prints one line for each commit, and the files it touched."""
-    for each in rule_commits():
-        print(f"{each.commit} {each.subject}")
-        for title, paths in (("rules", each.rules), ("others", each.others)):
+    """Prints one line for each commit, and the files that it changed."""
+    for rule_commit in rule_commits():
+        print(f"{rule_commit.commit} {rule_commit.subject}")
+        for title, paths in (("rules", rule_commit.rules), ("others", rule_commit.others)):
             names = ", ".join(path.removeprefix("kiwi/") for path in paths)
             print(f"    {len(paths)} {title}" + (f": {names}" if paths else ""))
     return 0

@@ -1,4 +1,4 @@
-"""Measures what is missing; see `benchmarks.tpu`."""
+"""Measures the missing rows; see `benchmarks.tpu`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ _OUT = flags.DEFINE_string("out", "benchmarks/tpu/results", "A file for each mea
 
 
 def main(_: list[str]) -> None:
-    """Measures what is missing."""
+    """Runs the measurements, and writes their tables."""
     jax.config.update("jax_platforms", "cpu")
     for name in _MEASUREMENTS.value:
         book = Book(Path(_OUT.value) / f"{name}.json", tuple(_REDO.value))
@@ -46,7 +46,7 @@ def _edges(book: Book) -> None:
 
 
 Measurement = tuple[Callable[[Book], None], Callable[[Mapping[str, Row]], Iterable[str]], str]
-"""How it is measured, its table, and the table's title."""
+"""The function that measures, the function that makes the table, and the table's title."""
 
 _MEASURE: Mapping[str, Measurement] = {
     "edges": (_edges, edges.table, "The largest batch that fits a v5e:2x4"),

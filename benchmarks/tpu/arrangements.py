@@ -1,8 +1,8 @@
-"""What a program needs by the scheduler that orders it, and by how its buffers are placed.
+"""The memory of a program by its scheduler, and by the placement of its buffers.
 
-Plans for one chip, free and at a share of the free peak, with the barriers that they need and no
-more, are compiled up to their buffer assignment: by XLA:TPU's schedulers, and, in the order of its
-default, with buffers placed by fast merge, which is what it does by default, and with other seeds.
+Plans for one chip, free and at a share of the free peak, have only the barriers that they need.
+They are compiled up to their buffer assignment: with each of XLA:TPU's schedulers, and, in the
+order of the default scheduler, with buffers placed by fast merge and with other seeds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,11 +32,11 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 SHARES = (None, 60)
-"""Budgets, in % of the free compiled peak; None is the free plan."""
+"""Budgets, in % of the free compiled peak. None is the free plan."""
 
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
-    """All that are missing."""
+    """Measures the missing rows."""
     for name in names:
         for share in SHARES:
             free = book.rows.get(f"{name} free", {})
@@ -47,17 +47,18 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan; in parts of what the default scheduler needs without fast merge."""
+    """Yields the lines of the table, with one row for each plan. Peaks are relative to the default
+    variant."""
     yield "Peaks by XLA:TPU's schedulers, over that of its default."
     yield ""
     columns: dict[str, list[float]] = {name: [] for name in VARIANTS if name != "default"}
     yield f"| plan | predicted MiB | default MiB | {' | '.join(columns)} |"
     yield "| --- |" + " ---: |" * (len(VARIANTS) + 1)
     for key, row in rows.items():
-        own = row["peak_bytes"]["default"]
-        cells = [f"{size / 2**20:,.0f}" for size in (row["predicted_peak_bytes"], own)]
+        default_bytes = row["peak_bytes"]["default"]
+        cells = [f"{size / 2**20:,.0f}" for size in (row["predicted_peak_bytes"], default_bytes)]
         for name, column in columns.items():
-            column.append(row["peak_bytes"][name] / own)
+            column.append(row["peak_bytes"][name] / default_bytes)
             cells.append(f"{column[-1]:.3f}")
         yield f"| {key} | {' | '.join(cells)} |"
     medians = (f"{median(column):.3f}" for column in columns.values())
@@ -65,7 +66,7 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _plan(name: str, share: int | None, free: Row, seconds: float) -> kiwi.Plan:
-    """The plan under a share of the free plan's peak, or the nearest one."""
+    """Returns the plan under a share of the free plan's peak, or the nearest plan."""
     budget = None if share is None else share * int(free["peak_bytes"]["default"]) // 100
     model = MODELS[name]
     options = {"mesh_shape": (1, 1), "profile": "v5e", "verify": "tpu"}
@@ -74,8 +75,8 @@ def _plan(name: str, share: int | None, free: Row, seconds: float) -> kiwi.Plan:
 
 
 def _row(plan: kiwi.Plan) -> Row:
-    own = replace(plan.execution, tied_steps=frozenset[int](), arrangement=XLAS_OWN)
-    step = replace(plan, execution=own).step
+    execution = replace(plan.execution, tied_steps=frozenset[int](), arrangement=XLAS_OWN)
+    step = replace(plan, execution=execution).step
     return {
         "predicted_peak_bytes": plan.estimate.peak_bytes,
         "recomputed_units": len(plan.execution.recomputed),

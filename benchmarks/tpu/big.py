@@ -29,21 +29,21 @@ SLICES: Mapping[str, Slice] = {
 
 
 def measure(book: Book, seconds: float) -> None:
-    """All that are missing."""
+    """Measures the missing rows."""
     for name, chips in SLICES.items():
         book.row(name, lambda chips=chips: _row(chips, seconds))
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each slice; the errors are those of the first program that was compiled, by
-    XLA:TPU's own scheduler, and of the plan's."""
+    """Yields the lines of the table, with one row for each slice. The errors are those of the first
+    compiled program, which has XLA:TPU's own schedule, and of the plan's program."""
     yield (
         "| Llama | slice | budget | first GiB | error | plan GiB | compiled GiB | error | fits "
         "| programs | plan and check s | check s |"
     )
     yield "| --- | --- | --- |" + " ---: |" * 5 + " --- |" + " ---: |" * 3
     for row in rows.values():
-        first, own = (
+        first, last = (
             (f"{row[p] / 2**30:.2f}", f"{row[c] / 2**30:.2f}", f"{row[p] / row[c] - 1:+.1%}")
             for p, c in (
                 ("first_predicted_peak_bytes", "first_compiled_peak_bytes"),
@@ -51,7 +51,7 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
             )
         )
         cells = [row["size"], f"{row['profile']}:{row['topology']}", row["budget"]]
-        cells += [first[0], first[2], *own, "yes" if row["fits"] else "no"]
+        cells += [first[0], first[2], *last, "yes" if row["fits"] else "no"]
         cells += [str(row["compiled_programs"])]
         cells += [f"{row['planning_seconds']:.1f}", f"{row['check_seconds']:.1f}"]
         yield f"| {' | '.join(cells)} |"
@@ -86,6 +86,10 @@ def _row(chips: Slice, seconds: float) -> Row:
         "compiled_peak_bytes": plan.compiled.peak_bytes,
         "compiled_programs": len(plan.rounds),
         "planning_seconds": round(taken, 1),
-        "check_seconds": round(sum(each.compile_seconds for each in plan.rounds), 1),
-        "solve_seconds": round(sum(each.solve_seconds for each in plan.rounds), 1),
+        "check_seconds": round(
+            sum(planning_round.compile_seconds for planning_round in plan.rounds), 1
+        ),
+        "solve_seconds": round(
+            sum(planning_round.solve_seconds for planning_round in plan.rounds), 1
+        ),
     }

@@ -1,4 +1,4 @@
-"""Rows of a measurement, kept in a file: what is there is not measured again."""
+"""Rows of a measurement, stored in a file. Recorded rows are not measured again."""
 
 import datetime
 import json
@@ -13,28 +13,28 @@ import jax
 from benchmarks.provenance import commit
 
 Row = dict[str, Any]
-"""A row as JSON; bytes and seconds by the ends of names."""
+"""A row as JSON. The ends of names tell bytes and seconds."""
 
 
 class Book:
     """The rows of one measurement.
 
-    - `path`: the file; the table lies beside, with the ending `.md`.
-    - `redone`: the keys that begin with one of these are measured again.
-    - `module`: what was called.
+    - `path`: the file. The table is beside it, with the ending `.md`.
+    - `redone`: keys that begin with one of these are measured again.
+    - `module`: the module that was run.
     """
 
     def __init__(
         self, path: Path, redone: tuple[str, ...] = (), module: str = "benchmarks.tpu"
     ) -> None:
         self._path, self._module = path, module
-        found = json.loads(path.read_text()) if path.exists() else {}
+        recorded = json.loads(path.read_text()) if path.exists() else {}
         self.rows: dict[str, Row] = {
-            key: row for key, row in found.items() if not (redone and key.startswith(redone))
+            key: row for key, row in recorded.items() if not (redone and key.startswith(redone))
         }
 
     def row(self, key: str, measure: Callable[[], Row]) -> Row:
-        """The row of a key; it is measured, and written, where it is missing."""
+        """Returns the row of a key. Measures and writes it if it is missing."""
         if key not in self.rows:
             self.rows[key] = {**measure(), **_environment(self._module)}
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,10 +45,16 @@ class Book:
         return self.rows[key]
 
     def write_table(self, title: str, table: Iterable[str]) -> None:
-        """Writes what the rows say as Markdown, `table` line by line."""
+        """Writes the rows' environment and the lines of `table` as Markdown."""
         names = ("command", "date", "commit", "kiwi", "jax", "libtpu")
-        told = {n: sorted({str(r[n]) for r in self.rows.values()}) for n in names}
-        lines = [f"# {title}", "", *(f"{n}: {', '.join(v)}  " for n, v in told.items()), "", *table]
+        environment = {n: sorted({str(r[n]) for r in self.rows.values()}) for n in names}
+        lines = [
+            f"# {title}",
+            "",
+            *(f"{n}: {', '.join(v)}  " for n, v in environment.items()),
+            "",
+            *table,
+        ]
         self._path.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
 
 

@@ -1,8 +1,9 @@
-"""What a check by XLA:TPU costs, in parts of the compilation that it waits for.
+"""The seconds of a check by XLA:TPU, as a share of the compilation that it waits for.
 
-The check is all that a plan waits for once it is emitted: the step is exported, a process reads it,
-lowers it, compiles it up to the buffer assignment, and reads what XLA wrote. The process is started
-ahead, while Kiwi plans. The compilation is what that process measures of the same step.
+The check is everything that a plan waits for after emission: the step is exported, and a process
+reads it, lowers it, compiles it up to the buffer assignment, and reads XLA's output. The process
+starts in advance, while Kiwi plans. The compilation is the time that this process measures for the
+same step.
 """
 
 import time
@@ -18,17 +19,17 @@ from kiwi.xla.compilers import compile_for, prepared
 MESH_SHAPE, PROFILE, TOPOLOGY = (2, 4), "v5e", "2x4"
 REPEATED = 3
 WARM_UP_SECONDS = 8.0
-"""What a process takes to import jax and Kiwi, while a plan is made."""
+"""The time that a process takes to import jax and Kiwi, while a plan is made."""
 
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
-    """All that are missing."""
+    """Measures the missing rows."""
     for name in names:
         book.row(name, lambda name=name: _row(name, seconds))
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each model, and the median."""
+    """Yields the lines of the table, with one row for each model, and the median."""
     yield "| model | check s | compilation s | check / compilation |"
     yield "| --- | ---: | ---: | ---: |"
     ratios = [row["check_seconds"] / row["compile_seconds"] for row in rows.values()]
@@ -45,12 +46,12 @@ def _row(name: str, seconds: float) -> Row:
     step = of_module(model.module, model.config)
     plan = step.plan(verify=None, time_limit_seconds=seconds, **options)
     mesh = DeviceMesh.create(MESH_SHAPE, PROFILE, topology=TOPOLOGY)
-    found: list[tuple[float, float]] = []
+    pairs: list[tuple[float, float]] = []
     for _ in range(REPEATED):
         with prepared("tpu", mesh):
             time.sleep(WARM_UP_SECONDS)
             started = time.monotonic()
             compiled = compile_for("tpu", plan.step)
-            found.append((time.monotonic() - started, compiled.compile_seconds))
-    check, compilation = min(found)
+            pairs.append((time.monotonic() - started, compiled.compile_seconds))
+    check, compilation = min(pairs)
     return {"check_seconds": round(check, 3), "compile_seconds": round(compilation, 3)}

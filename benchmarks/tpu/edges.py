@@ -1,8 +1,8 @@
-"""The largest batch that fits: for Kiwi, and for XLA:TPU.
+"""The largest batch that fits, for Kiwi and for XLA:TPU.
 
-A batch fits if `kiwi.plan` returns, whose default budget is the memory that XLA:TPU grants. XLA:TPU
-itself is asked whether it takes that plan. Where Kiwi has none, it is asked about the plan that
-needs least of those that Kiwi finds under a larger budget.
+A batch fits if `kiwi.plan` returns a plan; its default budget is the memory that XLA:TPU grants.
+XLA:TPU is then asked whether it accepts that plan. If Kiwi has no plan, XLA:TPU is asked about the
+plan that needs least memory among the plans that Kiwi finds under larger budgets.
 """
 
 import time
@@ -18,14 +18,16 @@ from kiwi.mesh import CATALOGUE
 
 MESH_SHAPE, PROFILE, TOPOLOGY = (2, 4), "v5e", "2x4"
 STEP = 8
-"""Every mesh axis, and both together, divide the batch."""
+"""The step between batches. Each mesh axis, and both together, divide it."""
 LARGER = (1.02, 1.05, 1.1, 1.2, 1.5)
-"""Budgets, in parts of the chip's memory, for which a plan is sought where Kiwi names none."""
+"""Budgets, as multiples of the chip's memory, for which a plan is sought if Kiwi names no least
+peak."""
 
 
 def edge(fits: Callable[[int], bool], first: int, step: int = STEP) -> tuple[int, int]:
-    """The largest multiple of `step` that fits (0 if none does) and the next one, if all below one
-    that fits do so as well: from `first` in steps that double, then by bisection."""
+    """Returns the largest multiple of `step` that fits (0 if none does) and the next multiple.
+    Every multiple below one that fits must fit too. Searches from `first` in steps that double,
+    then by bisection."""
     begin, stride = max(step, first // step * step), step
     grows = fits(begin)
     low, high = (begin, begin + step) if grows else (begin - step, begin)
@@ -49,14 +51,14 @@ def measure(book: Book, names: Iterable[str], firsts: Mapping[str, int], seconds
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """The two rows at the edge of each program."""
+    """Yields the lines of the table, with the two rows at the edge of each program."""
     yield "| program | batch | Kiwi | predicted GiB | compiled GiB | XLA:TPU |"
     yield "| --- | ---: | --- | ---: | ---: | --- |"
-    found: dict[str, dict[int, Row]] = {}
+    rows_by_batch: dict[str, dict[int, Row]] = {}
     for key, row in rows.items():
         name, batch = key.split()
-        found.setdefault(name, {})[int(batch)] = row
-    for name, batches in found.items():
+        rows_by_batch.setdefault(name, {})[int(batch)] = row
+    for name, batches in rows_by_batch.items():
         fitting = sorted(batch for batch, row in batches.items() if row["fits"])
         others = sorted(batch for batch, row in batches.items() if not row["fits"])
         for batch in (*fitting[-1:], *others[:1]):
@@ -64,8 +66,8 @@ def table(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _line(begin: str, row: Row) -> str:
-    said = row.get("said")
-    xla = "–" if said is None else said.split(", ", 1)[-1] if said else "takes it"
+    refusal = row.get("said")
+    xla = "–" if refusal is None else refusal.split(", ", 1)[-1] if refusal else "takes it"
     kiwi_says = "fits" if row["fits"] else row["error"]
     sizes = (row.get(f"{name}_peak_bytes") for name in ("predicted", "compiled"))
     peaks = " | ".join("–" if size is None else f"{size / 2**30:.2f}" for size in sizes)
@@ -109,14 +111,14 @@ def _of_nearest(step: TrainingStep, error: KiwiError, options: dict[str, Any]) -
 
 def _of_plan(plan: kiwi.Plan) -> Row:
     assert plan.compiled is not None
-    found = verdict(plan.step)
+    answer = verdict(plan.step)
     return {
         "predicted_peak_bytes": plan.estimate.peak_bytes,
         "first_predicted_peak_bytes": plan.rounds[0].predicted_peak_bytes,
         "compiled_peak_bytes": plan.compiled.peak_bytes,
         "compiled_programs": len(plan.rounds),
         "recomputed_units": plan.residency_counts()["recompute"],
-        "is_taken": found.is_taken,
-        "said": found.said,
-        "verdict_seconds": round(found.seconds, 2),
+        "is_taken": answer.is_taken,
+        "said": answer.said,
+        "verdict_seconds": round(answer.seconds, 2),
     }

@@ -1,9 +1,9 @@
 """Whether XLA:TPU generates code for plans under the options that they run with.
 
-A check ends before code is generated, which takes long. Kernels that also move a collective need
-more of VMEM's stack than XLA:TPU reserves, of which it tells here for the first time
-(`kiwi.xla.tpu.compiler.TPU_REDUCING_OPTIONS`); so each plan is also compiled with no more than
-that.
+A check ends before code generation, which takes long. Kernels that also move a collective need more
+of VMEM's stack than XLA:TPU reserves, and XLA:TPU reports that only when it generates code
+(`kiwi.xla.tpu.compiler.TPU_REDUCING_OPTIONS`). Each plan is therefore also compiled with the
+reserved stack.
 """
 
 import re
@@ -22,13 +22,13 @@ from kiwi.xla.tpu.compiler import TPU, devices_of
 _STACK = "xla_tpu_scoped_vmem_limit_kib"
 
 SHARES = (None, 75)
-"""Budgets, in % of the free compiled peak; None is the free plan."""
+"""Budgets, in % of the free compiled peak. None is the free plan."""
 
 _STACK_SAID = re.compile(r"Scoped allocation with size \S+ and limit \S+")
 
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
-    """All that are missing."""
+    """Measures the missing rows."""
     for name in names:
         peak_bytes: int | None = None
         for share in SHARES:
@@ -39,9 +39,9 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
 
 def _row(name: str, budget: int | None, seconds: float) -> Row:
     model = MODELS[name]
-    asked = {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu", "effort": "quick"}
+    plan_options = {"mesh_shape": (2, 4), "profile": "v5e", "verify": "tpu", "effort": "quick"}
     plan, _ = of_module(model.module, model.config).nearest(
-        budget, time_limit_seconds=seconds, **asked
+        budget, time_limit_seconds=seconds, **plan_options
     )
     assert plan.compiled is not None
     options = plan.run_options(TPU)
@@ -56,23 +56,23 @@ def _row(name: str, budget: int | None, seconds: float) -> Row:
 
 
 def with_reserved_stack(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run with no more of VMEM's stack than XLA:TPU reserves."""
+    """Returns the options of a run, with only the stack of VMEM that XLA:TPU reserves."""
     return {key: value for key, value in options.items() if key != _STACK}
 
 
 def _generated(step: Step, options: Mapping[str, Any], name: str) -> Row:
-    """Seconds of the compilation, or what XLA says."""
+    """Returns the seconds of the compilation, or XLA's error."""
     started = time.monotonic()
     try:
         step.compile(devices_of(step.mesh), options)
     except jax.errors.JaxRuntimeError as error:
-        said = _STACK_SAID.search(str(error))
-        return {f"{name}_error": said[0] if said else str(error).splitlines()[0]}
+        stack_error = _STACK_SAID.search(str(error))
+        return {f"{name}_error": stack_error[0] if stack_error else str(error).splitlines()[0]}
     return {f"{name}_seconds": time.monotonic() - started}
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan."""
+    """Yields the lines of the table, with one row for each plan."""
     yield "| plan | way to overlap | waits for gradients | as it runs | with XLA's own stack |"
     yield "| --- | --- | --- | --- | --- |"
     for key, row in rows.items():

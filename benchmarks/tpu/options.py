@@ -1,8 +1,8 @@
-"""With which options of XLA:TPU a plan keeps its memory, and its collectives overlap.
+"""The options of XLA:TPU with which a plan keeps its memory, and its collectives overlap.
 
-One plan is compiled under each set of options up to its buffer assignment, which is after
-scheduling. A collective overlaps where its start and its end are instructions apart, or where it is
-part of an asynchronous collective fusion, which runs it beside a matmul.
+One plan is compiled under each set of options up to its buffer assignment, which follows
+scheduling. A collective overlaps if other instructions are between its start and its end, or if it
+is part of an asynchronous collective fusion, which runs it beside a matmul.
 """
 
 import re
@@ -48,14 +48,15 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "async fusion, VMEM": _without(_ASYNC, _VMEM),
     "XLA's default": {},
 }
-"""By what they change of the check's options; `_without` takes XLA's default."""
+"""Sets of options, named by their changes of the check's options. `_without` takes XLA's default of
+an option."""
 
 SHARES = (None, 60)
-"""Budgets, in % of the free compiled peak; None is the free plan."""
+"""Budgets, in % of the free compiled peak. None is the free plan."""
 
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
-    """All that are missing; a plan is made once for all options."""
+    """Measures the missing rows. A plan is made once for all options."""
     for name in names:
         peak_bytes: int | None = None
         for share in SHARES:
@@ -75,7 +76,7 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan and set of options."""
+    """Yields the lines of the table, with one row for each plan and set of options."""
     yield (
         "| plan | options | predicted MiB | HBM MiB | VMEM MiB | collectives | of MiB | overlap "
         "| of MiB | permutes | remat |"
@@ -110,29 +111,29 @@ def _plan(name: str, budget: int | None, seconds: float) -> kiwi.Plan:
 
 
 def _row(plan: kiwi.Plan, variant: Mapping[str, Any]) -> Row:
-    known = {"predicted_peak_bytes": plan.estimate.peak_bytes, "options": dict(variant)}
+    plan_figures = {"predicted_peak_bytes": plan.estimate.peak_bytes, "options": dict(variant)}
     try:
-        return known | figures(plan.step, variant)
+        return plan_figures | figures(plan.step, variant)
     except CompileCheckError as error:
-        return known | {"error": type(error).__name__, "cause": error.cause}
+        return plan_figures | {"error": type(error).__name__, "cause": error.cause}
 
 
 def figures(step: Step, variant: Mapping[str, Any]) -> Row:
-    """Of a step under compiler options; raises as `Compiler.compile`."""
+    """Returns the figures of a step under compiler options. Raises as `Compiler.compile`."""
     return begun_elsewhere(figures_there, step, "tpu", {"compiler_options": dict(variant)})()
 
 
 def figures_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Row:
-    """What the process with the compiler answers."""
-    told = {**options["compiler_options"], **dump_options(folder)}
-    found = dumped(lambda: step.compile(devices_of(step.mesh), told), folder, TPU.dump)
-    program = read_dump(found, step.mesh, TPU.name, 0.0, TPU.other_memories)
+    """Returns the figures from the process with the compiler."""
+    compiler_options = {**options["compiler_options"], **dump_options(folder)}
+    dump = dumped(lambda: step.compile(devices_of(step.mesh), compiler_options), folder, TPU.dump)
+    program = read_dump(dump, step.mesh, TPU.name, 0.0, TPU.other_memories)
     return {
         "peak_bytes": program.peak_bytes,
         "vmem_bytes": program.bytes_elsewhere.get("VMEM", 0),
         "remats": program.rematerialized,
         "kinds": {kind: use.count for kind, use in program.collectives.items()},
-        **overlap(found.text, step.mesh),
+        **overlap(dump.text, step.mesh),
     }
 
 
@@ -140,8 +141,8 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 
 
 def overlap(text: str, mesh: DeviceMesh) -> dict[str, int]:
-    """How many collectives a scheduled module has and of how many bytes, counted by channels; how
-    many of them start before they are waited for; and how many are permutations."""
+    """Returns the number and bytes of a scheduled module's collectives, counted by channels; of
+    those that start before they are waited for; and the number of permutations."""
     kinds: dict[str, str] = {}
     bytes_of: dict[str, int] = {}
     computations: defaultdict[str, set[str]] = defaultdict(set)

@@ -1,8 +1,9 @@
-"""Models that no rule of Kiwi's was made after: what is predicted, and what XLA:TPU makes of it.
+"""Models that no rule of Kiwi was written for: predicted, and compiled by XLA:TPU.
 
-Llamas of this project's examples, in bfloat16, and models as their libraries write them, at sizes
-at which activations count; on one v5e and on eight, free and at 60 % of the free plan's peak as
-compiled. What `benchmarks.models_of_libraries.PACKAGES` names has to be installed.
+The models are Llamas of this project's examples, in bfloat16, and models as their libraries write
+them, at sizes at which activations matter. They are planned for one v5e and for eight, free and at
+60 % of the free plan's compiled peak. Needs the packages of
+`benchmarks.models_of_libraries.PACKAGES`.
 """
 
 import functools
@@ -50,16 +51,16 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
         "neighbours": 16,
     },
 }
-"""What is changed of the size "tiny"."""
+"""The fields that differ from the size "tiny"."""
 
 NAMES = ("llama", "llama_scanned", *SIZES)
 MESH_SHAPES = ((1, 1), (2, 4))
 SHARES = (None, 60)
-"""Budgets, in % of the free compiled peak; None is the free plan."""
+"""Budgets, in % of the free compiled peak. None is the free plan."""
 
 
 def measure(book: Book, names: Iterable[str], seconds: float) -> None:
-    """All that are missing."""
+    """Measures the missing rows."""
     for name, shape, share in itertools.product(names, MESH_SHAPES, SHARES):
         key = f"{name} {'x'.join(map(str, shape))}"
         free = book.rows.get(f"{key} free", {}).get("compiled_peak_bytes")
@@ -69,7 +70,8 @@ def measure(book: Book, names: Iterable[str], seconds: float) -> None:
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each plan, and both errors' medians."""
+    """Yields the lines of the table, with one row for each plan, and the median and the worst
+    error."""
     yield "| plan | budget MiB | predicted MiB | compiled MiB | error | |"
     yield "| --- | ---: | ---: | ---: | ---: | --- |"
     for key, row in rows.items():

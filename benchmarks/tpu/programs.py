@@ -1,5 +1,5 @@
-"""Training steps whose batch may grow: few operators, large arrays, so that one more part of the
-batch is a visible part of the memory."""
+"""Training steps for batches of any size. They have few operators and large arrays, so that one
+more part of the batch is a visible part of the memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """A function of state and batch, and both as shapes; the state is donated."""
+    """A function of state and batch, and the shapes of both. The state is donated."""
 
     function: Callable[[Any, Any], Any]
     state: Any
     batch: Any
 
     def plan(self, **options: Any) -> kiwi.Plan:
-        """As `kiwi.plan`."""
+        """Plans the step with the options of `kiwi.plan`."""
         return kiwi.plan(self.function, self.state, self.batch, donate_argnums=0, **options)
 
     def nearest(self, budget: int | str | None, **options: Any) -> tuple[kiwi.Plan, bool]:
-        """The plan under a budget, or else the nearest one; and whether the budget is met."""
+        """Returns the plan under a budget, or the nearest plan, and whether the budget is met."""
         try:
             return self.plan(memory_budget=budget, **options), True
         except BudgetNotMetError as error:
@@ -36,7 +36,7 @@ class TrainingStep:
 
 
 def of_mlp(batch: int) -> TrainingStep:
-    """A residual MLP over sets of 4,096 rows."""
+    """Returns the step of a residual MLP over sets of 4,096 rows."""
     config = mlp.MlpConfig(layers=6, width=2048, batch=batch, optimizer="adam")
     rows = jax.ShapeDtypeStruct((batch, 4096, config.width), jnp.float32)
     step, state = mlp.make_train_step(config), mlp.abstract_state(config)
@@ -44,7 +44,7 @@ def of_mlp(batch: int) -> TrainingStep:
 
 
 def of_gpt(batch: int) -> TrainingStep:
-    """A GPT with sequences of 1,024 tokens."""
+    """Returns the step of a GPT with sequences of 1,024 tokens."""
     config = gpt.GptConfig(
         layers=4, width=2048, heads=16, batch=batch, sequence=1024, vocabulary=16384
     )
@@ -52,7 +52,7 @@ def of_gpt(batch: int) -> TrainingStep:
 
 
 def of_vit(batch: int) -> TrainingStep:
-    """A vision transformer over 1,024 patches."""
+    """Returns the step of a vision transformer over 1,024 patches."""
     config = vit.VitConfig(
         layers=4, width=2048, heads=16, batch=batch, image=512, patch=16, classes=1000
     )
@@ -60,18 +60,18 @@ def of_vit(batch: int) -> TrainingStep:
 
 
 def of_llama(batch: int) -> TrainingStep:
-    """The Llama of 1.2 billion parameters, its 16 layers in a scan."""
+    """Returns the step of the Llama of 1.2 billion parameters, with 16 scanned layers."""
     return of_module(llama, llama.LlamaConfig(16, 2048, 8192, 32, 8, batch, 2048))
 
 
 def of_moe(batch: int) -> TrainingStep:
-    """A transformer with eight experts in each layer."""
+    """Returns the step of a transformer with eight experts in each layer."""
     config = moe.MoeConfig(layers=2, width=2048, heads=16, batch=batch, sequence=1024)
     return of_module(moe, config)
 
 
 def of_module(module: Any, config: Any) -> TrainingStep:
-    """The step of a module of `examples`."""
+    """Returns the step of a module of `examples`."""
     step = module.make_train_step(config)
     return TrainingStep(step, module.abstract_state(config), module.abstract_batch(config))
 
@@ -83,4 +83,4 @@ GROWING: Mapping[str, Callable[[int], TrainingStep]] = {
     "llama_1b": of_llama,
     "moe": of_moe,
 }
-"""By name a training step for any batch that 8 divides."""
+"""For each name, a training step for any batch that is a multiple of 8."""

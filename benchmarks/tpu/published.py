@@ -1,15 +1,16 @@
-"""Published memory, rebuilt: what XLA:TPU and Kiwi say of steps that ran, or did not, elsewhere.
+"""Published memory, rebuilt: the figures of XLA:TPU and Kiwi for steps that were run, or refused,
+elsewhere.
 
 - llama2-7b on v5e, sharded over 256 chips, one sequence of 4,096 tokens each, results of matmuls
   kept: 14 GB of a chip's 16 (axlearn, `fuji.py`).
 - MaxText's `52b.sh` on v4, sharded over the 192 chips of each slice, 7 sequences of 2,048 tokens
   each, nothing kept: 33.27 GiB of 30.75, refused by the compiler. With the logits tiled by 8 and
-  flash attention it fits (AI-Hypercomputer/maxtext, pull request 4117). What the script leaves open
-  is as in `base.yml` of that time: SwiGLU, heads of 128, a vocabulary of 32,000.
+  flash attention it fits (AI-Hypercomputer/maxtext, pull request 4117). Settings that the script
+  leaves open are those of `base.yml` at that time: SwiGLU, heads of 128, a vocabulary of 32,000.
 
-One slice is rebuilt; between slices, the batch is divided. Not rebuilt: llama2-70b with results of
-matmuls on the host, which no plan can be asked for, and deepseek2-16b, whose experts are kernels
-for grouped matmuls over sorted tokens.
+One slice is rebuilt; between slices, the batch is divided. Two steps are not rebuilt: llama2-70b
+with results of matmuls on the host, which no plan can be asked for, and deepseek2-16b, whose
+experts are kernels for grouped matmuls over sorted tokens.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,8 +33,9 @@ _AXIS = ("fsdp",)
 class Published:
     """A step that others have measured.
 
-    - `batch`, `sequence`: sequences of one device, and their tokens.
-    - `said`: what is published of its memory; `ran`: whether it ran.
+    - `batch`, `sequence`: the number of sequences of one device, and of their tokens.
+    - `said`: the published memory.
+    - `ran`: whether the step ran.
     """
 
     decoder: Decoder
@@ -60,13 +62,13 @@ STEPS: Mapping[str, Published] = {
 
 
 def measure(book: Book) -> None:
-    """All that are missing."""
+    """Measures the missing rows."""
     for name, published in STEPS.items():
         book.row(name, lambda published=published: _row(published))
 
 
 def table(rows: Mapping[str, Row]) -> Iterator[str]:
-    """One line for each step."""
+    """Yields the lines of the table, with one row for each step."""
     yield "| step | chips | published | XLA:TPU GiB | granted GiB | XLA:TPU | Kiwi predicts GiB |"
     yield "| --- | --- | --- | ---: | ---: | --- | ---: |"
     for name, row in rows.items():
@@ -85,7 +87,7 @@ def _row(published: Published) -> Row:
     baseline = Baseline("published", step.function, specs)
     mesh = DeviceMesh.create((p.devices,), p.profile, _AXIS, p.topology)
     plain = baseline_step(baseline, step.state, step.batch, mesh)
-    compiled, found = compile_for("tpu", plain), verdict(plain)
+    compiled, answer = compile_for("tpu", plain), verdict(plain)
     estimate = estimate_baseline(
         baseline,
         step.state,
@@ -103,7 +105,7 @@ def _row(published: Published) -> Row:
         "memory_bytes": mesh.hardware.memory_bytes,
         "compiled_peak_bytes": compiled.peak_bytes,
         "compile_seconds": round(compiled.compile_seconds, 1),
-        "is_taken": found.is_taken,
-        "said": found.said,
+        "is_taken": answer.is_taken,
+        "said": answer.said,
         "predicted_peak_bytes": estimate.peak_bytes,
     }

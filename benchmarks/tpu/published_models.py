@@ -1,7 +1,7 @@
 """Decoders as MaxText and axlearn train them: scanned layers, fully sharded, with Adam.
 
-Weights and moments are float32, the computation is bfloat16. Activations are sharded along the
-batch by constraints, as those libraries do; parameters along their widest dimension.
+Weights and moments are float32, and the computation is bfloat16. Constraints shard activations
+along the batch, as in those libraries. Parameters are sharded along their widest dimension.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,16 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Decoder:
-    """Size of a decoder and what it keeps for the backward pass.
+    """The size of a decoder, and the values that it keeps for the backward pass.
 
     - `gated`: whether the feed-forward network is SwiGLU, with three matrices.
-    - `kept`: what a layer keeps beside its input: "nothing", or the results of its "matmuls".
-    - `queries`: parts of the queries for each of which attention is computed, and computed again:
-      no more scores than of one part are in memory, as with the fused kernel of those libraries.
-    - `tiles`: parts of the sequence for each of which logits are computed, and computed again.
+    - `kept`: the values that a layer keeps besides its input: "nothing", or the results of its
+      "matmuls".
+    - `queries`: the number of parts of the queries whose attention is computed one after another,
+      and recomputed in the backward pass. Only the scores of one part are in memory, as with the
+      fused kernel of those libraries.
+    - `tiles`: the number of parts of the sequence whose logits are computed one after another, and
+      recomputed in the backward pass.
     """
 
     layers: int
@@ -45,8 +48,8 @@ class Decoder:
 def training_step(
     decoder: Decoder, batch: int, sequence: int, mesh_shape: tuple[int, ...], axes: tuple[str, ...]
 ) -> TrainingStep:
-    """A step for a mesh, along all of whose axes the batch is sharded."""
-    auto = (AxisType.Auto,) * len(axes)  # jax 0.11 takes them for explicit
+    """Returns a step for a mesh. The batch is sharded along all axes of the mesh."""
+    auto = (AxisType.Auto,) * len(axes)  # jax 0.11 takes unnamed types for explicit.
     mesh = AbstractMesh(mesh_shape, axes, axis_types=auto)
     along_batch = NamedSharding(mesh, PartitionSpec(axes))
     placed = partial(jax.lax.with_sharding_constraint, shardings=along_batch)
@@ -69,10 +72,11 @@ def training_step(
 
 
 def shardings(state: Any, axes: tuple[str, ...], devices: int) -> Any:
-    """Of each array the widest dimension that the devices divide is sharded along the axes."""
+    """Returns shardings of each array's widest dimension that the number of devices divides, along
+    the axes."""
 
     def of(path: Any, array: jax.ShapeDtypeStruct) -> PartitionSpec:
-        # Not along the layers, which a scan cuts.
+        # The dimension of layers is not sharded, because a scan cuts it.
         scanned = any(getattr(entry, "key", None) == "layers" for entry in path)
         sizes = [0 if s % devices else s for s in array.shape]
         sizes[: int(scanned)] = [0] * scanned
@@ -84,14 +88,14 @@ def shardings(state: Any, axes: tuple[str, ...], devices: int) -> Any:
 
 
 def parameter_count(decoder: Decoder) -> int:
-    """How many parameters there are."""
+    """Returns the number of parameters."""
     return sum(prod(array.shape) for array in jax.tree.leaves(_shapes(decoder)))
 
 
 def _shapes(decoder: Decoder) -> Params:
     d = decoder
     attention = (d.layers, d.width, d.heads, d.head_width)
-    found: dict[str, Any] = {
+    sizes: dict[str, Any] = {
         "embedding": (d.vocabulary, d.width),
         "output": (d.width, d.vocabulary),
         "layers": {
@@ -105,9 +109,9 @@ def _shapes(decoder: Decoder) -> Params:
         },
     }
     if d.gated:
-        found["layers"]["gate"] = (d.layers, d.width, d.hidden)
+        sizes["layers"]["gate"] = (d.layers, d.width, d.hidden)
     is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, "float32"), found, is_leaf=is_shape)
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, "float32"), sizes, is_leaf=is_shape)
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -122,9 +126,9 @@ def _attention(parts: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Arra
     of_part = partial(_attention_of_part, k, v)
     if parts == 1:
         return of_part(q, starts[0])
-    again = jax.checkpoint(of_part)
+    checkpointed = jax.checkpoint(of_part)
     cut = jnp.moveaxis(q.reshape(*q.shape[:2], parts, length, -1), 2, 0)
-    _, mixed = jax.lax.scan(lambda _, part: ((), again(*part)), (), (cut, starts))
+    _, mixed = jax.lax.scan(lambda _, part: ((), checkpointed(*part)), (), (cut, starts))
     return jnp.moveaxis(mixed, 0, 2).reshape(q.shape)
 
 
@@ -165,7 +169,7 @@ def _loss(
     if decoder.tiles == 1:
         return _cross_entropy(placed, output, x, tokens) / tokens.size
     tiled = jax.checkpoint(partial(_cross_entropy, placed, output))
-    # Along the sequence, so that each part is as long on every device.
+    # The sequence is cut, so that each part has the same length on every device.
     cut = lambda a: a.reshape(a.shape[0], decoder.tiles, -1, *a.shape[2:])  # noqa: E731
     parts = tuple(jnp.moveaxis(cut(a), 1, 0) for a in (x, tokens))
     total, _ = jax.lax.scan(lambda sum, part: (sum + tiled(*part), None), 0.0, parts)

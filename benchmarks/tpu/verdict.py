@@ -1,8 +1,8 @@
-"""Whether XLA:TPU takes a step: what its memory check says, right after the buffer assignment.
+"""Whether XLA:TPU accepts a step: the result of its memory check after the buffer assignment.
 
-It writes `after_optimizations.hlo.pb` in either case. Then it raises RESOURCE_EXHAUSTED, or writes
-`after_optimizations_after_buffer_assignment.hlo.pb` and begins to generate code, which takes
-minutes and is not waited for.
+XLA:TPU writes `after_optimizations.hlo.pb` in either case. Then it raises RESOURCE_EXHAUSTED, or
+writes `after_optimizations_after_buffer_assignment.hlo.pb` and starts to generate code. Code
+generation takes minutes and is not waited for.
 """
 
 import time
@@ -26,10 +26,11 @@ _LOOK_AGAIN_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Verdict:
-    """What XLA:TPU says of a step.
+    """XLA:TPU's answer for a step.
 
-    - `is_taken`: whether it goes on to generate code; `said`: its first line otherwise.
-    - `seconds`: until it said so.
+    - `is_taken`: whether XLA:TPU goes on to generate code.
+    - `said`: the first line of the error otherwise.
+    - `seconds`: the time until the answer.
     """
 
     is_taken: bool
@@ -38,21 +39,22 @@ class Verdict:
 
 
 def verdict(step: Step) -> Verdict:
-    """Of a step, under the options of Kiwi's check; raises as `Compiler.compile`."""
+    """Returns the answer for a step, under the options of Kiwi's check. Raises as
+    `Compiler.compile`."""
     return from_plain(TPU.answer(step, verdict_there), Verdict)
 
 
 def verdict_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """What the process with the compiler answers."""
-    told = {**TPU.asked(options).check_options, **dump_options(folder)}
+    """Returns the answer from the process with the compiler."""
+    compiler_options = {**TPU.asked(options).check_options, **dump_options(folder)}
     devices, started = devices_of(step.mesh), time.monotonic()
-    compilation = ThreadPoolExecutor(1).submit(lambda: step.compile(devices, told))
-    said = _said(compilation, folder)
-    return to_plain(Verdict(not said, said, time.monotonic() - started))
+    compilation = ThreadPoolExecutor(1).submit(lambda: step.compile(devices, compiler_options))
+    refusal = _said(compilation, folder)
+    return to_plain(Verdict(not refusal, refusal, time.monotonic() - started))
 
 
 def _said(compilation: Future[Any], folder: str) -> str:
-    """The compiler's refusal, empty once it takes the program."""
+    """Returns the compiler's refusal; empty once the compiler accepts the program."""
     while not any(Path(folder).glob(_TAKEN)):
         if compilation.done():
             try:

@@ -1,1 +1,1 @@
-"""Which rules of XLA the installed compilers follow: `python -m benchmarks.witnesses`."""
+"""The rules of XLA that the installed compilers follow: `python -m benchmarks.witnesses`."""

@@ -1,4 +1,4 @@
-"""Compiles the witnesses of all rules, keeps what became of them, and writes the page of rules."""
+"""Compiles the witnesses of all rules, records their outcomes, and writes the page of rules."""
 
 import argparse
 

@@ -1,4 +1,5 @@
-"""`docs/reference/rules.md`, written from the rules and from what became of their witnesses."""
+"""`docs/reference/rules.md`, written from the rules and the recorded outcomes of their
+witnesses."""
 
 import inspect
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ This page is generated (`python -m benchmarks.witnesses --page`) and checked by 
 
 
 def page(records: Sequence[Record] | None = None) -> str:
-    """The text of the page."""
+    """Returns the text of the page."""
     known = all_records() if records is None else records
     return "\n".join([_HEAD, *(_section(target, known) for target in TARGETS.values())])
 
@@ -56,9 +57,9 @@ def _row(target: Target, rule: Rule, records: Sequence[Record]) -> list[str]:
     says = witness.says if isinstance(witness, Witness) else f"none: {witness.reason}"
     does = f"{rule.does} *{rule.limits}*" if rule.limits else rule.does
     evidence = ", ".join(f"`{path}`" for path in rule.evidence)
-    found = [_mark(record, target, rule) for record in records]
+    marks = [_mark(record, target, rule) for record in records]
     name = f"`{rule.name}`"
-    return [_cell(t) for t in (name, does, rule.component, rule.observed, evidence, says, *found)]
+    return [_cell(t) for t in (name, does, rule.component, rule.observed, evidence, says, *marks)]
 
 
 def _mark(record: Record, target: Target, rule: Rule) -> str:

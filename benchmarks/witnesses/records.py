@@ -1,4 +1,4 @@
-"""What became of the witnesses of all rules, by version of jax: a file for each in `results/`."""
+"""The outcomes of the witnesses of all rules, by version of jax: a file for each in `results/`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from kiwi.targets.witnessed import outcomes, witnessed_rules
 RESULTS = Path(__file__).parent / "results"
 
 HOLDS, FAILS, ALSO_SHOWN = "holds", "fails", "control shows it"
-"""What can become of a witness."""
+"""The outcomes of a witness."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one version of jax showed.
+    """The outcomes with one version of jax.
 
-    - `compilers`: by target, the distribution that brings the compiler, with its version.
-    - `found`: by target and rule, one of `HOLDS`, `FAILS` and `ALSO_SHOWN`; without the targets
-      whose compiler was not installed.
+    - `compilers`: by target, the distribution that contains the compiler, with its version.
+    - `found`: by target and rule, one of `HOLDS`, `FAILS` and `ALSO_SHOWN`. Targets whose compiler
+      was not installed are missing.
     """
 
     jax: str
@@ -32,28 +32,30 @@ class Record:
 
 
 def recorded(targets: Sequence[str]) -> Record:
-    """Compiles the witnesses of some targets with what is installed."""
-    found, compilers = {}, {}
+    """Compiles the witnesses of some targets with the installed compilers, and returns their
+    outcomes."""
+    outcomes_of_targets, compilers = {}, {}
     for name in targets:
         target = TARGETS[name]
         try:
-            shown = outcomes(target, [rule.name for rule in witnessed_rules(target)])
+            outcomes_of_rules = outcomes(target, [rule.name for rule in witnessed_rules(target)])
         except CompilerUnavailableError as error:
             print(error.what)
             continue
         compilers[name] = target.compiler.version
-        found[name] = {
-            rule: (HOLDS if o.is_refused else ALSO_SHOWN) if o.holds else FAILS
-            for rule, o in shown.items()
+        outcomes_of_targets[name] = {
+            rule: (HOLDS if outcome.is_refused else ALSO_SHOWN) if outcome.holds else FAILS
+            for rule, outcome in outcomes_of_rules.items()
         }
-        for rule, o in shown.items():
-            if not o.holds:
-                print(f"{name} {rule} fails:\n{o.found}\n")
-    return Record(jax.__version__, compilers, found)
+        for rule, outcome in outcomes_of_rules.items():
+            if not outcome.holds:
+                print(f"{name} {rule} fails:\n{outcome.found}\n")
+    return Record(jax.__version__, compilers, outcomes_of_targets)
 
 
 def saved(record: Record) -> Path:
-    """Writes a record; targets that it lacks stay as an earlier one of the same jax has them."""
+    """Writes a record, and returns its path. Targets that the record lacks stay as in an earlier
+    record of the same jax."""
     path = RESULTS / f"jax-{record.jax}.json"
     before = read(path) if path.exists() else Record(record.jax, {}, {})
     content = {
@@ -66,11 +68,11 @@ def saved(record: Record) -> Path:
 
 
 def read(path: Path) -> Record:
-    """A record that was saved."""
+    """Returns a saved record."""
     return Record(**json.loads(path.read_text()))
 
 
 def all_records() -> tuple[Record, ...]:
-    """Those of all versions of jax, the oldest first."""
+    """Returns the records of all versions of jax, oldest first."""
     records = (read(path) for path in RESULTS.glob("jax-*.json"))
     return tuple(sorted(records, key=lambda record: [*map(int, record.jax.split("."))]))

@@ -1,4 +1,4 @@
-"""Writes the reference pages of messages into the documentation of a checkout."""
+"""Writes the reference pages of errors and notes into `docs/reference` of a checkout."""
 
 from pathlib import Path
 

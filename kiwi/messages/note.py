@@ -27,16 +27,16 @@ class Note:
 
     @classmethod
     def of(cls, topic: Topic, text: str, *, suggestion: str | None = None, **values: Value) -> Self:
-        """A note of a topic. The topic's suggestion is used unless the note has its own."""
+        """Returns a note of a topic, with the topic's suggestion unless `suggestion` is given."""
         return cls(topic.code, text, topic.suggestion if suggestion is None else suggestion, values)
 
     @classmethod
     def of_plain(cls, data: Any) -> Self:
-        """The inverse of `plain`."""
+        """Returns the note that `plain` stores as `data`."""
         return cls(data["code"], data["text"], data["suggestion"], data["values"])
 
     def __contains__(self, words: str) -> bool:
-        """Whether words occur in the note as it is printed."""
+        """Returns whether `words` occur in the printed note."""
         return words in str(self)
 
     @property
@@ -57,5 +57,5 @@ class Note:
         return f"{'Warning' if is_warning else 'Note'} {self}"
 
     def __str__(self) -> str:
-        """The code and the text; the suggestion stands in reports and on the reference page."""
+        """Returns the code and the text. Reports and the reference page show the suggestion too."""
         return f"{self.code}: {self.text}"

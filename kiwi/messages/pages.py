@@ -31,17 +31,17 @@ attributes `code`, `text`, `suggestion` and `values`; plan files keep them.
 
 
 def errors_page() -> str:
-    """The text of `docs/reference/errors.md`."""
+    """Returns the text of `docs/reference/errors.md`."""
     return _page(_ERRORS, (Level.ERROR,))
 
 
 def notes_page() -> str:
-    """The text of `docs/reference/notes.md`."""
+    """Returns the text of `docs/reference/notes.md`."""
     return _page(_NOTES, (Level.NOTE, Level.WARNING))
 
 
 def paragraph(topic: Topic) -> str:
-    """A topic in words, for the command line."""
+    """Returns the topic as `kiwi explain CODE` prints it: title, cause and remedy."""
     return (
         f"{topic.code} ({topic.level.value}): {topic.title}\n"
         f"Likely cause: {topic.cause}\nTry: {topic.remedy}"
@@ -55,11 +55,11 @@ def _page(head: str, levels: tuple[Level, ...]) -> str:
 
 def _sections(topics: list[Topic], *, has_levels: bool) -> Iterator[str]:
     for letter, title in SECTIONS.items():
-        own = [topic for topic in topics if topic.section == letter]
-        if not own:
+        section_topics = [topic for topic in topics if topic.section == letter]
+        if not section_topics:
             continue
         yield f"## {letter}: {title}\n"
-        for topic in own:
+        for topic in section_topics:
             level = f" *({topic.level.value})*" if has_levels else ""
             yield f"### {topic.code}\n"
             yield f"**{topic.title}.**{level}\n"
@@ -67,7 +67,7 @@ def _sections(topics: list[Topic], *, has_levels: bool) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """The text with Markdown's marks escaped."""
+    """Returns the text with the marks of Markdown (`*` and `<`) escaped."""
     for mark in ("*", "<"):
         text = text.replace(mark, f"\\{mark}")
     return text

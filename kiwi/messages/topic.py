@@ -14,21 +14,22 @@ class Level(enum.Enum):
     """There is a plan, but something in it is not as it was asked for."""
 
     NOTE = "note"
-    """There is a plan, and its reader should know something about it."""
+    """There is a plan, and the note states a fact about it."""
 
 
 NOTHING = "Nothing has to be done"
+"""The first words of a remedy that asks for no action."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """One kind of message, as the registry and the reference pages have it.
+    """One kind of message, with the texts that all its messages share.
 
-    - `code`: `KIWI-`, a letter and three digits. It never changes and is never used again. Errors
-      count from 001, notes and warnings from 101.
-    - `title`: the kind in one sentence, without values.
+    - `code`: `KIWI-`, a letter and three digits. A code never changes and is never reused. Errors
+      are numbered from 001, notes and warnings from 101.
+    - `title`: one sentence about the kind of message, without values and full stop.
     - `cause`: the likely reason.
-    - `remedy`: what to try next; it begins with `NOTHING` where nothing has to be done.
+    - `remedy`: what to try next. It begins with `NOTHING` if nothing has to be done.
     """
 
     code: str
@@ -44,10 +45,10 @@ class Topic:
 
     @property
     def suggestion(self) -> str:
-        """The remedy; empty where nothing has to be done."""
+        """The remedy; empty if nothing has to be done."""
         return "" if self.remedy.startswith(NOTHING) else self.remedy
 
     @property
     def anchor(self) -> str:
-        """The place on its reference page."""
+        """The HTML anchor of the topic on its reference page."""
         return self.code.lower()

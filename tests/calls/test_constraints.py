@@ -1,4 +1,5 @@
-"""Pins of arguments and values: what they restrict, and how impossible ones are named."""
+"""Pins of arguments and values: the options that they exclude, and the errors of impossible
+pins."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ WIDTH, ROWS, LAYERS = 64, 256, 3
 
 
 def make_step(hints=None):
-    """A step of an MLP; `hints[k]` are the options of a hint on layer k."""
+    """Returns a step of an MLP. `hints[k]` are the options of a hint on layer k."""
 
     def loss(params, batch):
         x, y = batch

@@ -1,4 +1,4 @@
-"""`kiwi.hint`: an identity everywhere, and a pin where Kiwi plans."""
+"""`kiwi.hint`: an identity for jax, and a pin for Kiwi."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Arguments and results in host memory: numbers, memory, time, order, and what is refused."""
+"""Arguments and results in host memory: numbers, memory, time, order, and refusals."""
 
 from typing import Any
 

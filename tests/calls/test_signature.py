@@ -1,4 +1,4 @@
-"""Calls as jax.jit understands them."""
+"""Signatures of calls, as `jax.jit` understands them."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""`with_sharding_constraint` in the function: of the value itself, followed, and no copy."""
+"""`with_sharding_constraint` in the function: it constrains the value itself, is followed, and adds
+no copy."""
 
 import functools
 

@@ -1,4 +1,5 @@
-"""A program over the budget is ordered by another scheduler, or lies otherwise on the heap."""
+"""A program over the budget is compiled with another scheduler, or with another placement on the
+heap."""
 
 import functools
 from collections.abc import Callable
@@ -26,7 +27,8 @@ from tests.helpers.planning import array
 
 @pytest.fixture(autouse=True)
 def prices_as_given(monkeypatch):
-    """Programs here take what the tests say: nothing is learnt of that."""
+    """Turns corrections off. Programs in these tests take made-up times, from which nothing should
+    be learnt."""
     monkeypatch.setattr(shares, "MOST_CORRECTIONS", 0)
 
 
@@ -53,8 +55,8 @@ def free_peak_bytes() -> int:
 
 
 def planned(fits: Callable[[Arrangement], bool], wasted_bytes: int) -> kiwi.Plan:
-    """Planned with a compiler whose programs fit as told, and are over the budget by a tenth
-    else."""
+    """Returns a plan made with a compiler whose programs fit if `fits` says so, and are over the
+    budget by a tenth otherwise."""
     budget = 2 * free_peak_bytes()
 
     def compiled(step: Step) -> Any:

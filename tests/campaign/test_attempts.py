@@ -1,4 +1,5 @@
-"""The table of attempts: complete, true to the modules and shares it names, and on its page."""
+"""The table of attempts: complete, consistent with the modules and shares that it names, and in the
+documentation."""
 
 import ast
 import importlib.util
@@ -17,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "attempts.md"
 
 
 def shares_with_texts() -> list[tuple[str, object, str]]:
-    """Each entry of the table of shares with its value and its text."""
+    """Yields each entry of the table of shares with its value and its text."""
     body = ast.parse(inspect.getsource(shares)).body
     found = []
     for assigned, text in itertools.pairwise(body):

@@ -1,4 +1,5 @@
-"""Plans begin with the barriers that they need, and get more where the compiled program asks."""
+"""Plans start with the barriers that they need, and get more if the compiled program requires
+it."""
 
 import functools
 from dataclasses import replace
@@ -29,19 +30,21 @@ from tests.helpers.on_cpu import ON_CPU
 
 @pytest.fixture(autouse=True)
 def prices_as_given(monkeypatch):
-    """Programs here take what the tests say: nothing is learnt of that."""
+    """Turns corrections off. Programs in these tests take made-up times, from which nothing should
+    be learnt."""
     monkeypatch.setattr(shares, "MOST_CORRECTIONS", 0)
 
 
 CONFIG = mlp.MlpConfig(layers=4, width=64, batch=2048)
 EVERY = 50
-"""No plan has as many barriers with some of its steps tied, each has more with all."""
+"""More barriers than any plan that ties some of its steps has. A plan that ties all steps has
+more."""
 STATE, BATCH = mlp.abstract_state(CONFIG), mlp.abstract_batch(CONFIG)
 
 
 @functools.cache
 def planned_function() -> kiwi.PlannedFunction:
-    """Planned for XLA:GPU, whose own order keeps memory low."""
+    """Returns the function planned for XLA:GPU, whose own order keeps memory low."""
     return kiwi.jit(
         mlp.make_train_step(CONFIG),
         mesh_shape=(2, 4),
@@ -54,7 +57,7 @@ def planned_function() -> kiwi.PlannedFunction:
 
 @functools.cache
 def compiled_under(budget_bytes: int, planner: str = "joint") -> kiwi.Plan:
-    """Checked by XLA:CPU, whose order needs barriers."""
+    """Returns a plan checked by XLA:CPU, whose order needs barriers."""
     function = planned_function()
     step = function.traced(STATE, BATCH)
     tools = Tools(function.settings, functools.partial(begin_for, "cpu"))

@@ -1,4 +1,5 @@
-"""The closed loop: budgets hold as compiled, or are refused with the nearest one that does."""
+"""The closed loop: compiled programs meet their budgets, or an error names the nearest budget that
+is met."""
 
 import functools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Plans are compared with the copies of operands that they keep."""
+"""Plans are compared including the copies of operands that they keep."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def planned(**options):
 
 
 def shard_counts(plan):
-    """Of the parameters, in how many parts each is."""
+    """Returns the number of shards of each parameter."""
     program = plan.execution.units.graph.program
     carried = set(plan.origin.planning.fixed.carried.values())
     return {

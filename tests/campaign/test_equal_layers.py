@@ -1,4 +1,4 @@
-"""Unrolled layers are planned alike, where that costs next to nothing."""
+"""Unrolled layers get equal plans, if that costs almost nothing."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ OPTIONS = {"mesh_shape": (2, 4), "verify": None, "donate_argnums": 0, "profile":
 
 
 def step(weights, x):
-    """One step of residual layers in a Python loop."""
+    """One training step of residual layers in a Python loop."""
 
     def loss(weights):
         y = x
@@ -64,7 +64,7 @@ def budget(free):
 
 
 def taken_by_layers(plan):
-    """For each class of equal nodes the options that its members take."""
+    """Returns, for each class of equal nodes, the set of options that its members take."""
     solution = plan.solve_result.solution
     return [
         {

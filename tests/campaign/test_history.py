@@ -1,4 +1,4 @@
-"""How a plan was found: a record for each attempt, those of the answer marked."""
+"""The history of a plan: a record for each attempt, with the attempts of the answer marked."""
 
 import functools
 import json

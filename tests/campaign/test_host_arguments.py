@@ -1,4 +1,4 @@
-"""Arguments in the host's memory by the plan's own decision: which, when, and what it gains."""
+"""Arguments that the plan itself places in host memory: which ones, when, and the gain."""
 
 import functools
 import itertools
@@ -47,7 +47,7 @@ X = jax.ShapeDtypeStruct((BATCH, WIDTHS[0]), "float32")
 
 @functools.cache
 def least_bytes() -> int:
-    """What the step needs at least with its arguments on the device."""
+    """Returns the least peak of the step with its arguments on the device."""
     with pytest.raises(InfeasibleBudgetError) as refused:
         kiwi.plan(step, STATE, X, memory_budget="1KiB", **OPTIONS)
     least = refused.value.least_peak_bytes

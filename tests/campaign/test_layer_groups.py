@@ -1,4 +1,4 @@
-"""Groups of layers: balanced where layers that are alike leave a channel idle."""
+"""Groups of layers are balanced if equal layers leave a channel idle."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ LAYERS, SWITCH = 8, 0.25
 
 
 def layers() -> Problem:
-    """Each layer computes for 4 and sends for 1, or computes for 1 and sends for 4; changing from
-    one way to the other costs a quarter."""
+    """Each layer computes for 4 and sends for 1, or computes for 1 and sends for 4. A change from
+    one to the other costs a quarter."""
     computes, sends = np.array([4.0, 1.0]), np.array([1.0, 4.0])
     loads = Load(0, 0, computes), Load(0, 1, sends)
     nodes = [Node(f"n{k}", computes + sends, ((), ()), loads=loads) for k in range(LAYERS)]

@@ -1,4 +1,4 @@
-"""Less overlap than planned: what is learnt of it, and the plan that follows."""
+"""Programs that overlap less than planned: the corrections, and the plan that follows."""
 
 from dataclasses import replace
 
@@ -40,7 +40,8 @@ def base() -> Plan:
 
 
 def with_program(plan: Plan, step_seconds: float, waits_seconds: float) -> Plan:
-    """A plan whose program takes so long, and waits so long for 5 s of communication."""
+    """Returns the plan with a program of this step time, which waits this long for 5 s of
+    communication."""
     assert plan.compiled is not None and plan.compiled.time is not None
     rows = (AxisSeconds(("d",), 5.0, waits_seconds),)
     time = replace(plan.compiled.time, step_seconds=step_seconds, communication=rows)

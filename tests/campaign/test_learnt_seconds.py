@@ -1,4 +1,4 @@
-"""What compiled programs teach of seconds: corrections, and the plans that follow from them."""
+"""Corrections of seconds from compiled programs, and the plans that follow from them."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {"mesh_shape": (8,), "profile": "cpu", "effort": "quic
 
 @pytest.fixture
 def unknown_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if no rule knew that each device may transform its own rows: XLA gathers them."""
+    """Removes the rule that each device can transform its own rows, which XLA gathers."""
     monkeypatch.delitem(independent_batches._INNER_RANKS, "fft")
 
 

@@ -1,4 +1,4 @@
-"""What errors say of the least peak: never above a known one, and proven where they say so."""
+"""The least peaks that errors name: never above a known peak, and proven if the error says so."""
 
 import functools
 import re

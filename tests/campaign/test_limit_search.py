@@ -1,4 +1,5 @@
-"""Schedules sought again under a lower limit, while the compiled program is over the budget."""
+"""Schedules are searched again under a lower limit while the compiled program is over the
+budget."""
 
 from dataclasses import replace
 from functools import partial
@@ -29,7 +30,7 @@ from tests.helpers.on_cpu import ON_CPU
 BUDGET = 2**30
 WASTE = 10 * 2**20
 LITTLE = shares.LITTLE_FURTHER * BUDGET
-"""What the compiler of these tests holds beyond what anybody could know."""
+"""The memory that the compiler of these tests holds beyond any prediction."""
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,8 @@ def base():
 
 @pytest.fixture
 def tightened(base, monkeypatch):
-    """The closed loop of a search, with a compiler, if any. All plans of these tests have one
-    execution, and their compiler tells them apart by the limit."""
+    """Returns the closed loop of a search, with or without a compiler. All plans of these tests
+    have one execution, and their compiler distinguishes plans by the limit."""
     monkeypatch.setattr("kiwi.campaign.closed_loop._is_same_program", lambda *_: False)
 
     def run(find, compile_step, *, budget=BUDGET, most_orders=8, other_order=None, **options):
@@ -69,7 +70,8 @@ def tightened(base, monkeypatch):
 
 @pytest.fixture
 def asked(base):
-    """The limits asked for, a search whose plans fill them, and a compiler that needs more."""
+    """Returns the requested limits, a search whose plans fill their limits, and a compiler whose
+    programs need more."""
     limits: list[int] = []
 
     def plan_within(limit_bytes):
@@ -187,7 +189,8 @@ def test_orders_end_where_there_are_no_more_and_where_there_is_none(base, asked,
 
 
 def _with_waste(base, waste):
-    """A search whose plans fill their limits, the faster the larger, and a compiler's waste."""
+    """Returns a search whose plans fill their limits, and are faster under larger limits, and a
+    compiler whose programs waste memory."""
     limits = []
 
     def plan_within(limit_bytes):
@@ -272,9 +275,9 @@ def test_a_budget_that_no_schedule_meets_is_the_searchs_own_error(asked, tighten
 
 @pytest.fixture
 def with_overlap(base, asked):
-    """The loop where a compiler of programs that overlap needs so much more, and its schedules take
-    so many times as long in each way to overlap; half of the step is hidden, and one per cent less
-    memory takes one per cent more time."""
+    """Returns the closed loop with a compiler of overlapping programs. Their peak is `more_bytes`
+    higher, and each way to overlap has a factor of the step time. Half of the step is hidden. One
+    per cent less memory takes one per cent more time."""
     limits, plan_within, _ = asked
     seconds = base.estimate.step_seconds
     hiding = replace(base.estimate, hidden_seconds=seconds)

@@ -1,4 +1,4 @@
-"""The one controller of limits, with the rule of each kind of search."""
+"""The controller of limits, with the rule of each kind of search."""
 
 import math
 

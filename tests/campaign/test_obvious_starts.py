@@ -1,4 +1,4 @@
-"""Solutions that anyone would try first: what they are, and that no plan ends behind them."""
+"""Solutions that anyone would try first, and plans that are at least as fast."""
 
 import functools
 import math
@@ -27,7 +27,7 @@ GPT = gpt.GptConfig(layers=1, width=64, heads=4, batch=16, sequence=32, vocabula
 
 
 def two_products(weights, x):
-    """A step of gradient descent on two products."""
+    """A step of gradient descent on two matmuls."""
 
     def loss(weights):
         return jnp.mean(jnp.tanh(x @ weights[0]) @ weights[1])
@@ -49,7 +49,7 @@ def products() -> PlanningProblem:
 
 
 def specs_of(planning: PlanningProblem, solution) -> list[P]:
-    """How the arguments lie."""
+    """Returns the PartitionSpecs of the arguments."""
     found = planning.source_shardings(solution).values()
     return [planning.mesh.partition_spec(sharding) for sharding in found]
 

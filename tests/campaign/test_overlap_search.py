@@ -1,4 +1,4 @@
-"""Which programs are compiled for a plan whose collectives overlap, and which are not."""
+"""The programs that are compiled for a plan whose collectives overlap."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,7 +30,7 @@ HALF_OVER, QUARTER_OVER = BUDGET + BUDGET // 2, BUDGET + BUDGET // 4
 
 @pytest.fixture(scope="module")
 def base() -> Plan:
-    """A compiled plan of one device that is predicted to fill the budget."""
+    """Returns a compiled plan of one device that is predicted to fill the budget."""
     x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     plan = kiwi.plan(lambda x: jnp.tanh(x @ x), x, mesh_shape=(1,), profile=ON_CPU, verify="cpu")
     return replace(plan, estimate=replace(plan.estimate, peak_bytes=BUDGET))
@@ -38,7 +38,7 @@ def base() -> Plan:
 
 @pytest.fixture(autouse=True)
 def with_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every plan may have copies ahead of their readers, and gradients in time."""
+    """Lets every plan have copies ahead of their readers, and gradients in time."""
 
     def flagged(name: str) -> Callable[[Plan], Plan]:
         return lambda plan: replace(plan, execution=replace(plan.execution, **{name: True}))
@@ -50,8 +50,9 @@ def with_forms(monkeypatch: pytest.MonkeyPatch) -> None:
 def found_of(
     base: Plan, programs: list[tuple[int, float]], plans: int = 0
 ) -> tuple[Plan | None, int]:
-    """What is found where programs have these peaks and seconds, in the order in which they are
-    compiled, and there are so many plans of less memory; and how many programs were left."""
+    """Returns the plan that is found, and the number of programs that were not compiled.
+    `programs`: the peaks and seconds of programs, in the order of compilation. `plans`: the number
+    of plans of less memory."""
     left = iter(programs)
 
     def compiled(step: Any) -> CompiledProgram:
@@ -119,8 +120,8 @@ def test_no_plan_is_sought_between_two_that_take_about_as_long(base: Plan):
 
 
 def limits_asked(base: Plan, programs: list[tuple[int, float]]) -> list[int]:
-    """The limits under which plans of less memory are asked for; of these the first one is there,
-    as much slower as its program."""
+    """Returns the limits under which plans of less memory are requested. The first request gets a
+    plan that is as much slower as its program."""
     left, asked = iter(programs), list[int]()
     first_seconds = base.estimate.step_seconds
 

@@ -1,4 +1,4 @@
-"""A limit that was refused is not searched again, nor one below the least peak that was found."""
+"""A refused limit is not searched again, nor a limit below the least peak that was found."""
 
 from dataclasses import replace
 

@@ -48,7 +48,7 @@ def recomputing():
 
 
 def _given(plan):
-    """The plan's solution, in the order of its problem."""
+    """Returns the plan's solution, in the order of its problem."""
     planning = plan.origin.planning
     solution = plan.breakdown.solution_of(planning)
     return Ordered.given(Solved(planning, solution, plan.execution.kept_copies))
@@ -64,13 +64,13 @@ def _estimate(ordered):
 
 @pytest.fixture
 def reordering(monkeypatch):
-    """Plans without a check take any other order, whether their heap wastes or not."""
+    """Lets plans without a check take any other order, even if their heap wastes nothing."""
     take_any_order(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def reordered():
-    """The step that recomputes, planned in another order than `recomputing`."""
+    """Returns the step that recomputes, planned in another order than `recomputing`."""
     planned = _mlp(recomputing().memory_budget_bytes)
     with pytest.MonkeyPatch.context() as patch:
         take_any_order(patch)
@@ -162,7 +162,8 @@ def test_a_reordered_loop_computes_the_same(name, reordering):
 
 @pytest.fixture
 def wasting(monkeypatch):
-    """Makes the first program that is compiled waste as many bytes more as asked for."""
+    """Returns a function that makes the first compiled program waste a number of additional
+    bytes."""
 
     def first_program(more_bytes):
         compile_for, left = compilers.compile_for, [more_bytes]

@@ -1,4 +1,4 @@
-"""The `kiwi` command: what it prints, writes and returns."""
+"""The `kiwi` command: its output, its files and its exit codes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Ordinary mistakes of users: each is one paragraph with a code, and none looks like a bug."""
+"""Ordinary mistakes of users: each gives one paragraph with a code, and none looks like a bug."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The line that `kiwi plan` shows while it works."""
+"""The progress line of `kiwi plan`."""
 
 from kiwi.cli.commands import _Reporter
 from kiwi.solver import Progress

@@ -1,4 +1,4 @@
-"""A small training step for searches, in a module so that other processes can load it."""
+"""A small training step for searches, in a module that other processes can load."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ WIDTH = 256
 
 
 def make_step(batch_size, microbatches=1):
-    """Two layers; gradients are summed over microbatches."""
+    """Two layers, whose gradients are summed over microbatches."""
     if batch_size % microbatches:
         raise ValueError(f"{batch_size} samples are not {microbatches} equal parts")
 

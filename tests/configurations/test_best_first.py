@@ -1,4 +1,5 @@
-"""The order of a search: what is planned, what is left out, whatever finishes first."""
+"""The order of a search: the planned and the skipped configurations do not depend on which one
+finishes first."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ def outcome(stage, number):
 
 
 def late_at_first(stage, number):
-    """The first ones are done last."""
+    """Delays the first tasks, so that they finish last."""
     time.sleep(0.01 * (len(SECONDS) - number))
     return outcome(stage, number)
 

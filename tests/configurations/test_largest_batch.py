@@ -1,4 +1,4 @@
-"""The largest batch: compiled within the budget, and one more is refused."""
+"""The largest batch: its compiled program fits the budget, and one sample more is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ WIDTH = 32
 
 
 def make_step(batch_size):
-    """One layer, whose activations are most of its memory."""
+    """One layer, whose memory consists mostly of activations."""
 
     def train_step(w, x):
         def loss(w):

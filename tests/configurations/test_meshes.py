@@ -1,4 +1,4 @@
-"""Meshes of a search: all shapes whose links differ, once."""
+"""The meshes of a search: all shapes with different links, each once."""
 
 import pytest
 

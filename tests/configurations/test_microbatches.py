@@ -1,4 +1,4 @@
-"""Microbatches are planned as what they are: what each one communicates is what XLA compiles."""
+"""Plans of microbatches predict the collectives that XLA compiles."""
 
 import pytest
 from jax.sharding import PartitionSpec
@@ -9,7 +9,7 @@ from tests.helpers.on_cpu import ON_CPU
 
 
 def plan_of(microbatches, share=None):
-    """Parameters lie in pieces on the devices; `share` of the free peak is the budget."""
+    """Returns a plan with sharded parameters. `share`: the budget as a share of the free peak."""
     step, args = make_step(512, microbatches)
     params = [PartitionSpec("x")] * 2
     planned = kiwi.jit(

@@ -23,7 +23,7 @@ def found():
 
 
 def figures(result):
-    """Without the wall times."""
+    """Returns the result without wall times."""
     return [{k: v for k, v in row.items() if k != "seconds"} for row in result.json()["rows"]]
 
 

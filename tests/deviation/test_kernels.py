@@ -1,4 +1,5 @@
-"""Which kernels deviate: rows add up to what estimate and compiled program differ in."""
+"""The kernels that deviate: the rows add up to the difference between estimate and compiled
+program."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Pieces of programs are functions: the whole one is the program, parts fit together."""
+"""Pieces of programs as functions: the whole piece is the program, and parts fit together."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What is printed of a piece is the piece."""
+"""The printed text of a piece computes the same as the piece."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The search for the smallest piece, with a measure that costs nothing."""
+"""The search for the smallest deviating piece, with a cheap measure."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def whole() -> Piece:
 
 
 def sin_read_by_mul(function: Callable[..., Any], arguments: Sequence[Any]) -> Measured | None:
-    """As if a compiler held twice a `sin` that a `mul` reads, and nothing else."""
+    """Measures a piece as if a compiler held a `sin` that a `mul` reads twice, and nothing else."""
     piece = whole_piece(trace(function, arguments))
     made = {value: node for node in piece.nodes for value in node.writes}
     found = any(

@@ -1,4 +1,4 @@
-"""The pages of the documentation, and what the tests read of them."""
+"""The pages of the documentation, and the parts that tests read."""
 
 import re
 from pathlib import Path
@@ -15,23 +15,23 @@ BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.MULTILINE | r
 
 
 def name_of(page: Path) -> str:
-    """The path of a page below the repository, without its ending."""
+    """Returns the path of a page below the repository, without its ending."""
     return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The fenced blocks of a page: what stands behind the fence, and the code."""
+    """Returns the fenced blocks of a page: the text behind the fence, and the code."""
     return [(m["info"].strip(), m["code"]) for m in BLOCK.finditer(page.read_text("utf-8"))]
 
 
 def prose(page: Path) -> str:
-    """A page without its fenced blocks."""
+    """Returns a page without its fenced blocks."""
     return BLOCK.sub("", page.read_text("utf-8"))
 
 
 def anchors(page: Path) -> set[str]:
-    """What links to places of a page may name: headings as mkdocs and GitHub write them, and
-    `{ #name }` behind one."""
+    """Returns the names of places of a page that links may use: headings as mkdocs and GitHub write
+    them, and `{ #name }` behind a heading."""
     found = set()
     for line in prose(page).splitlines():
         heading = re.fullmatch(r"#+ (?P<text>.*?)(?:\s*\{ ?#(?P<name>[\w-]+) ?\})?", line)
@@ -41,6 +41,6 @@ def anchors(page: Path) -> set[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading."""
+    """Returns the anchor of a heading."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text).strip())

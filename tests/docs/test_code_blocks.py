@@ -1,16 +1,16 @@
 """Every code block of the documentation runs.
 
-The blocks of a page run in order, in a folder of their own and one namespace:
+The blocks of a page run in order, in one folder and one namespace per page:
 
 - `python` is executed; with a title it is compiled, and written to a file of that name;
 - `console` lines that begin with `$ kiwi` are given to the command, which must succeed, or may
-  answer "no" where the line ends with `|| true`;
+  answer "no" if the line ends with `|| true`;
 - `yaml` is parsed, `bash` is checked for its syntax: both are for clusters;
 - `json` has a title, is parsed, and written;
-- `text` is left alone.
+- `text` is ignored.
 
-Files for several hosts are only compiled and written: they need other processes, such as
-`tests/programs/test_distributed.py` starts.
+Files for several hosts are only compiled and written: they need other processes, such as those of
+`tests/programs/test_distributed.py`.
 
 The pages share a cache of plans, as on a reader's machine.
 """
@@ -58,7 +58,7 @@ def test_the_code_of_a_page_runs(page, plan_cache, tmp_path, monkeypatch):
 
 
 def written(page: Path) -> list[str]:
-    """The names of the modules that a page writes."""
+    """Returns the names of the modules that a page writes."""
     titles = (TITLE.search(info) for info, _ in blocks(page))
     return [Path(title["name"]).stem for title in titles if title is not None]
 

@@ -1,15 +1,15 @@
-"""The documentation stays short enough to be read."""
+"""The length of the documentation is limited, so that it can be read."""
 
 import re
 
 from tests.docs.pages import DOCS, ROOT, prose
 
 MOST_WORDS = 25_000
-"""Of all pages but evidence and reference, without code."""
+"""The largest number of words of all pages except evidence and reference, without code."""
 
 MOST_README_LINES = 120
 MOST_CHANGES = 60
-"""Bullets of one release."""
+"""The largest number of bullets of one release."""
 
 
 def test_pages_that_teach_have_few_words():

@@ -1,4 +1,5 @@
-"""Every link between pages of the repository leads to a file, and to a place in it."""
+"""Every link between pages of the repository leads to an existing file, and to an existing place in
+it."""
 
 import re
 from pathlib import Path

@@ -7,7 +7,7 @@ from tests.docs.pages import DOCS, ROOT
 
 PAGE = DOCS / "guides" / "troubleshooting.md"
 QUOTED = re.compile(r"\*([^*|]+)\*")
-"""A text in the first cell of a row; what varies is an ellipsis."""
+"""A text in the first cell of a row. Varying parts are an ellipsis."""
 
 
 def test_the_quoted_texts_are_in_the_code():
@@ -19,7 +19,7 @@ def test_the_quoted_texts_are_in_the_code():
 
 
 def messages() -> set[str]:
-    """All texts of the code; what is filled in is an ellipsis."""
+    """Returns all texts of the code. Values that are filled in are an ellipsis."""
     found = set()
     for file in ROOT.glob("kiwi/**/*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
@@ -35,7 +35,7 @@ def part_of(value: ast.expr) -> str:
 
 
 def fits(text: str, message: str) -> bool:
-    """Whether the parts of a text between ellipses stand in a message, in order."""
+    """Returns whether the parts of a text between ellipses occur in a message, in order."""
     position = 0
     for part in filter(None, (part.strip() for part in text.split("…"))):
         found = message.find(part, position)

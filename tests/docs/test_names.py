@@ -1,4 +1,4 @@
-"""What the documentation names is there: files of the repository, modules, attributes, headings."""
+"""The names in the documentation exist: files of the repository, modules, attributes, headings."""
 
 import importlib
 import re
@@ -71,8 +71,8 @@ def is_module(name: str) -> bool:
 
 
 def is_of_a_plan(name: str) -> bool:
-    """Whether a plan, its estimate or its compiled program has an attribute; endings of files named
-    `plan` are no attributes."""
+    """Returns whether a plan, its estimate or its compiled program has an attribute. Endings of
+    files named `plan` are no attributes."""
     part, _, attribute = name.rpartition(".")
     owner = {"": kiwi.Plan, "estimate": Estimate, "compiled": CompiledProgram}[part]
     known = {field.name for field in fields(owner)}

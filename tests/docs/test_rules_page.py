@@ -1,4 +1,4 @@
-"""`docs/reference/rules.md` is what the rules say."""
+"""`docs/reference/rules.md` agrees with the rules."""
 
 from benchmarks.witnesses.page import PAGE, page
 from benchmarks.witnesses.records import all_records

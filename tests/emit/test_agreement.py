@@ -1,4 +1,4 @@
-"""Planned training steps compute what plain `jax.jit` computes."""
+"""Planned training steps compute the same as plain `jax.jit`."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ STEPS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model and the part of its unplanned peak that the plan gets on 8 devices."""
+    """A model, and the share of its unplanned peak that the plan gets on 8 devices."""
 
     module: Any
     config: Any
@@ -38,7 +38,7 @@ CASES = {
 
 @functools.cache
 def plain_run(name: str) -> list[tuple[Any, float]]:
-    """State and loss after each step of plain `jax.jit`."""
+    """Returns state and loss after each step of plain `jax.jit`."""
     case = CASES[name]
     return train(case, jax.jit(case.module.make_train_step(case.config)))
 
@@ -55,7 +55,7 @@ def train(case: Case, step: Callable[..., Any]) -> list[tuple[Any, float]]:
 
 @functools.cache
 def unplanned_peak(name: str) -> int:
-    """Of one device, estimated."""
+    """Returns the estimated peak on one device, in bytes."""
     case = CASES[name]
     args = case.module.abstract_state(case.config), case.module.abstract_batch(case.config)
     step = case.module.make_train_step(case.config)
@@ -63,12 +63,12 @@ def unplanned_peak(name: str) -> int:
 
 
 def assert_same_training(planned, plain):
-    """Losses of all steps agree, and the state after the first one.
+    """Checks that the losses of all steps agree, and the state after the first one.
 
-    float32 sums in another order differ by about 1e-6 of their size. Adam divides a gradient by
-    its own magnitude, so that where the gradient is but rounding noise (attention's key biases
-    have none) the parameter moves by up to the learning rate, either way: parameters are compared
-    where the first moment shows a gradient. SGD's moment is the gradient itself.
+    float32 sums in another order differ by about 1e-6 of their size. Adam divides a gradient by its
+    own magnitude. Where the gradient is only rounding noise (as for attention's key biases), the
+    parameter may therefore move by up to the learning rate in either direction. Parameters are
+    compared only where the first moment shows a gradient. SGD's moment is the gradient itself.
     """
     np.testing.assert_allclose([x for _, x in planned], [x for _, x in plain], rtol=1e-4)
     (state, _), (expected, _) = planned[0], plain[0]

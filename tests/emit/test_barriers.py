@@ -1,4 +1,4 @@
-"""Which values a step reads through a barrier, and what ties it to the steps before it."""
+"""The values that a step reads through a barrier, and the operands that tie it to earlier steps."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.helpers.planning import array, problem_of, units_of
 
 
 def chain(w, x):
-    """Five matmuls in a row, and one more that reads the first."""
+    """Five matmuls in a row, and one more that reads the result of the first."""
     values = [x @ w]
     for _ in range(4):
         values.append(values[-1] @ w)
@@ -72,7 +72,8 @@ def test_a_step_without_anything_older_to_wait_for_has_no_barrier():
 
 
 def normalised(w, x):
-    """The product is read three times, last by a map, which follows its mean and its variance."""
+    """The product has three readers. The last is an elementwise operator, which follows the mean
+    and the variance."""
     y = x @ w
     mean = y.mean(0)
     variance = jnp.square(y - mean).mean(0)
@@ -109,7 +110,7 @@ def test_an_update_waits_for_its_neighbour_that_reads_the_argument():
 
 
 def scores_gradient(g, q, k):
-    """As in attention: both products read the scaled gradient of the scores."""
+    """Both products read the scaled gradient of the scores, as in attention."""
     scaled = jnp.where(g > 0, g * jnp.sin(g), 0.0) * 0.125
     return jnp.einsum("hqs,hsd->hqd", scaled, k), jnp.einsum("hqs,hqd->hsd", scaled, q)
 

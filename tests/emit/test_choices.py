@@ -1,4 +1,4 @@
-"""Planned `while`s and conditionals compute what plain ones do, in the memory predicted."""
+"""Planned `while`s and conditionals compute the same as plain ones, in the predicted memory."""
 
 import jax
 import numpy as np

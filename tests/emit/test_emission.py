@@ -1,4 +1,4 @@
-"""Emitted functions compute the original, whatever feasible solution is emitted."""
+"""Emitted functions compute the same as the original, for every feasible solution."""
 
 import dataclasses
 import functools
@@ -208,7 +208,7 @@ def count_dots(text: str) -> int:
 
 
 def sliced_update(p, m, g):
-    """Of `p`, which every device holds, each updates a part."""
+    """Each device holds `p`, and updates a part of it."""
     return 0.9 * m + p * g
 
 

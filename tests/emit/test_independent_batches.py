@@ -1,4 +1,5 @@
-"""Operators that are independent along batch dimensions: sharded along them, computed as by JAX."""
+"""Operators that are independent along batch dimensions are sharded along them, and compute the
+same as in JAX."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Planned loops compute what plain ones do, in the memory predicted, and recompute in bodies."""
+"""Planned loops compute the same as plain ones, in the predicted memory, and recompute in their
+bodies."""
 
 import functools
 from dataclasses import replace
@@ -26,7 +27,7 @@ FREE = "1GiB"
 
 @functools.cache
 def free_peak(name: str) -> int:
-    """The peak of the best plan without a limit, as compiled."""
+    """Returns the compiled peak of the best plan without a limit, in bytes."""
     found = planned(name, FREE).compiled
     assert found is not None
     return found.peak_bytes
@@ -141,7 +142,7 @@ def test_a_loop_s_buffer_keeps_its_layout_whatever_a_later_reader_wants():
     last = plan.execution.units.units[-1]
 
     def cut(sharding: TensorSharding, axes: tuple[int, ...] = (1,)) -> TensorSharding:
-        """Whole but for the first dimension."""
+        """Returns a sharding whose only sharded dimension is the first."""
         return TensorSharding((axes, *(() for _ in sharding.dims[1:])))
 
     def whole(sharding: TensorSharding) -> TensorSharding:

@@ -1,4 +1,4 @@
-"""The gradient of max pooling under a plan: its numbers, and what it no longer holds."""
+"""The gradient of max pooling under a plan: its numbers, and the buffer that it no longer holds."""
 
 import functools
 
@@ -16,7 +16,7 @@ WINDOW, STRIDES = (1, 3, 3, 1), (1, 2, 2, 1)
 
 
 def step(padding, select, w, x):
-    """A convolution, a relu and a pooling, down to a loss; and the gradient of the kernel."""
+    """A convolution, a relu and a pooling, reduced to a loss, with the gradient of the kernel."""
     initial = -jnp.inf if select is lax.max else jnp.inf
 
     def loss(w):

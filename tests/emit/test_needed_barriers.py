@@ -1,4 +1,4 @@
-"""What every plan's program reads behind barriers, whatever order XLA chooses."""
+"""The values that every plan's program reads behind barriers, whatever order XLA chooses."""
 
 from dataclasses import replace
 
@@ -35,14 +35,14 @@ ARGS = array(16, 16), array(8, 16)
 
 
 def execution_of(function, args, mesh_shape=(1, 1)):
-    """Without recomputation, and with the barriers that are needed."""
+    """Returns an execution without recomputation, with the needed barriers."""
     planning = problem_of(units_of(function, *args), mesh_shape)
     execution = build_execution(Solved(planning, [0] * len(planning.problem.nodes)))
     return replace(execution, tied_steps=frozenset())
 
 
 def recomputed(execution, before, *units):
-    """The same with units that run again in front of a unit."""
+    """Returns the execution in which these units run again before the unit `before`."""
     steps = list(execution.schedule.steps)
     place = steps.index(before)
     return replace(execution, schedule=Schedule((*steps[:place], *units, *steps[place:])))
@@ -55,8 +55,8 @@ def kept():
 
 @pytest.fixture(scope="module")
 def again(kept):
-    """The first three layers run again for the last unit that reads the third one: all three are
-    read behind that."""
+    """The first three layers run again before the last unit that reads the third one. That unit and
+    all later ones read the recomputed layers."""
     (third,) = kept.units.units[2].outputs
     return recomputed(kept, kept.units.readers[third][-1], 0, 1, 2)
 

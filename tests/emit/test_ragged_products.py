@@ -1,4 +1,4 @@
-"""`kiwi.emit.ragged_products` against jax's own product by groups, and its gradients."""
+"""`kiwi.emit.ragged_products` against jax's own matmul by groups, and its gradients."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def _squares(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def _products(function: Any, *arrays: jax.Array) -> list[tuple[Equation, list[Any], Any]]:
-    """The products by groups that a function computes, with operands and results."""
+    """Returns the matmuls by groups that a function computes, with operands and results."""
     program = program_of(jax.make_jaxpr(function)(*arrays))
     values: dict[int, Any] = dict(zip(program.arguments, arrays, strict=True))
     found = []

@@ -1,4 +1,4 @@
-"""Softmaxes that are computed again, whose gradients reduce the rows for themselves."""
+"""Recomputed softmaxes, whose gradients reduce the rows themselves."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,5 @@
-"""What one loop slices and another one reads again is laid out before the other loop begins."""
+"""An array that one loop slices and another loop reads again is resharded before the second loop
+starts."""
 
 from importlib.util import find_spec
 

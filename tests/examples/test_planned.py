@@ -1,4 +1,4 @@
-"""Examples written with Flax, Equinox and Optax train alike with a plan and without."""
+"""Examples written with Flax, Equinox and Optax train the same with a plan and without."""
 
 import pytest
 

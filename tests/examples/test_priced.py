@@ -1,4 +1,4 @@
-"""Every operator that the examples consist of has a price; what costs nothing moves data only."""
+"""Every operator of the examples has a price. Operators without costs only move data."""
 
 import jax
 import pytest

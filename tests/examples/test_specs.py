@@ -1,4 +1,4 @@
-"""Hand-written shardings fit the state, divide evenly, and compute what one device computes."""
+"""Hand-written shardings fit the state, divide it evenly, and compute the same as one device."""
 
 import math
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def is_spec(leaf: object) -> bool:
 
 
 def shards_of(array: Any, spec: PartitionSpec) -> int:
-    """The number of distinct shards; asserts that `spec` divides the array evenly."""
+    """Returns the number of distinct shards. Asserts that `spec` divides the array evenly."""
     assert len(spec) <= len(array.shape)
     total = 1
     for size, entry in zip(array.shape, spec, strict=False):

@@ -1,4 +1,4 @@
-"""Every example trains, at every size has the shapes it announces, and recomputes exactly."""
+"""Every example trains, has the announced shapes at every size, and recomputes exactly."""
 
 import dataclasses
 import functools
@@ -80,7 +80,7 @@ def bytes_of(tree: object) -> int:
 
 
 def count(jaxpr: Jaxpr, name: str) -> int:
-    """How often the primitive `name` is applied in `jaxpr`, calls inlined."""
+    """Returns how often the primitive `name` is applied in `jaxpr`, with calls inlined."""
     inner = [p for eqn in jaxpr.eqns for p in eqn.params.values()]
     inner = [p.jaxpr if isinstance(p, ClosedJaxpr) else p for p in inner]
     here = sum(eqn.primitive.name == name for eqn in jaxpr.eqns)
@@ -197,7 +197,7 @@ def test_activations_dominate_the_memory_of_mlp_8l():
 
 
 def influence_on_the_first_output(module: ModuleType, config) -> jax.Array:
-    """|d error / d input| by position of the input; the error is one of the first output."""
+    """Returns |d error / d input| by position of the input, for the error of the first output."""
     params, batch = module.make_state(config).params, module.make_batch(config)
     moved = batch["targets"].at[:, 0, 0].add(1.0)
 

@@ -1,4 +1,5 @@
-"""MaxText's own package: its configuration in, its step planned, its configuration out."""
+"""MaxText's own package: its configuration is read, its step is planned, and its configuration is
+written."""
 
 import importlib.util
 from dataclasses import replace
@@ -111,7 +112,7 @@ def test_a_setting_that_maxtext_refuses():
 
 
 def filled(path, leaf, seed=0):
-    """A value for one leaf of the state: moments begin with zeros."""
+    """Returns a value for one leaf of the state. Moments start with zeros."""
     shape, dtype = leaf.shape, leaf.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return jnp.broadcast_to(jax.random.key(seed, impl="unsafe_rbg"), shape)

@@ -1,4 +1,4 @@
-"""Empty modules for packages that are imported and never used."""
+"""Empty modules for packages that are imported but not used."""
 
 import importlib
 import sys

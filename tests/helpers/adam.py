@@ -1,4 +1,4 @@
-"""A training step by Adam, whose moments only the update reads."""
+"""A training step by Adam. Only the update reads the moments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,8 @@ OPTIMIZER = optax.adam(1e-3)
 
 
 def adam_step(loss: Callable[[Any, Any], jax.Array]) -> Callable[[Any, Any], Any]:
-    """From (parameters, moments) and a batch to the new ones and the loss."""
+    """Returns a step from (parameters, moments) and a batch to the new (parameters, moments) and
+    the loss."""
 
     def step(state: Any, x: Any) -> Any:
         params, moments = state

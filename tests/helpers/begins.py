@@ -1,4 +1,4 @@
-"""Compilers of tests."""
+"""Compilers that stand in for `kiwi.xla.compilers.Begin` in tests."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,5 +8,5 @@ from kiwi.xla.compilers import Begin
 
 
 def begins(compile: Callable[..., Any]) -> Begin:
-    """Compiles a step once it is waited for."""
+    """Returns a `Begin` that compiles a step only when its result is asked for."""
     return lambda step: partial(compile, step)

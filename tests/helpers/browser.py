@@ -1,7 +1,8 @@
 """A headless Chromium, driven through its DevTools protocol over a pair of pipes.
 
-Nothing but the browser is needed. Where none is installed, Debian's is, if this process may
-install packages; else `find_chromium` returns None and says why in `WHY_NOT`.
+The module needs no package besides the browser. Where no browser is installed, it installs
+Debian's, if this process may install packages; otherwise `find_chromium` returns None and adds the
+reason to `WHY_NOT`.
 """
 
 import base64
@@ -18,11 +19,12 @@ WHY_NOT: list[str] = []
 
 
 def find_chromium() -> str | None:
-    """The path of a browser, installed where that is allowed and needed."""
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None and not WHY_NOT:
-        found = _install()
-    return found
+    """Returns the path of a browser, installed first if that is needed and allowed; None if there
+    is none."""
+    executable = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if executable is None and not WHY_NOT:
+        executable = _install()
+    return executable
 
 
 def _install() -> str | None:
@@ -32,19 +34,23 @@ def _install() -> str | None:
     command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
     except subprocess.TimeoutExpired:
         WHY_NOT.append("installing chromium took too long")
         return None
-    if done.returncode != 0:
-        WHY_NOT.append(f"chromium could not be installed: {done.stderr.strip()[-200:]}")
+    if completed.returncode != 0:
+        WHY_NOT.append(f"chromium could not be installed: {completed.stderr.strip()[-200:]}")
     return shutil.which("chromium")
 
 
 class Browser:
-    """One page. Use as a context manager; `errors` are exceptions and console errors."""
+    """One page, as a context manager.
+
+    - `errors`: exceptions and console errors of the page.
+    - `requests`: the URLs that the page requests.
+    """
 
     def __init__(self, executable: str, width: int = 1280, height: int = 800) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="kiwi-browser-")
@@ -117,21 +123,25 @@ class Browser:
             self.errors.append("the page's script did not finish")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression; a promise is awaited."""
-        found = self._call(
+        """Returns the value of a JavaScript expression, and awaits it if it is a promise.
+
+        **Raises:** `RuntimeError` if the expression throws.
+        """
+        answer = self._call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
-        if "exceptionDetails" in found:
-            raise RuntimeError(json.dumps(found["exceptionDetails"])[:500])
-        return found["result"].get("value")
+        if "exceptionDetails" in answer:
+            raise RuntimeError(json.dumps(answer["exceptionDetails"])[:500])
+        return answer["result"].get("value")
 
     def use_theme(self, theme: str) -> None:
-        """What the system prefers: "light" or "dark"."""
+        """Sets the colour scheme that the system prefers: "light" or "dark"."""
         features = [{"name": "prefers-color-scheme", "value": theme}]
         self._call("Emulation.setEmulatedMedia", features=features)
 
     def click(self, selector: str, x_share: float = 0.5, y_share: float = 0.5) -> None:
-        """Scrolls to an element and clicks it with the mouse."""
+        """Scrolls to an element and clicks it with the mouse, at the given shares of its width and
+        height."""
         x, y = self._point(selector, x_share, y_share)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self._call(
@@ -153,18 +163,18 @@ class Browser:
         self._call("Input.insertText", text=text)
 
     def screenshot(self, path: Path) -> None:
-        """What is seen, as PNG."""
+        """Writes the visible part of the page as PNG."""
         data = self._call("Page.captureScreenshot", format="png")["data"]
         path.write_bytes(base64.b64decode(data))
 
     def _point(self, selector: str, x_share: float, y_share: float) -> tuple[float, float]:
-        found = self.evaluate(
+        box = self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "if (!e) return null; e.scrollIntoView({block: 'center'});"
             "const b = e.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; })()"
         )
-        assert found is not None, f"nothing matches {selector}"
-        left, top, width, height = found
+        assert box is not None, f"nothing matches {selector}"
+        left, top, width, height = box
         return left + x_share * width, top + y_share * height
 
     def _call(self, method: str, **parameters: Any) -> Any:

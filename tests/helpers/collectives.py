@@ -1,4 +1,4 @@
-"""Collectives by name, for tests that compare their prices."""
+"""Functions that make one kind of collective each, for tests that compare prices."""
 
 from kiwi.mesh import collective
 

@@ -1,4 +1,5 @@
-"""Training steps that run in loops, for tests: small, and of every shape of `jax.lax.scan`."""
+"""Small training steps that run in loops, for tests: one for each form of `jax.lax.scan`, `while`
+and `cond`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class Loop:
-    """A step and its arguments; `loops` is how many loops its program opens."""
+    """A step and its arguments. `loops` is the number of loops that Kiwi opens in its program."""
 
     step: Callable[..., Any]
     args: tuple[Any, ...]
@@ -18,12 +19,12 @@ class Loop:
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
-    """Small random numbers."""
+    """Returns normally distributed numbers with a standard deviation of 0.2."""
     return 0.2 * jax.random.normal(jax.random.key(seed), shape)
 
 
 def descent(loss: Callable[..., jax.Array]) -> Callable[..., Any]:
-    """One step of gradient descent on the first argument."""
+    """Returns one step of gradient descent on the first argument, which also returns the loss."""
 
     def step(params: Any, *batch: Any) -> Any:
         value, gradient = jax.value_and_grad(loss)(params, *batch)
@@ -33,7 +34,7 @@ def descent(loss: Callable[..., jax.Array]) -> Callable[..., Any]:
 
 
 def layers(*, checkpoint: bool = False, unroll: int = 1) -> Loop:
-    """A stack of residual layers."""
+    """A scan over residual layers."""
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
@@ -48,7 +49,7 @@ def layers(*, checkpoint: bool = False, unroll: int = 1) -> Loop:
 
 
 def nested() -> Loop:
-    """A scan in a scan, with something stacked and read after it."""
+    """A scan in a scan. The outer scan stacks a result that is read after it."""
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         def inner(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -66,7 +67,7 @@ def nested() -> Loop:
 
 
 def recurrent() -> Loop:
-    """Shared weights, forwards and backwards in time."""
+    """Two scans over time with shared weights, one forwards and one backwards."""
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         def cell(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -83,7 +84,7 @@ def recurrent() -> Loop:
 
 
 def accumulated() -> Loop:
-    """Gradients summed over microbatches, of a scanned model with dropout."""
+    """A scan over microbatches that sums the gradients of a scanned model with dropout."""
 
     def loss(w: jax.Array, x: jax.Array, key: jax.Array) -> jax.Array:
         def layer(x: jax.Array, both: Any) -> tuple[jax.Array, None]:
@@ -108,7 +109,7 @@ def accumulated() -> Loop:
 
 
 def trained() -> Loop:
-    """Several steps of training in one loop: parameters are what it carries."""
+    """A scan over several training steps, whose carry is the parameters."""
 
     def loss(params: list[jax.Array], x: jax.Array) -> jax.Array:
         for w in params:
@@ -130,7 +131,7 @@ def _stack(length: int) -> Any:
 
 
 def repeated() -> Loop:
-    """A `while` over layers, which counts them."""
+    """A `while` over layers, with a counter of layers in its carry."""
 
     def step(params: Any, x: jax.Array) -> jax.Array:
         def layer(state: Any) -> Any:
@@ -143,7 +144,7 @@ def repeated() -> Loop:
 
 
 def converging() -> Loop:
-    """A `while` in a scan, until its value is small."""
+    """A `while` in a scan, which ends when its value is small."""
 
     def step(params: Any, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: Any) -> tuple[jax.Array, jax.Array]:
@@ -156,7 +157,7 @@ def converging() -> Loop:
 
 
 def branching() -> Loop:
-    """Two branches, differentiated; the first one runs."""
+    """A differentiated `cond` with two branches, of which the first one runs."""
 
     def loss(params: Any, x: jax.Array, sign: jax.Array) -> jax.Array:
         def deep(x: jax.Array) -> jax.Array:
@@ -173,7 +174,7 @@ def branching() -> Loop:
 
 
 def bounded() -> Loop:
-    """A `while` of at most four iterations that is differentiated: a scan of `cond`s."""
+    """A differentiated loop of at most four iterations: a scan of `cond`s."""
 
     def loss(params: Any, x: jax.Array, count: jax.Array) -> jax.Array:
         def layer(x: jax.Array, row: Any) -> tuple[jax.Array, None]:
@@ -191,7 +192,7 @@ CHOICES: dict[str, Callable[[], Loop]] = {
     "cond of two branches": branching,
     "bounded while": bounded,
 }
-"""Those whose bodies run as often as a value says, by name."""
+"""The loops whose number of iterations, or choice of branch, depends on a value; by name."""
 
 LOOPS: dict[str, Callable[[], Loop]] = {
     "layers": layers,
@@ -202,4 +203,4 @@ LOOPS: dict[str, Callable[[], Loop]] = {
     "accumulated": accumulated,
     "trained": trained,
 }
-"""By name."""
+"""The loops with a fixed number of iterations, by name."""

@@ -1,4 +1,4 @@
-"""Plans in which everything that may be offloaded is, and steps in which that is a lot."""
+"""Plans that offload every value that may be offloaded, and steps with many such values."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,8 @@ from kiwi.solver import SolveResult, SolveStatus, evaluate
 
 
 def perceptron(layers: int, *, is_scanned: bool) -> Callable[..., Any]:
-    """A training step of layers of one width: parameters [layers, D, D] and inputs [B, D]."""
+    """Returns a training step of layers of equal width. Its arguments are the parameters [layers,
+    D, D] and the inputs [B, D]."""
 
     def layer(x: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.tanh(jnp.tanh(x @ w) @ w.T)
@@ -41,7 +42,7 @@ def perceptron(layers: int, *, is_scanned: bool) -> Callable[..., Any]:
 def arrays(
     layers: int, width: int, rows: int, dtype: str = "float32"
 ) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The arguments of `perceptron`."""
+    """Returns the shapes of the arguments of `perceptron`, for inputs of `rows` rows."""
     shapes = (layers, width, width), (rows, width)
     return tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in shapes)
 
@@ -53,8 +54,8 @@ def all_as(
     budget_bytes: int = 2**30,
     **options: Any,
 ) -> kiwi.Plan:
-    """The plan in which every unit that is offered a residency has it, and the others are kept,
-    with the barriers that it needs."""
+    """Returns the plan in which each unit has `residency` if that is offered to it, and keeps its
+    results otherwise. The plan has the barriers that it needs."""
     given = {"profile": "v5e", "verify": None, "mesh_shape": (1,), **options}
     function = PlannedFunction(step, Options(host_memory_budget="64GiB", **given))
     traced, planner = function.traced(*arguments), planner_named("joint")
@@ -75,9 +76,10 @@ def all_as(
 
 
 def solution_with(problem: PlanningProblem, residency: str) -> tuple[int, ...]:
-    """The first strategies, and the first residencies of a name where there is one."""
+    """Returns the solution with each unit's first strategy, and with the first option of the
+    residency `residency` where a unit offers one."""
     options = [0] * len(problem.sources)
     for node in problem.unit_nodes:
-        names = [each.name for each in node.residency.options]
+        names = [option.name for option in node.residency.options]
         options.append(names.index(residency) if residency in names else 0)
     return copies_that_follow(problem, options)

@@ -1,4 +1,4 @@
-"""A training step of equal layers."""
+"""A training step with equal layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from tests.helpers.planning import array
 def step_of(
     layers: int, width: int, activation: str
 ) -> tuple[Callable[..., Any], list[jax.ShapeDtypeStruct]]:
-    """The step of weights and rows, and the weights."""
+    """Returns a step of (weights, inputs), and the shapes of its weights."""
     act = {"tanh": jnp.tanh, "gelu": jax.nn.gelu, "relu": jax.nn.relu}[activation]
 
     def loss(weights: Any, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Short ways from a function to its graph, units and problem."""
+"""Functions from a JAX function to its graph, units and planning problem."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,50 +20,50 @@ from kiwi.problem.build import Fixed, PlanningProblem, build_problem
 from kiwi.targets.registry import target_of
 
 WAITING = replace(CATALOGUE["h100-sxm"], interference=None)
-"""GPUs that wait for all that they communicate."""
+"""GPUs that wait for each collective: nothing overlaps."""
 
 
 def array(*shape: int, dtype: Any = "float32") -> jax.ShapeDtypeStruct:
-    """An abstract array."""
+    """Returns an abstract array."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def flat(function: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """`function` with its result as a flat list."""
+    """Returns `function` with its result as a flat list."""
     return lambda *args: jax.tree.leaves(function(*args))
 
 
 def trace_flat(function: Callable[..., Any], *args: Any, **options: Any) -> Program:
-    """The program of a function of arrays."""
+    """Returns the program of a function of arrays."""
     return trace(flat(function), args, **options)
 
 
 def graph_of(function: Callable[..., Any], *args: Any) -> HloGraph:
-    """The HLO graph of a function of arrays."""
+    """Returns the HLO graph of a function of arrays."""
     return lower(trace_flat(function, *args))
 
 
 def step_graph(module: Any, config: Any) -> HloGraph:
-    """The HLO graph of an example's training step."""
+    """Returns the HLO graph of an example's training step."""
     leaves, tree = jax.tree.flatten((module.abstract_state(config), module.abstract_batch(config)))
     step = module.make_train_step(config)
     return graph_of(lambda *flat_args: step(*jax.tree.unflatten(tree, flat_args)), *leaves)
 
 
 def units_of(function: Callable[..., Any], *args: Any, donated: Sequence[int] = ()) -> UnitGraph:
-    """The units of a function of arrays; `donated` are positions of arguments."""
+    """Returns the units of a function of arrays. `donated`: the positions of donated arguments."""
     graph = graph_of(function, *args)
     return build_units(graph, frozenset(graph.program.arguments[k] for k in donated))
 
 
 def kernels_of(units: UnitGraph, profile: Hardware | str = "h100-sxm") -> KernelGraph:
-    """What the target of such devices runs for units."""
+    """Returns the kernels that the target of `profile` runs for the units."""
     hardware = CATALOGUE[profile] if isinstance(profile, str) else profile
     return target_of(hardware).kernels(units, hardware)
 
 
 def fusion_of(profile: str) -> Fusion:
-    """What the target of such devices computes inside of other kernels."""
+    """Returns the target's rules on what it fuses into other kernels."""
     return target_of(CATALOGUE[profile]).facts(CATALOGUE[profile]).fusion
 
 
@@ -78,7 +78,8 @@ def problem_of(
     recompute: bool = True,
     limit_bytes: int | None = None,
 ) -> PlanningProblem:
-    """The planning problem of units; `arguments` and `carried` name arguments by position."""
+    """Returns the planning problem of units. The keys of `arguments`, and the values of `carried`,
+    are positions of arguments."""
     position, mesh = units.graph.program.arguments, DeviceMesh.create(mesh_shape, profile)
     fixed = Fixed(
         {position[k]: s for k, s in (arguments or {}).items()},
@@ -90,17 +91,18 @@ def problem_of(
 
 
 def unit_with(units: UnitGraph, opcode: str, occurrence: int = 0) -> Unit:
-    """The unit whose root does `opcode`, the first or a later one."""
-    found = [u for u in units.units if units.graph.opcode_of(u.root) == opcode]
-    return found[occurrence]
+    """Returns the unit whose root has this opcode: the first one, or the one at index
+    `occurrence`."""
+    matching = [u for u in units.units if units.graph.opcode_of(u.root) == opcode]
+    return matching[occurrence]
 
 
 def primitives(program: Program) -> list[str]:
-    """The names of a program's primitives, in order."""
+    """Returns the names of a program's primitives, in program order."""
     return [equation.name for equation in program.equations]
 
 
 def random_arrays(shapes: Sequence[jax.ShapeDtypeStruct], seed: int = 0) -> list[np.ndarray]:
-    """Normally distributed arrays of the given types."""
+    """Returns normally distributed arrays of the given shapes and dtypes."""
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(s.shape).astype(s.dtype) for s in shapes]

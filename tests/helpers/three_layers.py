@@ -1,4 +1,4 @@
-"""A step of three layers, of which the middle one can be recomputed."""
+"""A step of three layers, in which the middle layer can be recomputed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +13,13 @@ W, X = array(16, 16), array(8, 16)
 
 
 def loss(w: Any, x: Any) -> Any:
-    """The middle layer can be recomputed from the first, or in a chain."""
+    """A loss whose middle layer can be recomputed from the first one, or as part of a chain."""
     for _ in range(3):
         x = jnp.tanh(x @ w)
     return (x * x).sum()
 
 
 def forward_tanhs(units: UnitGraph) -> Sequence[Unit]:
-    """The layers' units in the forward pass."""
+    """Returns the units of the layers in the forward pass."""
     names = [e.name for e in units.graph.program.equations]
     return [u for u in units.units if names[u.root] == "tanh" and u.phase is Phase.FORWARD]

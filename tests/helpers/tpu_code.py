@@ -1,4 +1,4 @@
-"""What a process with XLA:TPU answers of a step that it compiles to the end."""
+"""Functions for a process with XLA:TPU, which compile a step completely."""
 
 import re
 from typing import Any
@@ -9,12 +9,14 @@ from kiwi.xla.tpu.compiler import TPU_COMPILER_OPTIONS, TPU_REDUCING_OPTIONS, de
 
 
 def generated(step: ExportedStep, options: Any, folder: str) -> str:
-    """Empty where XLA generates code, under the options of a run; else what it says."""
+    """Returns the error of code generation under the options of a run; empty if XLA generates
+    code."""
     return _said(step, TPU_COMPILER_OPTIONS)
 
 
 def generated_beside_sums(step: ExportedStep, options: Any, folder: str) -> list[str]:
-    """The same of a run whose sums are in the background; then with the stack that XLA reserves."""
+    """Returns the errors of code generation with reductions in the background: without and with the
+    stack that XLA reserves. An error is empty if XLA generates code."""
     reserved = with_reserved_stack(TPU_REDUCING_OPTIONS)
     return [_said(step, TPU_REDUCING_OPTIONS), _said(step, reserved)]
 
@@ -28,7 +30,7 @@ def _said(step: ExportedStep, options: Any) -> str:
 
 
 def minor_to_major(step: ExportedStep, options: Any, folder: str) -> list[list[int]]:
-    """The order of dimensions that XLA gives each argument."""
+    """Returns the order of dimensions that XLA chooses for each argument, from minor to major."""
     text = step.compile(devices_of(step.mesh), TPU_COMPILER_OPTIONS).as_text()
     arguments = text.split("entry_computation_layout={(")[1].split(")->")[0]
-    return [list(map(int, found.split(","))) for found in re.findall(r"{([\d,]+):", arguments)]
+    return [list(map(int, order.split(","))) for order in re.findall(r"{([\d,]+):", arguments)]

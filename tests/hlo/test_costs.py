@@ -13,7 +13,7 @@ from tests.helpers.planning import array, graph_of, step_graph
 
 
 def flops_of(function, *args):
-    """Of the costliest operator."""
+    """Returns the FLOPs of the costliest operator."""
     return max(op.flops for op in graph_of(function, *args).operators)
 
 

@@ -1,4 +1,4 @@
-"""Units that wait for their first reader."""
+"""Units that run just before their first reader."""
 
 import functools
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ X, W = array(64, 64), array(64, 64)
 
 
 def held_bytes(graph: HloGraph, units: Sequence[Unit]) -> list[int]:
-    """Bytes of all temporaries, whole, while each of the units runs."""
+    """Returns the bytes of all unsharded temporaries while each of the units runs."""
     last = {value: place for place, unit in enumerate(units) for value in unit.reads}
     last.update(dict.fromkeys(graph.program.result_values, len(units)))
     made = {value: place for place, unit in enumerate(units) for value in unit.outputs}
@@ -101,7 +101,8 @@ def test_what_a_checkpoint_recomputes_for_several_gradients_is_not_held_from_the
 
 @functools.cache
 def step_units(module: ModuleType, remat: str | None) -> UnitGraph:
-    """A donating step of an example with the recomputation that it asks for itself."""
+    """Returns the units of an example's donating step with the recomputation that the step itself
+    asks for."""
     config = module.SIZES["tiny"]
     leaves, tree = jax.tree.flatten((module.abstract_state(config), module.abstract_batch(config)))
     step = module.make_train_step(config, remat=remat)
@@ -112,7 +113,7 @@ def step_units(module: ModuleType, remat: str | None) -> UnitGraph:
 
 
 def shuffled(units: UnitGraph, random: Random) -> list[Unit]:
-    """The units in another order that can run."""
+    """Returns the units in another order that can run."""
     replaced = {a: units.producer[r] for r, a in units.aliased_results.items()}
     waits: dict[int, set[int]] = {}
     for unit in units.units:

@@ -44,13 +44,14 @@ def all_equations(jaxpr):
 
 
 def asked(closed):
-    """By constraint what it asks, in order."""
+    """Returns the spec of each constraint, in order."""
     eqns = (e for e in all_equations(closed.jaxpr) if is_constraint(e))
     return [constraint_spec(e) for e in eqns]
 
 
 def meshes(closed):
-    """All meshes of types and contexts that are left, but those of constraints' results."""
+    """Yields all remaining meshes of types and contexts, except the meshes of constraints'
+    results."""
     for eqn in all_equations(closed.jaxpr):
         yield eqn.ctx.cur_abstract_mesh
         for atom in (*eqn.invars, *eqn.outvars):

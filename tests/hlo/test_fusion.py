@@ -1,4 +1,4 @@
-"""What is materialised: one test per case of the module's list."""
+"""Which values are materialised: one test per case of the module's list."""
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +101,8 @@ def test_case_4_costly_values_with_several_readers_are_materialised():
 
 
 def two_readers(x, w):
-    """Of a tanh: a reduction and a map; of what is made of it, a matmul."""
+    """A tanh with two readers: a reduction, and an elementwise operator whose result a matmul
+    reads."""
     y = jnp.tanh(x)
     return y.sum(0), (y * 2) @ w
 
@@ -203,7 +204,8 @@ def test_case_4_additions_with_several_readers_are_materialised():
 
 
 def shifted(read_twice, vector):
-    """Of a sum and a vector, read twice; with `read_twice`, something else reads the sum."""
+    """The sum of a matmul's result and a vector, with two readers. With `read_twice`, another
+    operator reads the matmul's result too."""
 
     def function(x, w, b):
         y = x @ w

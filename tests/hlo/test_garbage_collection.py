@@ -1,4 +1,4 @@
-"""The garbage collector is paused, and put back as it was."""
+"""The garbage collector is paused, and restored to its former state."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Work of Pallas kernels over their grids, against kernels that are walked place by place."""
+"""Work of Pallas kernels over their grids, against kernels that are evaluated place by place."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ BLOCK = 32
 
 
 def kernel_flops(function, *shapes):
-    """Of the only `pallas_call` of a function."""
+    """Returns the FLOPs of the only `pallas_call` of a function."""
 
     def calls(jaxpr):
         for eqn in jaxpr.eqns:
@@ -30,7 +30,8 @@ def kernel_flops(function, *shapes):
 
 
 def matmul_where(runs):
-    """A grid of (4, 6) in which places multiply two blocks where `runs` of the place says so."""
+    """Returns the number of places of a grid of (4, 6) that count as multiplying two blocks, if the
+    places for which `runs` holds do."""
 
     def kernel(x, y, z):
         @pl.when(runs(pl.program_id(0), pl.program_id(1), pl.num_programs(1)))

@@ -41,7 +41,7 @@ PRIVATE_NAMES = (
     "jaxlib.mlir.passmanager.PassManager",
     "jaxlib.xla_client.Shape.array_shape",
 )
-"""What `jax_internals` reaches into, as dotted paths."""
+"""The private names that `jax_internals` uses, as dotted paths."""
 
 EXTENSION_NAMES = (
     "jax.custom_derivatives.SymbolicZero",
@@ -63,12 +63,12 @@ EXTENSION_NAMES = (
     "jax.interpreters.mlir.make_ir_context",
     "jax.interpreters.mlir.register_lowering",
 )
-"""What the whole package uses of the modules that jax has for extensions of itself: public, and
-without jax's promise to stay as they are."""
+"""The names that the whole package uses from jax's modules for extensions. They are public, but jax
+does not promise to keep them."""
 
 
 def resolve(dotted: str) -> object:
-    """The object of a dotted path, the longest importable prefix taken as its module."""
+    """Returns the object of a dotted path. The longest importable prefix is its module."""
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -96,7 +96,7 @@ EXTENSION_MODULES = ("jax.extend", "jax.interpreters", "jax.custom_derivatives")
 
 
 def extension_uses(path: Path) -> set[str]:
-    """The dotted paths under `EXTENSION_MODULES` that a file uses, through whatever alias."""
+    """Returns the dotted paths under `EXTENSION_MODULES` that a file uses, through any alias."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     aliases = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"

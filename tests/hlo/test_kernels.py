@@ -25,7 +25,7 @@ GROUPED = "b s (k g) d, b t k d, b t k d -> b s (k g) d"
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, scale: float = 1.0) -> jax.Array:
-    """Causal, queries in groups, in plain jax."""
+    """Causal attention with grouped queries, in plain jax."""
     grouped = q.reshape(*q.shape[:2], k.shape[2], -1, q.shape[3])
     scores = scale * jnp.einsum("bskgd,btkd->bkgst", grouped, k)
     causal = jnp.tril(jnp.ones((q.shape[1], k.shape[1]), bool))
@@ -38,7 +38,8 @@ def ruled(fun: Any = attention, rule: str | None = GROUPED, **options: Any) -> A
 
 
 def step_of(attend: Any, layout: str = "bthd") -> Any:
-    """A step of one layer; `layout` is that of queries, keys and values."""
+    """Returns a step of one layer. `layout`: the order of dimensions of queries, keys and
+    values."""
 
     def step(params: Any, x: jax.Array) -> Any:
         def loss(params: Any) -> jax.Array:
@@ -59,7 +60,7 @@ def arguments(
     width: int = WIDTH,
     dtype: Any = jnp.float32,
 ) -> Any:
-    """Parameters and batch of a layer, as types."""
+    """Returns the types of a layer's parameters and batch."""
     shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
     params = {n: jax.ShapeDtypeStruct((32, h, width), dtype) for n, h in shapes.items()}
     params["o"] = jax.ShapeDtypeStruct((heads, width, 32), dtype)
@@ -76,7 +77,7 @@ def kernels(plan: kiwi.Plan) -> list[Any]:
 
 
 def pinned(attend: Any, *, batch_axes: Any, head_axes: Any) -> Any:
-    """The same with queries laid out by batch and heads."""
+    """Returns the step with queries sharded by batch and heads."""
     spec = jax.sharding.PartitionSpec(batch_axes, None, head_axes, None)
     return lambda q, k, v: kiwi.hint(attend(kiwi.hint(q, sharding=spec), k, v), sharding=spec)
 
@@ -159,8 +160,9 @@ OF_LIBRARIES = {
     ),
     "cudnn": ("cuda", "bthd", kiwi.sharding_rule(_cudnn), 2),
 }
-"""For which devices, in which layout, and how many kernels a step runs: one forward, and backward
-two on TPUs, for the gradients of the queries and for those of keys and values."""
+"""For each kernel: its devices, its layout, its function, and the number of kernels in a step. A
+step runs one forward kernel. On TPUs it runs two backward kernels, for the gradients of queries and
+of keys and values."""
 
 
 @pytest.mark.parametrize("name", OF_LIBRARIES)

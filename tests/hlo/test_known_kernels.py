@@ -1,4 +1,4 @@
-"""Kernels that are known by name: recognised where a step calls them, planned by their rule."""
+"""Kernels that are known by name: recognised where a step calls them, and planned by their rule."""
 
 import functools
 import logging
@@ -36,12 +36,12 @@ WHOLE: dict[str, Any] = {"need_replication_factors": ("s", "t", "d")}
 
 @pytest.fixture(autouse=True)
 def _same_registry(monkeypatch):
-    """Tests register nothing for others."""
+    """Restores the registry, so that tests register nothing for each other."""
     monkeypatch.setattr(kernel_registry, "_ENTRIES", dict(kernel_registry._ENTRIES))
 
 
 def _types(layout: str, *, keys: str | None = None, groups: int = 1) -> list[Any]:
-    """Queries, keys and values of 16 sequences."""
+    """Returns the types of queries, keys and values of 16 sequences."""
     sizes = {"b": 16, "h": HEADS, "k": HEADS // groups, "t": LENGTH, "d": WIDTH}
     tensors = (layout, *[keys or layout.replace("h", "k")] * 2)
     shapes = (tuple(sizes[letter] for letter in tensor) for tensor in tensors)
@@ -149,7 +149,8 @@ def _attention(q: jax.Array, k: jax.Array, v: jax.Array, *, scale: float = 0.5) 
 
 
 def _as_custom_vjp() -> Any:
-    """Its gradient is that of another scale, which tells that it is taken by its own rule."""
+    """Returns an attention whose gradient has another scale. The scale shows that the function's
+    own gradient rule is used."""
     attend = jax.custom_vjp(lambda q, k, v: _attention(q, k, v), nondiff_argnums=())
     attend.defvjp(
         lambda *args: (attend(*args), args),
@@ -180,7 +181,7 @@ FUNCTIONS = {
 
 
 def _library(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
-    """A library's function; the caller has it from an import in front of its registration."""
+    """Returns a library's function, whose caller imported it before its registration."""
     module = ModuleType("my_lib.attention")
     module.fwd = function  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "my_lib", ModuleType("my_lib"))
@@ -189,7 +190,7 @@ def _library(monkeypatch: pytest.MonkeyPatch, function: Any) -> Any:
 
 
 def _step(attend: Any) -> Any:
-    """Of a layer; queries are laid out by batch and heads."""
+    """Returns the step of a layer with queries sharded by batch and heads."""
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         q, k, v = (jnp.einsum("btm,mhd->bthd", x, params[n]) for n in "qkv")
@@ -274,7 +275,8 @@ def test_a_shard_map_around_a_known_kernel_can_be_left_out():
 
 
 def _masked(q: jax.Array, k: jax.Array, v: jax.Array, mask: Any = None, *, table: Any) -> Any:
-    """`mask["of"]`: of each sequence, or of all; `table`: a number of each head."""
+    """Returns masked attention. `mask["of"]`: the mask of each sequence, or of all; `table`: one
+    number per head."""
     mask = {} if mask is None else mask
     scores = jnp.einsum("bshd,bthd->bhst", q, k) + table[:, None, None]
     scores = jnp.where(mask.get("of", True), scores, -1e9)

@@ -1,4 +1,4 @@
-"""Opened scans: their bodies in the program, residuals forwarded, order and uses of their units."""
+"""Opened scans: their bodies in the program, forwarded residuals, order and uses of their units."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tests.helpers.planning import array, primitives, trace_flat
 ALL = {**LOOPS, **CHOICES}
 
 _DERIVED = {"sin": {"cos"}, "cos": {"sin"}, "tan": set[str]()}
-"""By function what its derivative computes."""
+"""For each function, the functions that its derivative computes."""
 
 
 def program_of(loop: Loop) -> Program:

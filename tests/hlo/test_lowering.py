@@ -36,7 +36,8 @@ def test_every_equation_of_an_example_owns_a_rule(example_graph):
 
 
 def check_dims(rule, dims, shape):
-    """The factors of a dimension multiply to its size, unless it is never sharded anyway."""
+    """Checks that the factors of a dimension multiply to its size, unless the dimension is never
+    sharded."""
     for factors, size in zip(dims, shape, strict=True):
         if not rule.blocked.issuperset(factors):
             assert math.prod(rule.factor_sizes[f] for f in factors) == size

@@ -1,4 +1,4 @@
-"""`custom_partitioning` with Shardy's rule: planned by it, computed by its `partition`."""
+"""`custom_partitioning` with Shardy's rule: planned by the rule, computed by its `partition`."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ROWS, WIDTH, HIDDEN = 32768, 16, 512
 
 
 def _as_given(function: Any) -> Any:
-    """A partition that computes the same on shards, in the layouts that it is asked for."""
+    """Returns a partition that computes the same function on shards, in the requested layouts."""
 
     def partition(mesh: Any, operands: Any, results: Any) -> Any:
         layouts = (jax.tree.map(lambda x: x.sharding, tree) for tree in (results, operands))
@@ -46,7 +46,7 @@ def _partitioned(function: Any, rule: Any, partition: Any = None, **factors: Any
 
 
 def _differentiable(forward: Any, backward: Any) -> Any:
-    """A normalisation whose gradient is a function of its own."""
+    """Returns a normalisation whose gradient is a separate function."""
 
     @jax.custom_vjp
     def normalised(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -65,7 +65,7 @@ def _differentiable(forward: Any, backward: Any) -> Any:
 
 
 def _step(normalised: Any) -> Any:
-    """Of rows that lie on all devices."""
+    """Returns a step whose rows are sharded over all devices."""
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         y = normalised(x @ params["in"], params["scale"])
@@ -141,7 +141,8 @@ def _summed(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _summed_over_columns(mesh: Any, operands: Any, results: Any) -> Any:
-    """The sum over the mesh's second axis is the function's own, whatever the plan wants."""
+    """Returns a partition that sums over the mesh's second axis itself, whatever the plan
+    chooses."""
 
     def on_each(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.psum(x @ w, "y")

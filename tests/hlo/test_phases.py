@@ -16,7 +16,7 @@ def loss(w, x):
 
 
 def by_name(function, *args):
-    """Primitive name → phases of its equations."""
+    """Returns the phases of the equations of each primitive."""
     program = trace_flat(function, *args)
     found = {}
     for equation, phase in zip(program.equations, phases(program), strict=True):

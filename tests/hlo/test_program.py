@@ -1,4 +1,5 @@
-"""Tracing: what is inlined, merged and dropped, and that the program still computes the same."""
+"""Tracing: inlined, merged and dropped equations, and programs that compute the same as the
+function."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ def values_of(program, args):
 
 
 def check_equal(function, *shapes):
-    """Evaluating the program gives what the function gives; returns the program."""
+    """Checks that evaluating the program gives the function's results. Returns the program."""
     program = trace_flat(function, *shapes)
     args = random_arrays(shapes)
     # Both op by op: the program's equations are jax's own, so that results are bit-equal.

@@ -145,7 +145,7 @@ def test_independent_factors_are_all_different(blocked: bool):
 
 
 def prime_reshape(draw, shape):
-    """A reshape of `shape` and its rule: both sides group the same prime factors."""
+    """Draws a reshape of `shape` and its rule. Both sides group the same prime factors."""
     primes = [p for size in shape for p in prime_factors(size)]
     cuts = draw(st.lists(st.integers(0, len(primes)), max_size=2))
     bounds = [0, *sorted(cuts), len(primes)]
@@ -172,7 +172,7 @@ def prime_factors(size):
 
 @st.composite
 def chains(draw):
-    """(shape of x, steps), a step being (rule, whether it reads x again, numpy function)."""
+    """Draws (shape of x, steps). A step is (rule, whether it reads x again, numpy function)."""
     shape = tuple(draw(st.lists(st.sampled_from([2, 3, 4, 6]), min_size=1, max_size=3)))
     start, steps = shape, []
     for _ in range(draw(st.integers(1, 4))):
@@ -194,7 +194,8 @@ def chains(draw):
 
 
 def shard(array, dims, sizes, factor, index, count):
-    """The `index`-th of `count` blocks of `array` along the factor, wherever it occurs."""
+    """Returns the `index`-th of `count` blocks of `array` along the factor, wherever the factor
+    occurs."""
     split = array.reshape([sizes[f] for factors in dims for f in factors])
     flat_factors = [f for factors in dims for f in factors]
     for axis, f in enumerate(flat_factors):
@@ -251,7 +252,7 @@ def check_shards(rule, steps, x, whole, factor, count):
 
 
 def evaluate(steps, x, second, local_shapes):
-    """All results of the chain; None where the local operands do not fit together."""
+    """Returns all results of the chain; None if the local operands do not fit together."""
     found, a = [], x
     for k, (rule, _, apply) in enumerate(steps):
         shape = [math.prod(rule.factor_sizes[f] for f in fs) for fs in rule.results[0]]

@@ -1,4 +1,4 @@
-"""Scatters onto what they are added to, in place of scatters onto zeros."""
+"""Scatters onto the array that they are added to, in place of scatters onto zeros."""
 
 import re
 
@@ -61,7 +61,7 @@ def test_xla_makes_the_same_of_it():
 
 
 def added(table, rows):
-    """Of rows of a table, which are found by number."""
+    """Returns the gradient of a table whose rows are read by number, added to another gradient."""
     return [jax.grad(lambda t: (t[rows] ** 2).sum() + (t**2).sum())(table)]
 
 
@@ -81,5 +81,5 @@ def test_others_stay_as_they_are(function, arguments):
 
 
 def zeros_with(x, labels):
-    """The gradient of `take_along_axis`."""
+    """Returns the gradient of `take_along_axis`."""
     return jax.grad(lambda x: jnp.take_along_axis(x, labels[:, None], 1).sum())(x)

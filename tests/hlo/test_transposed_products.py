@@ -1,4 +1,4 @@
-"""Products of swapped operands in place of transposed products."""
+"""Matmuls with swapped operands in place of transposed matmuls."""
 
 import jax
 import jax.numpy as jnp

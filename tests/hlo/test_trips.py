@@ -10,7 +10,7 @@ from tests.helpers.planning import array, trace_flat
 
 
 def trips(condition, body, *start, **options):
-    """Of a loop over a counter, with an array beside it."""
+    """Returns the trip count of a loop over a counter, with an array in its carry."""
 
     def f(x):
         state = (*start, x)

@@ -1,4 +1,4 @@
-"""The heap that buffers of known lives need, by XLA's rule."""
+"""The heap size of buffers with known lives, by XLA's rule."""
 
 from hypothesis import given
 from hypothesis import strategies as st

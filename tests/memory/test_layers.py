@@ -1,4 +1,4 @@
-"""Full rematerialisation layer by layer: of scans, and of layers in a Python loop."""
+"""Full rematerialisation layer by layer: in scans, and in layers of a Python loop."""
 
 from collections import Counter
 from itertools import pairwise
@@ -47,14 +47,14 @@ X = array(ROWS, WIDTHS[0])
 
 
 def units_of(loss, weights):
-    """The units of its gradient, loops opened."""
+    """Returns the units of the loss's gradient, with loops opened."""
     leaves, tree = jax.tree.flatten(weights)
     gradient = lambda *flat: jax.grad(loss)(jax.tree.unflatten(tree, flat[:-1]), flat[-1])  # noqa: E731
     return build_units(lower(trace_flat(gradient, *leaves, X, open_loops=True)))
 
 
 def times(units, residencies_of_units):
-    """For each time how many units run again."""
+    """Returns, for each time, the number of units that run again."""
     options = [own.options[0] for own in residencies_of_units]
     return Counter(option.recompute_at for option in options if option.recomputes)
 

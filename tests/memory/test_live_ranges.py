@@ -16,12 +16,12 @@ def units():
 
 
 def held(buffers, size):
-    """The times at which buffers of a size are alive."""
+    """Returns the times at which buffers of a size are alive."""
     return {t for b in buffers if b.bytes == size for t in range(b.start, b.end)}
 
 
 def usage(units, unit, option, workspace=()):
-    """The buffers of one option of a unit, whose result has 7 bytes."""
+    """Returns the buffers of one option of a unit whose result has 7 bytes."""
     own = residencies(units)[unit.index]
     overwritten = overwritten_pairs(units, kernels_of(units, "cpu").overwritable)
     runs = runs_of(units, unit, own, option, overwritten, fused_pairs(units))

@@ -1,4 +1,4 @@
-"""Orders of steps: what may move, and what stays."""
+"""Orders of steps: which steps may move."""
 
 from itertools import permutations
 
@@ -39,7 +39,7 @@ def test_buffers_that_no_order_separates_are_counted_together():
 
 @st.composite
 def small_programs(draw: st.DrawFn) -> Steps:
-    """Five steps, each of which may read results of those before it."""
+    """Draws five steps, each of which may read results of earlier steps."""
     count = 5
     buffers, precedes = [], set()
     for step in range(count):

@@ -30,7 +30,7 @@ def cluster_of(bandwidth):
 
 
 def slowest(cluster, found, axis):
-    """By hand: the least bandwidth between any two devices of a group."""
+    """Returns the least bandwidth between any two devices of a group."""
     grid = np.array(found.order).reshape(found.shape)
     lines = np.moveaxis(grid, axis, -1).reshape(-1, found.shape[axis])
     speed = cluster.bandwidth_bytes_per_second

@@ -1,4 +1,4 @@
-"""The alpha-beta model, against arithmetic done by hand and against its own laws."""
+"""The alpha-beta model, against arithmetic by hand and against its own laws."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Device meshes: which link lies along which axis, jax meshes, refusals."""
+"""Device meshes: the link of each axis, jax meshes, refusals."""
 
 import jax
 import pytest

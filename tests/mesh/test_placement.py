@@ -1,4 +1,4 @@
-"""How mesh axes are laid on a topology, and the order of devices that follows."""
+"""The placement of mesh axes on a topology, and the resulting order of devices."""
 
 from dataclasses import dataclass
 from math import prod

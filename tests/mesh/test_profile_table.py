@@ -1,4 +1,4 @@
-"""Profile tables: look-up with provenance, files, and what is refused."""
+"""Profile tables: look-up with provenance, files, and refusals."""
 
 import json
 from dataclasses import replace

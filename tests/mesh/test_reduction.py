@@ -1,4 +1,4 @@
-"""From partial sums to shardings, and the greedy search beside the exact one."""
+"""Chains from partial sums to shardings, and the greedy search beside the exact one."""
 
 from itertools import combinations
 

@@ -1,4 +1,5 @@
-"""Resharding: worked examples, shortest-path laws, and a simulation of what devices hold."""
+"""Resharding: worked examples, laws of shortest paths, and a simulation of the elements that
+devices hold."""
 
 import heapq
 from dataclasses import replace
@@ -133,7 +134,7 @@ links = st.builds(Link, st.floats(1.0, 1e4), st.floats(0.0, 1.0))
 
 @st.composite
 def tables(draw):
-    """A small tensor on a mesh of one to three axes with links of any speed."""
+    """Draws a small tensor on a mesh of one to three axes with links of any speed."""
     shape = draw(st.sampled_from([(6,), (8,), (2, 4), (4, 2), (2, 2), (1, 8), (2, 3), (2, 2, 2)]))
     names = ("x", "y", "z")[: len(shape)]
     mesh = DeviceMesh(shape, names, tuple(draw(links) for _ in shape), MACHINE)
@@ -147,7 +148,7 @@ def graph_of(t):
 
 
 def moves_of(graph):
-    """(source, target, move) for all moves of a graph."""
+    """Yields (source, target, move) for all moves of a graph."""
     for source, target in np.ndindex(len(graph.states), len(graph.states)):
         for move in graph.moves(source, target):
             yield source, target, move
@@ -221,7 +222,7 @@ def test_all_to_alls_go_back_at_the_same_price(t):
 
 
 def blocks(s, shape, mesh):
-    """For each device, the set of elements that it holds."""
+    """Returns, for each device, the set of elements that it holds."""
     elements = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     held = {}
     for device in product(*map(range, mesh.shape)):
@@ -237,15 +238,16 @@ def blocks(s, shape, mesh):
 
 
 def group(device, axes, mesh):
-    """The devices that a collective over `axes` connects with `device`."""
+    """Returns the devices that a collective over `axes` connects with `device`."""
     ranges = [range(n) if i in axes else (device[i],) for i, n in enumerate(mesh.shape)]
     return list(product(*ranges))
 
 
 def can_permute(before, after, axes, mesh):
-    """Whether each device can get its block from a device of its group, all from others.
+    """Returns whether each device can get its block from a device of its group, no two from the
+    same one.
 
-    A perfect matching, by augmenting paths.
+    The answer is a perfect matching, found by augmenting paths.
     """
     giver_of, taken = {}, {}
 

@@ -1,4 +1,4 @@
-"""Tables that come with Kiwi, and several recordings merged into one."""
+"""Tables that are shipped with Kiwi, and several recordings merged into one."""
 
 from dataclasses import replace
 

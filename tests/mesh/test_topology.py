@@ -1,4 +1,4 @@
-"""Grids of chips: which one a mesh takes, and how texts and devices are read."""
+"""Grids of chips: the grid that a mesh takes, and grids read from texts and devices."""
 
 from types import SimpleNamespace
 

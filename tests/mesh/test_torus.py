@@ -1,6 +1,7 @@
-"""Collectives over the dimensions of a TPU topology, against arithmetic done by hand.
+"""Collectives over the dimensions of a TPU topology, against arithmetic by hand.
 
-Links carry 10 bytes per second one way and take 1 s, the network 1 byte per second and 50 s.
+Links carry 10 bytes per second in one direction and take 1 s. The network carries 1 byte per second
+and takes 50 s.
 """
 
 from dataclasses import replace

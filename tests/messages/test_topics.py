@@ -1,4 +1,4 @@
-"""Messages: each has a topic with a code of its own, and the reference pages say what topics do."""
+"""Messages: each has a topic with its own code, and the reference pages agree with the topics."""
 
 import ast
 import pickle
@@ -29,7 +29,7 @@ GENERAL = {
     "CompilerUnavailableError",
     "SolverUnavailableError",
 }
-"""Errors of many causes: each place that raises one names its topic."""
+"""Errors with many causes. Each place that raises one names its topic."""
 
 
 def calls(folder: Path = SOURCES):

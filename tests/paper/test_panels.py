@@ -1,4 +1,4 @@
-"""What the figures say of their rows: curves, speed-ups, and whether "joint" ever loses."""
+"""The figures' summaries of their rows: curves, speed-ups, and whether "joint" is ever slower."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def _row(planner, budget, seconds=None, peak=None):
 
 @pytest.fixture
 def results(tmp_path):
-    """A panel of two planners, and a row of another panel."""
+    """Returns a panel of two planners, and a row of another panel."""
     found = Results(str(tmp_path / "figure.json"), "python -m benchmarks.paper.test")
     found.add("a panel alpa free", _row("alpa", NO_LIMIT_BYTES, 1.0, 10 * GB))
     found.add("a panel alpa 8", _row("alpa", 8 * GB, 2.0, 7 * GB))

@@ -1,4 +1,4 @@
-"""The paper's model with products of variables, as Gurobi solves it."""
+"""The paper's model with products of variables, solved by Gurobi."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The paper's baselines: what they recompute, that it computes the same, that joint is as fast."""
+"""The paper's baselines: their recomputation, their numbers, and that "joint" is as fast."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,8 @@ NO_LIMIT = "1TiB"
 
 
 def _step(module, config):
-    """A step of gradient descent: AdamW would blow up the rounding of gradients that are zero."""
+    """Returns a step of gradient descent. AdamW would amplify the rounding errors of gradients that
+    are zero."""
 
     def step(params, batch):
         loss, gradients = jax.value_and_grad(module.loss, argnums=2)(config, None, params, batch)
@@ -51,7 +52,7 @@ def _primitives(plan, unit):
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def free(request):
-    """The model's name, and its plan without recomputation and without a limit."""
+    """Returns the model's name, and its plan without recomputation and without a limit."""
     return request.param, _planned(request.param, "alpa", verify=None)[0]
 
 

@@ -53,7 +53,7 @@ def training_step(policy=None, *, layers=2, scanned=True):
 
 
 def by_policy(residencies, **options):
-    """The plan of a step with a policy of its own, and no decision beside the shardings."""
+    """Returns the plan of a step that has a policy itself, in which only shardings are decided."""
     on = {r: [n for n, each in residencies.items() if each == r] for r in ("device", "offload")}
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=on["device"],
@@ -68,7 +68,7 @@ def by_policy(residencies, **options):
 
 @pytest.fixture(scope="module")
 def brute_force():
-    """Every policy without a host, planned from a step that has it."""
+    """Returns every policy without a host, with the plan of a step that has it."""
     choices = itertools.product(("device", "remat"), repeat=3)
     policies = [dict(zip(SIZES, each, strict=True)) for each in choices]
     return [(policy, by_policy(policy)) for policy in policies]

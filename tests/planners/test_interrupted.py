@@ -1,4 +1,4 @@
-"""Ctrl-C: the best plan so far where `any_time` asks for it, and the time of each stage."""
+"""Ctrl-C: the best plan so far if `any_time` asks for it, and the time of each stage."""
 
 import functools
 
@@ -28,7 +28,7 @@ def make_plan(**options):
 
 
 class _Once:
-    """Raises `KeyboardInterrupt` as soon as a search has a solution, and never again."""
+    """Raises `KeyboardInterrupt` once, as soon as a search has a solution."""
 
     def __init__(self):
         self.heard = 0

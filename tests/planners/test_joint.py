@@ -1,4 +1,5 @@
-"""Plans begun with those of other planners: choices that all share, and what "joint" does alone."""
+"""Plans that start from plans of other planners: choices that all share, and searches by "joint"
+alone."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -27,7 +28,8 @@ MLP = mlp.MlpConfig(layers=4, width=64, batch=2048)
 OPTIONS = {"mesh_shape": (2, 2), "donate_argnums": 0, "time_limit_seconds": 4.0, "verify": None}
 NO_LIMIT_BYTES = 2**40
 TIGHT_BYTES = 3_850_000
-"""For the MLP: less than sharding alone needs, more than with all but products computed again."""
+"""For the MLP: less than the peak with sharding alone, and more than the peak with everything
+except matmuls recomputed."""
 
 
 def _planned(module, config, planner, budget=NO_LIMIT_BYTES):
@@ -43,14 +45,15 @@ def _planned(module, config, planner, budget=NO_LIMIT_BYTES):
 
 @pytest.fixture(scope="module")
 def dots():
-    """A plan that recomputes all but matrix products, in chains, and its choices."""
+    """Returns a plan that recomputes everything except matmuls, in chains, and its choices."""
     plan = _planned(gpt, GPT, "alpa+dots")
     assert plan.execution.recomputed
     return plan, Choices.of(plan.origin.planning, plan.solve_result.solution)
 
 
 def _joint(plan, budget=NO_LIMIT_BYTES):
-    """What the problem of "joint" is formulated from, for the step of a plan."""
+    """Returns the arguments from which the problem of "joint" is formulated, for the step of a
+    plan."""
     settings = replace(plan.origin.settings, planner="joint", memory_budget_bytes=budget)
     return plan.traced, settings
 
@@ -114,7 +117,7 @@ def test_a_search_that_begins_with_a_baseline_never_ends_behind_it(dots):
 
 @pytest.fixture
 def keeping(monkeypatch):
-    """A "joint" that finds no time at which to recompute anything by itself."""
+    """Lets "joint" find no time at which to recompute anything by itself."""
     monkeypatch.setattr(residency, "MAX_TIMES", 0)
 
 

@@ -1,6 +1,8 @@
-"""No other planner's plan that is predicted to meet a budget, and does, is faster than "joint"'s.
+"""No other planner's plan that is predicted to meet a budget, and meets it, is faster than the plan
+of "joint".
 
-One that is predicted to need more, and compiles to less, is luck: "joint" does not look there.
+A plan that is predicted to need more, and compiles to less, does not count: "joint" does not look
+for such plans.
 """
 
 import jax
@@ -48,8 +50,8 @@ def test_what_one_program_held_beyond_its_prediction_rules_out_no_other():
 
 
 def _check(step, arguments, share, others, slower=GAP, **options):
-    """That "joint" has a plan within `share` of the free peak, and none of the others is faster by
-    more than `slower`."""
+    """Checks that "joint" has a plan within `share` of the free peak, and that no other planner's
+    plan is faster by more than `slower`."""
 
     def planned(planner: str, budget: int | str) -> kiwi.Plan:
         own = {"planner": planner, "memory_budget": budget, "verify": "cpu", "gap": GAP, **options}

@@ -1,4 +1,4 @@
-"""Values in the host's memory: what is offered, what it costs and holds, and what is decided."""
+"""Values in host memory: the offered options, their costs and memory, and the decisions."""
 
 import functools
 from dataclasses import replace
@@ -18,7 +18,7 @@ MiB = 2**20
 LAYERS, WIDTH, ROWS = 4, 256, 8192
 VALUE_BYTES = 4 * WIDTH * ROWS
 HOST_BYTES_PER_SECOND = 16e9
-"""Of a v5e."""
+"""The host bandwidth of a v5e."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The search over policies by names finds what brute force finds."""
+"""The search over policies by names finds the same as brute force."""
 
 import itertools
 import random
@@ -12,7 +12,8 @@ SLOWER = {"device": 0.0, "remat": 1.0, "offload": 0.6}
 
 
 def priced(seed, names):
-    """Prices in which saving more takes no longer, with interactions of neighbouring names."""
+    """Returns prices by which saving more is never slower, with interactions of neighbouring
+    names."""
     numbers = random.Random(seed)
     seconds = [numbers.uniform(0.01, 1.0) for _ in range(names)]
     sizes = [numbers.uniform(1.0, 10.0) for _ in range(names)]

@@ -1,4 +1,4 @@
-"""The search that predicts most policies finds what brute force finds, or nearly."""
+"""The search that predicts most policies finds the same as brute force, or almost."""
 
 import itertools
 import random
@@ -14,7 +14,7 @@ NAMES = 6
 
 
 def priced(seed, *, interaction=0.0, unread=()):
-    """Prices of policies; names in `unread` change nothing."""
+    """Returns prices of policies. Names in `unread` change nothing."""
     numbers = random.Random(seed)
     seconds = [numbers.uniform(0.01, 1.0) * (k not in unread) for k in range(NAMES)]
     sizes = [numbers.uniform(1.0, 10.0) * (k not in unread) for k in range(NAMES)]
@@ -35,7 +35,7 @@ def searched(price, budget_bytes, most=10**6):
 
 
 def excess(price, found):
-    """By how much the answer is slower than the fastest policy."""
+    """Returns how much slower the answer is than the fastest policy, as a ratio minus 1."""
     every = map(price, itertools.product(RESIDENCIES, repeat=NAMES))
     return price(found).seconds / min(p.seconds for p in every if p.fits) - 1
 

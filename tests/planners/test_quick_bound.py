@@ -1,4 +1,4 @@
-"""What no plan of a configuration is expected to beat."""
+"""The bound that no plan of a configuration is expected to beat."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The table of planners: complete, checked, and what documents and errors say."""
+"""The table of planners: complete, checked, and consistent with documents and errors."""
 
 import os
 import subprocess

@@ -79,7 +79,7 @@ def test_a_planned_stack_computes_the_same_and_its_peak_is_foreseen(planner):
 
 @pytest.fixture(scope="module")
 def written_in_place() -> Iterator[None]:
-    """What the forward loop hands to the backward one, as on TPUs."""
+    """Lets the forward loop write the arrays for the backward loop in place, as on TPUs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TARGETS, "cuda", TARGETS["cuda"].without("gpu_copied_stacks"))
         yield
@@ -126,7 +126,7 @@ def test_without_opening_loops_they_plan_scans_as_operators():
 
 
 def _stack(length: int, *, unrolled: bool) -> tuple[Any, Any]:
-    """The loss of a stack of wide layers, and abstract parameters: theirs, and its input."""
+    """Returns the loss of a stack of wide layers, and its abstract parameters and input."""
     rows, wide, hidden = 524288, 8192, 28672
     shapes = {"up": (wide, hidden), "down": (hidden, wide)}
 

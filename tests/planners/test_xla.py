@@ -1,4 +1,4 @@
-"""The planner "xla" foresees what XLA makes of a program that is sharded by hand."""
+"""The planner "xla" predicts the program that XLA compiles from hand-written shardings."""
 
 import subprocess
 import sys

@@ -1,4 +1,5 @@
-"""Planned calls: `jax.jit` finds the plan of arguments that it knows, all others reach theirs."""
+"""Planned calls: `jax.jit` finds the plan of known arguments, and all other arguments reach their
+plan."""
 
 import warnings
 from typing import Any
@@ -17,7 +18,7 @@ from tests.helpers.loops import layers
 
 
 def step(state: Any, power: int, batch: Any, *, scale: Any = None, twice: bool = False) -> Any:
-    """State has a None; `power` and `twice` are static."""
+    """A step whose state has a None. `power` and `twice` are static."""
     moved = {**state, "w": state["w"] + batch**power * (2 if twice else 1)}
     return moved, None, moved["w"].sum() * (1.0 if scale is None else scale)
 

@@ -1,4 +1,4 @@
-"""The estimate of a program that runs without a plan's fences."""
+"""The estimate of a program that runs without a plan's barriers."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def plan_of(function: Any, specs: tuple[Any, ...], *shapes: tuple[int, ...]) -> 
 
 
 def two_readers(x: Any, w: Any) -> Any:
-    """Both matmuls need the whole `w`, of which each device has an eighth."""
+    """Both matmuls need the whole `w`, of which each device holds an eighth."""
     return jnp.tanh(jnp.tanh(x @ w) @ w)
 
 

@@ -60,7 +60,8 @@ def test_a_solution_is_carried_to_another_budget_at_the_same_cost(plan, tight):
 
 
 def cost_with_copies_kept(plan, solution):
-    """Of another solution, with those of the plan's kept copies that it can keep."""
+    """Returns the cost of another solution, with those of the plan's kept copies that this solution
+    can keep."""
     planning = plan.origin.planning
     opened = planning.restricted(solution, kept=None)
     offered = {copy.operand_read for copy in opened.copies if len(copy.options) > 1}

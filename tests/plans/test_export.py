@@ -1,4 +1,4 @@
-"""Plans used without Kiwi in the loop: policies, shardings, and rules of logical axes."""
+"""Plans used without Kiwi at run time: policies, shardings, and rules of logical axes."""
 
 import flax.linen as nn
 import jax

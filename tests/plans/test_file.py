@@ -1,4 +1,4 @@
-"""Plan files: round trips, and the files that are refused."""
+"""Plan files: round trips, and refused files."""
 
 import json
 import re
@@ -47,7 +47,8 @@ def lowered(plan):
 
 
 def instructions(compiled):
-    """The optimised HLO without its tables of source positions, which name the caller's line."""
+    """Returns the optimised HLO without its tables of source positions, which name the caller's
+    line."""
     text = re.sub(r"stack_frame_id=\d+", "", compiled.as_text())
     return [line for line in text.splitlines() if not re.match(r'\d+ ["{]', line)]
 

@@ -22,7 +22,7 @@ CASES = [
 
 
 def unplanned_peak(module: Any, config: Any) -> int:
-    """Of plain `jax.jit` on one CPU device."""
+    """Returns the peak of plain `jax.jit` on one CPU device, in bytes."""
     args = module.abstract_state(config), module.abstract_batch(config)
     step = jax.jit(
         module.make_train_step(config), donate_argnums=0, compiler_options=CPU_COMPILER_OPTIONS
@@ -139,7 +139,7 @@ def test_a_step_with_checkpoints_holds_no_copy_and_nothing_before_it_is_read():
 
 
 def halves_summed(x, w):
-    """Both halves of a matmul's result, reduced; as the gradient of a concatenation is."""
+    """Both halves of a matmul's result are reduced, as in the gradient of a concatenation."""
     left, right = jnp.split(x @ w, 2, axis=1)
     return left.reshape(512, -1, 8).sum(-1), jnp.tanh(right).sum(0)
 
@@ -153,12 +153,12 @@ def test_parts_of_a_split_that_reductions_read_take_no_memory():
 
 
 def product_of_transposed(x, y):
-    """A weight gradient summed over two dimensions, of which `y` has the other one first."""
+    """A weight gradient summed over two dimensions, which `y` has in the other order."""
     return jnp.einsum("bsd,sbh->dh", jnp.tanh(x), jnp.sin(y))
 
 
 def freed_by_its_copy(x, y):
-    """The weight gradient's operand is free once it is transposed, before the gradient is there."""
+    """The weight gradient's operand is free once it is transposed, before the gradient exists."""
 
     def loss(w):
         return ((x @ w.T @ y) ** 2).sum()
@@ -167,19 +167,19 @@ def freed_by_its_copy(x, y):
 
 
 def joined(x, y):
-    """Both operands of the concatenation are computed for it; its reader is a library call."""
+    """Both operands of the concatenation are computed for it. Its reader is a library call."""
     z = jnp.concatenate([jnp.tanh(x), jnp.sin(y)], axis=1)
     return z.T @ z
 
 
 def pooled(x, y):
-    """The window slides over what is computed of both operands."""
+    """The window slides over a value computed from both operands."""
     z = jnp.tanh(x) * y
     return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2), (1, 2, 2), "VALID")
 
 
 def pooling_gradient(x, y):
-    """The gradient of max pooling reads what is computed of both operands."""
+    """The gradient of max pooling reads a value computed from both operands."""
 
     def pool(z):
         return jax.lax.reduce_window(z, -jnp.inf, jax.lax.max, (1, 2, 2), (1, 2, 2), "VALID")
@@ -188,7 +188,7 @@ def pooling_gradient(x, y):
 
 
 def normalised(x, w):
-    """Batch normalisation and pooling; nothing reads the convolution's result later."""
+    """Batch normalisation and pooling. No later operator reads the convolution's result."""
     y = convolved(x, w)
     mean = y.mean((0, 1, 2))
     variance = jnp.square(y - mean).mean((0, 1, 2))
@@ -197,7 +197,7 @@ def normalised(x, w):
 
 
 def kernel_gradient(x, g):
-    """A convolution whose image has the batch where its features should be."""
+    """A convolution whose image has the batch in the place of the features."""
     w = jax.ShapeDtypeStruct((3, 3, x.shape[-1], g.shape[-1]), x.dtype)
     return jax.linear_transpose(lambda w: convolved(jnp.tanh(x), w), w)(jnp.sin(g))
 

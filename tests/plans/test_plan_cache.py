@@ -1,4 +1,4 @@
-"""Plans on disk: what is taken from there, what is made again, and files that cannot be read."""
+"""Plans on disk: plans that are read, plans that are made again, and unreadable files."""
 
 import os
 import subprocess
@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made(monkeypatch):
-    """The plans that were made, and not read."""
+    """Returns the plans that were made, and not read."""
     found, plan = [], Joint.plan
 
     def counting(self, *arguments):

@@ -1,4 +1,4 @@
-"""What the user's own `jax.checkpoint` recomputes and offloads, where that is respected."""
+"""The recomputation and offloading of the user's own `jax.checkpoint`, if it is respected."""
 
 from typing import Any
 

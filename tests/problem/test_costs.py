@@ -1,4 +1,4 @@
-"""What units take by themselves, worked out by hand."""
+"""The times of single units, against arithmetic by hand."""
 
 from dataclasses import replace
 

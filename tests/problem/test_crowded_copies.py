@@ -15,7 +15,7 @@ Times = list[tuple[int, int]]
 
 
 def bodies(count: int) -> Any:
-    """Units of a forward and of a backward body, the latter in reverse."""
+    """Returns the units of a forward body and of a backward body, the latter in reverse."""
     loops = [FORWARD] * count + [BACKWARD] * count
     return SimpleNamespace(
         units=[SimpleNamespace(index=k, loop=loop) for k, loop in enumerate(loops)]
@@ -23,7 +23,8 @@ def bodies(count: int) -> Any:
 
 
 def found(times: Times) -> tuple[Any, Crowded]:
-    """Seconds of computing each unit, either way, and of its copy, which its mirror image reads."""
+    """Returns the units and the result of `crowded`. `times`: for each unit the seconds of its
+    computation, the same in both bodies, and of its copy, which its mirror image reads."""
     count = len(times)
     units = bodies(count)
     computed = [c for c, _ in times]
@@ -34,7 +35,8 @@ def found(times: Times) -> tuple[Any, Crowded]:
 
 
 def two_windows(times: Times) -> tuple[float, float]:
-    """The seconds of both bodies, all copied, each window as long as its larger channel."""
+    """Returns the seconds of both bodies with all values copied. Each window is as long as its
+    larger channel."""
     count = len(times)
     units, cut = found(times)
     windows = [[0.0, 0.0] for _ in range(4)]
@@ -50,7 +52,8 @@ def two_windows(times: Times) -> tuple[float, float]:
 
 
 def in_line(times: Times) -> float:
-    """The time of a body whose copies follow each other: each begins when its unit is computed."""
+    """Returns the time of a body whose copies follow each other. Each copy starts when its unit is
+    computed, or after the previous copy."""
     computed = copied = 0.0
     for computing, copying in times:
         computed += computing

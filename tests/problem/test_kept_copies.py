@@ -39,7 +39,8 @@ ARGUMENTS = [array(WIDTH, WIDTH)] * LAYERS, array(ROWS, WIDTH)
 
 
 def step(weights: Any, x: Any) -> Any:
-    """Gradient descent on a chain of layers; all weights but the first are also read backward."""
+    """Gradient descent on a chain of layers. The backward pass reads all weights except the
+    first."""
 
     def loss(weights: Any) -> Any:
         h = x
@@ -58,7 +59,7 @@ OPTIONS = {
     "in_shardings": ([P(None, "x")] * LAYERS, P("x")),
     "profile": WAITING_ON_CPU,
 }
-"""Data parallel, with the weights fully sharded by the caller."""
+"""Data parallelism, with the weights fully sharded by the caller."""
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def free_plan() -> kiwi.Plan:
 
 
 def alone(plan: kiwi.Plan) -> tuple[PlanningProblem, tuple[int, ...]]:
-    """The plan's problem and solution, in which every reader makes its own copies."""
+    """Returns the plan's problem and solution, in which every reader makes its own copies."""
     assert plan.origin is not None and plan.solve_result.solution is not None
     return plan.origin.planning, plan.solve_result.solution
 
@@ -113,7 +114,7 @@ def test_a_copy_is_held_from_its_first_reader_to_its_last():
 
 
 def assert_scheduled_alike(plan: kiwi.Plan) -> None:
-    """The schedule is estimated as the solution is."""
+    """Checks that the schedule and the solution have the same estimate."""
     solved = Solved(*alone(plan), plan.execution.kept_copies)
     found = estimate_schedule(solved, plan.execution.schedule)
     seconds = {name: getattr(found, name) for name in ("step_seconds", "recompute_seconds")}
@@ -230,7 +231,8 @@ def test_what_maps_cut_for_nothing_saves_nothing_if_kept():
 
 
 def recomputing_step(weights: Any, x: Any) -> Any:
-    """As `step`; each matmul of the forward pass is computed twice, and its weight read thrice."""
+    """Like `step`, with each matmul of the forward pass computed twice, so that its weight has
+    three readers."""
 
     def loss(weights: Any) -> Any:
         h = x
@@ -288,7 +290,7 @@ SCANNED = array(8, 512, 512), array(2**13, 512)
 
 
 def recomputing_scan(weights: Any, x: Any) -> Any:
-    """As `recomputing_step`, with a scan."""
+    """Like `recomputing_step`, with a scan."""
 
     def body(h: Any, w: Any) -> Any:
         return jnp.sin(kiwi.hint(h @ w, recompute=True)), None
@@ -339,7 +341,7 @@ def test_what_an_iteration_keeps_it_holds_behind_the_recomputation():
 
 
 def scanned(weights: Any, x: Any) -> Any:
-    """The body reads what it computes of its weight twice."""
+    """The body reads a value computed from its weight twice."""
 
     def body(h: Any, w: Any) -> Any:
         both = jnp.sin(w)

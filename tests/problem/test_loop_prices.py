@@ -1,5 +1,5 @@
-"""A scanned stack of layers costs what its layers cost one by one, however many there are, but for
-what GPUs copy into stacks."""
+"""A scanned stack of layers costs as much as its unrolled layers, whatever their number, except for
+the copies into stacks on GPUs."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +23,7 @@ from tests.helpers.planning import WAITING, kernels_of, units_of
 
 WIDTH, HIDDEN, LENGTH, HEADS = 4096, 11008, 2048, 32
 BATCH = 8
-"""On each device."""
+"""The batch on each device."""
 
 
 def _norm(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -42,7 +42,7 @@ def _layer(x: jax.Array, w: Any) -> jax.Array:
 
 
 def _step(state: Any, x: jax.Array) -> Any:
-    """One step with a float32 momentum; a list of layers is unrolled, a stack is scanned."""
+    """One step with a float32 momentum. A list of layers is unrolled, a stack is scanned."""
 
     def loss(params: Any) -> jax.Array:
         if isinstance(params, list):
@@ -97,7 +97,7 @@ def _assert_alike(length: int, mesh: tuple[int, ...]) -> None:
 
 @pytest.fixture
 def written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the forward loop hands to the backward one, as on TPUs."""
+    """Lets the forward loop write the arrays for the backward loop in place, as on TPUs."""
     monkeypatch.setitem(TARGETS, "cuda", TARGETS["cuda"].without("gpu_copied_stacks"))
 
 
@@ -202,7 +202,7 @@ def test_reductions_behind_computation_are_told_from_gathers():
 
 
 def _hidden(overlap: Overlap, unit: Any) -> float:
-    """Of one second that a unit reduces."""
+    """Returns the hidden part of one second of a unit's reduction."""
     strategy: Any = SimpleNamespace(collectives=[SimpleNamespace(seconds=1.0, bytes=2**22)])
     loads = overlap.reduced(unit, [strategy], [Residency(None, 0)])
     return sum(float(load.amounts.sum()) for load in loads)

@@ -1,4 +1,4 @@
-"""Strategies whose partial sums XLA does not scatter, and what stands in for them."""
+"""Strategies whose partial sums XLA does not scatter, and their replacements."""
 
 import jax.numpy as jnp
 import pytest

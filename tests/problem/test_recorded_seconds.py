@@ -64,7 +64,7 @@ def test_a_function_that_was_not_measured_is_arithmetic():
 
 
 def with_call(units, unit, seconds, table=TABLE):
-    """The table with the unit's one call, unsharded."""
+    """Returns the table with the unit's only call, unsharded."""
     (call,) = [c for c in library_calls(units, unit, table.hardware) if c is not None]
     figures = (call.local_shapes({}), call.flops, call.local_bytes({}), seconds, 0.1)
     return table.with_entry(OperatorEntry(*call.known, *figures)), call
@@ -104,7 +104,7 @@ def test_functions_of_a_gpu_are_computed_while_it_reads():
 
 
 def products(*rights):
-    """Matmuls of one size, of operands that lie otherwise."""
+    """Yields matmuls of one size, whose operands have other orders of dimensions."""
     left = jax.ShapeDtypeStruct((4, 8, 32), "float32")
     for subscripts, shape in rights:
         fun = lambda x, w, subscripts=subscripts: jnp.einsum(subscripts, x, w)  # noqa: E731

@@ -1,4 +1,4 @@
-"""What it costs to keep the mean and the variance of rows beside what is recomputed."""
+"""The cost of keeping the mean and the variance of rows while other values are recomputed."""
 
 from typing import Any
 
@@ -15,13 +15,14 @@ from tests.helpers.planning import WAITING, array, problem_of
 
 COUNT, WIDTH = 4096, 2048
 ROWS, MEAN, VARIANCE, NORMALISED = range(4)
-"""The first units."""
+"""The indices of the first units."""
 
 LAUNCH_SECONDS = WAITING.kernel_launch_seconds
 PASS_SECONDS = 4 * COUNT * WIDTH / WAITING.sustained_memory_bytes_per_second
 COLUMN_SECONDS = PASS_SECONDS / WIDTH
 KERNELS_SECONDS = 2 * PASS_SECONDS + 3 * COLUMN_SECONDS
-"""Of both reductions: the variance reads the mean, too, and each writes a column."""
+"""The seconds of both reductions. The variance also reads the mean, and each reduction writes a
+column."""
 
 
 def loss(inputs: Any, first: Any, second: Any) -> Any:
@@ -32,7 +33,8 @@ def loss(inputs: Any, first: Any, second: Any) -> Any:
 
 
 def units_of_gradient(function: Any, *roots: str) -> UnitGraph:
-    """Those of a function's gradient, which begins with units of these roots."""
+    """Returns the units of a function's gradient. Checks that it begins with units of these
+    roots."""
     gradient = jax.grad(function, argnums=(1, 2))
     arguments = array(COUNT, 64), array(64, WIDTH), array(WIDTH, 64)
     plan = kiwi.plan(gradient, *arguments, mesh_shape=(1,), profile=WAITING, verify=None)
@@ -53,7 +55,7 @@ def problem(units: UnitGraph) -> PlanningProblem:
 
 
 def seconds(problem: PlanningProblem, *recomputed: int) -> float:
-    """The step if these units are recomputed and all others kept, as long as there is."""
+    """Returns the step time if these units are recomputed and all others kept."""
     options = [_option(node, node.unit in recomputed) for node in problem.unit_nodes]
     copies = [0] * len(problem.copies)
     found = evaluate(problem.problem, [0] * len(problem.sources) + options + copies)

@@ -1,4 +1,4 @@
-"""Regions cost what the same program costs outside of them."""
+"""Regions cost as much as the same program outside of a region."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Any schedule of units is priced as a solution of the joint problem is."""
+"""The price of a schedule equals the price of the joint problem's solution."""
 
 import functools
 import math
@@ -37,8 +37,8 @@ def units_of_loop(name):
 
 
 def some_solution(planning, seed):
-    """Random shardings and residencies, in which everything that is recomputed finds what it
-    reads, and is held no longer than it is read."""
+    """Returns random shardings and residencies. Every recomputed unit finds its operands, and
+    values are held only as long as they are read."""
     draw = random.Random(seed)
     counts = [len(n.costs) for n in planning.problem.nodes]
     choices = [0] * (len(planning.sources) + len(planning.unit_nodes))

@@ -239,7 +239,7 @@ def test_a_layer_is_recorded_saved_and_replayed(tmp_path, monkeypatch):
 
 
 def recorded_layer(monkeypatch, time, **options):
-    """The table of `layer` on two devices, where `time` stands for the clock."""
+    """Returns the table of `layer` on two devices. `time` replaces the clock."""
     monkeypatch.setattr(Bench, "time", time)
     units, mesh = units_of_layer(), DeviceMesh.create((2,), "cpu")
     points = operator_points(units, mesh)

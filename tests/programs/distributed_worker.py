@@ -1,10 +1,10 @@
-"""One of several processes that train together; started by `test_distributed`.
+"""One of several processes that train together, started by `test_distributed`.
 
 python distributed_worker.py PROCESS PROCESSES PORT FOLDER
 
-Prints a line of JSON: the losses under plans made in each process and under process 0's saved
-plan, the batch being cut over the processes, what different plans end in, and the losses of a
-pipeline whose stages lie on the devices of all.
+Prints a line of JSON: the losses under plans made in each process and under process 0's saved plan,
+with the batch divided over the processes; the error if processes have different plans; and the
+losses of a pipeline whose stages are on the devices of all processes.
 """
 
 import json
@@ -36,7 +36,7 @@ from tests.test_pipeline import SLOW, train_step  # noqa: E402
 
 
 def of_all_processes(batch):
-    """Each process contributes its part of the batch, as a data loader would."""
+    """Returns the global batch. Each process contributes its part, as a data loader would."""
     devices = jax.make_mesh((8,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("d"))
     rows = CONFIG.batch // COUNT
@@ -49,7 +49,7 @@ def of_all_processes(batch):
 
 
 def different_plans(step):
-    """What a process says whose plan is not that of the others."""
+    """Returns the error of a process whose plan differs from the plans of the others."""
     cut = jax.sharding.PartitionSpec("x")
     own = {"in_shardings": (None, cut)} if INDEX else {}
     try:

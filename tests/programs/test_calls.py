@@ -1,4 +1,4 @@
-"""Calls that are not looked into: manual computations, unknown primitives, kernels, regions."""
+"""Calls that Kiwi does not look into: manual computations, unknown primitives, kernels, regions."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def assert_same(planned: Any, function: Any, *args: Any) -> None:
 
 
 def exchange(mesh: Any) -> Any:
-    """A gradient through an all-to-all between layouts that are given."""
+    """Returns a gradient through an all-to-all between fixed layouts."""
 
     def swap(x: jax.Array) -> jax.Array:
         return jax.lax.all_to_all(jnp.sin(x), "y", split_axis=0, concat_axis=1, tiled=True)
@@ -69,7 +69,7 @@ def test_shard_map_on_a_mesh_of_other_axes_is_replicated(make_mesh):
 
 
 def primitive(name: str, function: Any) -> Any:
-    """A primitive of somebody else's, of which only the lowering is known."""
+    """Returns a foreign primitive, of which only the lowering is known."""
     found = Primitive(name)
     found.def_impl(function)
     found.def_abstract_eval(lambda x: x)

@@ -1,4 +1,4 @@
-"""A plan that several processes run gives the losses that one process gives."""
+"""A plan that several processes run gives the same losses as one process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Callbacks run once a step and in the order written, whatever else is recomputed or moved."""
+"""Callbacks run once per step and in the written order, whatever is recomputed or moved."""
 
 from typing import Any
 

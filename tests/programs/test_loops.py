@@ -1,4 +1,4 @@
-"""Loops under plans: what random programs found once."""
+"""Loops under plans: faults that random programs once found."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,8 @@ def test_loops_on_little_data_compile():
 
 
 def nested(between):
-    """Loops in a loop; what one of them yields goes to `between`, and on."""
+    """Returns loops in a loop. A stacked result of the inner loop goes through `between` into the
+    outer carry."""
 
     def inner(total, row):
         total = jnp.tanh(total + row)

@@ -46,7 +46,7 @@ def loss(w, x):
 
 
 def asking_loss(kind, w, x):
-    """`loss` with what each kind of axes lets one ask."""
+    """`loss` with the constraints that each kind of axes allows."""
     if kind == "none":
         return loss(w, x)
     if kind == "auto":
@@ -83,7 +83,7 @@ def plain_arguments():
 
 @functools.cache
 def expected() -> list[float]:
-    """The losses of two steps."""
+    """Returns the losses of two steps."""
     (w, x), (step, optimizer) = plain_arguments(), step_of("none")
     state, losses = (w, optimizer.init(w)), []
     for _ in range(2):
@@ -96,7 +96,7 @@ SPECS = {"up": P(None, "model"), "down": P("model", None)}
 
 
 def arguments(kind: str, form: str):
-    """The state and the batch as arrays, as shapes, or as either with shardings."""
+    """Returns the state and the batch as arrays, as shapes, or as either with shardings."""
     w, x = plain_arguments()
     mesh = mesh_of(kind if kind != "none" else "auto")
     is_cut = form.endswith("sharded")
@@ -121,7 +121,7 @@ def run_twice(planned, kind: str, form: str):
 
 
 def check_results(state, kind: str):
-    """They lie on the user's mesh, and the rest of the program takes them."""
+    """Checks that results are on the user's mesh, and that other programs accept them."""
     mesh = mesh_of(kind)
     if mesh is not None:
         assert {leaf.sharding.mesh for leaf in jax.tree.leaves(state)} == {mesh}

@@ -1,4 +1,4 @@
-"""Meshes of one and of three axes; dimensions that no axis divides."""
+"""Meshes of one and of three axes, and dimensions that no axis divides."""
 
 import jax
 import numpy as np

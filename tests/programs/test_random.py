@@ -1,4 +1,4 @@
-"""Random programs compute under a plan what they compute without one, or raise a typed error."""
+"""Random programs compute the same under a plan as without one, or raise a typed error."""
 
 from collections.abc import Callable
 from typing import Any

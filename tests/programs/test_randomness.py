@@ -1,4 +1,4 @@
-"""What is recomputed sees the same keys: dropout masks of both passes are the same numbers."""
+"""Recomputed operators use the same keys: the dropout masks of both passes are equal."""
 
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,8 @@ def arguments(kind: str) -> list[Any]:
 
 
 def recomputing(kind: str, mesh_shape: tuple[int, ...]) -> Execution:
-    """An execution that computes everything twice that may be, its random bits among it."""
+    """Returns an execution that computes everything twice that may run twice, including random
+    bits."""
     shapes = [array(*np.shape(a), dtype=a.dtype) for a in arguments(kind)]
     planning = problem_of(units_of(STEP, *shapes), mesh_shape)
     solution = random_solution(planning, np.random.default_rng(0), remat=1.0)
@@ -48,7 +49,7 @@ def recomputing(kind: str, mesh_shape: tuple[int, ...]) -> Execution:
 
 
 def random_bits(execution: Execution) -> list[int]:
-    """The recomputed units that draw random numbers."""
+    """Returns the recomputed units that draw random numbers."""
     program = execution.units.graph.program
     return [
         u
@@ -60,7 +61,7 @@ def random_bits(execution: Execution) -> list[int]:
 
 
 def largest_difference(function: Callable[..., Any], kind: str) -> float:
-    """Of the gradient, relative to its largest element."""
+    """Returns the largest difference of the gradient, relative to its largest element."""
     expected = flat(jax.jit(STEP))(*arguments(kind))[1]
     found = jax.jit(function)(*arguments(kind))[1]
     return float(jnp.abs(found - expected).max() / jnp.abs(expected).max())

@@ -1,4 +1,4 @@
-"""The HTML report in a headless browser: no errors, no network, every part is used."""
+"""The HTML report in a headless browser: no errors, no network, every part in use."""
 
 import json
 from dataclasses import replace

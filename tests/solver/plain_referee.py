@@ -1,4 +1,4 @@
-"""The referee written down plainly, node by node and edge by edge: what `evaluate` must equal."""
+"""A plain version of the referee, node by node and edge by edge, which `evaluate` must equal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from kiwi.solver import Problem
 
 @dataclass(frozen=True)
 class PlainEvaluation:
-    """What a solution costs and holds, see `kiwi.solver.evaluate.Evaluation`."""
+    """The cost and the memory of a solution, see `kiwi.solver.evaluate.Evaluation`."""
 
     cost: float
     parts: dict[str, float]

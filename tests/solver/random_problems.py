@@ -1,4 +1,4 @@
-"""Small random problems that brute force can still answer."""
+"""Random problems that are small enough for brute force."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from kiwi.solver.problem import Load
 
 
 def random_problem(seed: int, *, most_nodes: int = 7, integral: bool = True) -> Problem:
-    """Up to 7 nodes of up to 4 options, with forbidden pairs, parallel edges and a tight limit."""
+    """Returns a problem with up to 7 nodes of up to 4 options, with forbidden pairs, parallel edges
+    and a tight limit."""
     rng = np.random.default_rng(seed)
     horizon = int(rng.integers(1, 9))
     nodes = tuple(_node(rng, i, horizon, integral) for i in range(rng.integers(1, most_nodes + 1)))
@@ -22,7 +23,8 @@ def random_problem(seed: int, *, most_nodes: int = 7, integral: bool = True) -> 
 
 
 def loaded_problem(seed: int) -> Problem:
-    """The same with loads: parts of all costs, in one of two windows, of one of two channels."""
+    """Returns the same problem with loads: parts of all costs, in one of two windows, of one of two
+    channels."""
     problem, rng = random_problem(seed), np.random.default_rng(seed)
 
     def loads(costs: np.ndarray) -> tuple[Load, ...]:
@@ -62,7 +64,7 @@ def _edges(rng: np.random.Generator, nodes: tuple[Node, ...], integral: bool) ->
 def _edge(
     rng: np.random.Generator, tail: int, head: int, shape: tuple[int, int], integral: bool
 ) -> Edge:
-    """Every other edge lets options share lines of its matrix."""
+    """Returns an edge. In every other edge, options share lines of the matrix."""
     if rng.random() < 0.5:
         return Edge(tail, head, _costs(rng, shape, 0.1, integral))
     lines = (int(rng.integers(1, shape[0] + 1)), int(rng.integers(1, shape[1] + 1)))

@@ -1,4 +1,4 @@
-"""The message-passing bound, its reduced costs, and the prices, against brute force."""
+"""The message-passing bound, its reduced costs, and its prices, against brute force."""
 
 import itertools
 import math

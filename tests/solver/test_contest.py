@@ -1,4 +1,4 @@
-"""The contest's file format, read, written and refused; the command line."""
+"""The contest's file format, read, written and refused, and the command line."""
 
 import gzip
 import json
@@ -13,7 +13,8 @@ from kiwi.solver.contest import problem_from_contest, read_contest
 
 
 def document() -> dict:
-    """Three nodes; the cheapest of all fits nowhere, see `test_costs_and_limit`."""
+    """Returns a document of a problem with three nodes whose cheapest solution does not fit, see
+    `test_costs_and_limit`."""
     return {
         "problem": {
             "name": "made up",

@@ -1,4 +1,4 @@
-"""Elimination of nodes: exact against brute force, in few cells on ladders, and what it ends."""
+"""Elimination of nodes: exact against brute force, with few cells on ladders, and its end."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ def test_min_marginals_are_those_of_brute_force(seed: int) -> None:
 
 
 def ladder(layers: int, options: int, seed: int, *, limit_bytes: int | None = None) -> Problem:
-    """Two rails with rungs: each square is a cycle, which messages bound weakly."""
+    """Returns two rails with rungs. Each square is a cycle, on which messages give a weak bound."""
     random = np.random.default_rng(seed)
     count = 2 * layers
     nodes = [

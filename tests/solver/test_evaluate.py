@@ -1,4 +1,4 @@
-"""The referee against its plain twin, on random problems and solutions."""
+"""The referee against its plain version, on random problems and solutions."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.solver.random_problems import loaded_problem
 
 
 def _with_more(problem: Problem, seed: int) -> Problem:
-    """The same with parts of costs, and with some of the memory on the host."""
+    """Returns the same problem with parts of costs, and with some of the memory on the host."""
     random = np.random.default_rng(seed)
 
     def parts(costs: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The host's memory, a second limit: the referee by hand, and searches against brute force."""
+"""Host memory as a second limit: the referee by hand, and searches against brute force."""
 
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ UNIT = 10**6
 
 
 def offloading(seed: int) -> Problem:
-    """A random problem in which every other node holds host memory, under a tight limit of it. In
-    large units, and no sum is at a limit: the search counts host memory in whole bytes of both."""
+    """Returns a random problem in which every other node holds host memory, under a tight limit of
+    it. Sizes are multiples of `UNIT` and no sum equals a limit, because the search counts host
+    memory in whole bytes of both."""
     problem, rng = random_problem(seed), np.random.default_rng(seed)
 
     def with_host(node: Node) -> Node:
@@ -38,7 +39,7 @@ def offloading(seed: int) -> Problem:
 
 
 def choice(name: str, host_bytes: int) -> Node:
-    """Keeps 10 bytes, or, at a cost of 1, puts bytes into the host's memory."""
+    """Returns a node that keeps 10 bytes or, at a cost of 1, puts bytes into host memory."""
     usage = (Interval(0, 2, 10),), ()
     host_usage = (), (Interval(0, 2, host_bytes),)
     return Node(name, np.array([0.0, 1.0]), usage, host_usage=host_usage)

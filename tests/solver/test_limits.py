@@ -1,4 +1,4 @@
-"""How a search is ended from outside: signals, its time limit, solvers that heed neither."""
+"""Searches that end from outside: signals, the time limit, and solvers that obey neither."""
 
 import gzip
 import json
@@ -20,11 +20,12 @@ from kiwi.solver.request import Request
 from tests.solver.test_problem import worked_problem
 
 PATIENCE_SECONDS = 300
-"""Long enough for any machine; tests end as soon as what they wait for is there."""
+"""Long enough for any machine. Tests end as soon as the awaited event happens."""
 
 
 def knotted_problem(count: int = 30) -> Problem:
-    """Every node has an edge to every other: neither bound nor search settles it soon."""
+    """Returns a problem in which every pair of nodes has an edge. Neither bound nor search solves
+    it soon."""
     rng = np.random.default_rng(5)
     sizes = rng.integers(1, 9, (count, 6))
     nodes = tuple(

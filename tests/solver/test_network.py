@@ -1,4 +1,4 @@
-"""The flat form of a problem: what it keeps once, and that nothing is lost by it."""
+"""The flat form of a problem: shared tables, and no loss."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from kiwi.solver.network import build_network
 
 
 def dense(problem: Problem, tail: int, head: int) -> np.ndarray:
-    """The sum of all edges between two nodes, from the edges themselves."""
+    """Returns the sum of all edges between two nodes, from the edges themselves."""
     total = np.zeros((problem.nodes[tail].costs.size, problem.nodes[head].costs.size))
     for edge in problem.edges:
         if {edge.tail, edge.head} == {tail, head}:

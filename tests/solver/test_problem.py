@@ -1,4 +1,4 @@
-"""What a problem accepts, and what the referee says."""
+"""The checks of a problem, and the referee's results."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_a_limit_beyond_64_bits_never_binds() -> None:
 
 
 def worked_problem() -> Problem:
-    """Two nodes, two times, worked by hand in the tests below."""
+    """Returns a problem with two nodes and two times, solved by hand in the tests below."""
     first = Node(
         "first",
         np.array([3.0, 5.0]),

@@ -1,7 +1,7 @@
-"""Instances whose optimum HiGHS has proven, of the kinds that searches got stuck on.
+"""Instances whose optimum HiGHS has proven, of kinds on which searches once failed.
 
-Few nodes, each of which stands for many and holds memory in many pieces of time; made-up layers
-whose costs are perturbed; hubs; limits that bind.
+The instances have few nodes, each of which represents many and holds memory in many pieces of time;
+generated layers with perturbed costs; hubs; and limits that bind.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from kiwi.solver import Edge, Interval, Node, Problem, evaluate, solve
 HORIZON, OPTIONS, PIECES = 60, 8, 6
 
 OPTIMA = {0: 102596.0, 1: 89920.0, 2: 74347.0}
-"""Least cost by seed: HiGHS, gap 0."""
+"""The least cost by seed: HiGHS, gap 0."""
 
 LAYERS = {
     0: (780, 0.1410546996970822),
@@ -24,12 +24,13 @@ LAYERS = {
     4: (558, 0.0688511124436556),
     5: (1474, 0.17163281803191535),
 }
-"""Limit in MiB and least cost by seed of a perturbed layer, with a hub where the seed is odd;
-HiGHS proves each in seconds."""
+"""Limit in MiB and least cost by seed of a perturbed layer, with a hub if the seed is odd. HiGHS
+proves each in seconds."""
 
 
 def large_choices(seed: int, count: int = 14) -> Problem:
-    """Cheap options hold much; a ring of costs between neighbours, and node 0 next to all."""
+    """Returns a problem whose cheap options hold much memory, with a ring of costs between
+    neighbours, and edges from node 0 to all."""
     rng = np.random.default_rng(seed)
     nodes = tuple(_node(rng, i) for i in range(count))
     pairs = [(i, i + 1) for i in range(1, count - 1)] + [(0, i) for i in range(1, count)]

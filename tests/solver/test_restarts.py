@@ -1,4 +1,5 @@
-"""What several solutions leave open, against brute force; and what leads away from one of them."""
+"""The choices that several solutions leave open, against brute force, and restarts that leave a
+local optimum."""
 
 import itertools
 import math
@@ -16,11 +17,11 @@ from kiwi.solver.restarts import disagreement, mixtures, search_again
 from tests.solver.random_problems import random_problem
 
 RING, MODES = 1000, 3
-"""Many more nodes than forced moves turn over at once."""
+"""The ring has many more nodes than forced moves change at once."""
 
 
 def modes_problem() -> Problem:
-    """A ring in which neighbours agree, at almost any price, on one of three modes."""
+    """Returns a ring whose neighbours agree, at almost any price, on one of three modes."""
     nodes = tuple(Node(f"n{i}", np.array([3.0, 2.0, 1.0]), ((),) * MODES) for i in range(RING))
     disagree = 1000.0 * (1.0 - np.eye(MODES))
     edges = tuple(Edge(i, (i + 1) % RING, disagree) for i in range(RING))
@@ -28,13 +29,13 @@ def modes_problem() -> Problem:
 
 
 def _cost(net, choice) -> float:
-    """What a choice costs; infinite above the limit."""
+    """Returns the cost of a choice; infinite above the limit."""
     fits = usage_of(net, choice).max(initial=0) <= net.limit_bytes
     return float(cost_of(net, net.cost, choice)) if fits else math.inf
 
 
 def _best(net, options) -> float:
-    """The least cost where every node has some of its options, by brute force."""
+    """Returns the least cost if every node has some of its options, by brute force."""
     return min(_cost(net, np.array(choice)) for choice in itertools.product(*options))
 
 
@@ -71,7 +72,7 @@ def test_probes_leave_a_mode_that_no_neighbourhood_leaves() -> None:
 
 
 def _searched_again(**options) -> Search:
-    """From the worst mode, nothing known but that."""
+    """Returns a search that restarts from the worst mode, with no other known solution."""
     request = Request(modes_problem(), warm_start=(0,) * RING, time_limit_seconds=1e6, **options)
     search = Search(request, "lagrangian")
     search.work = 10**8  # what a search before took

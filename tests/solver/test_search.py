@@ -1,4 +1,4 @@
-"""The pieces of the local search against plain computations."""
+"""The parts of the local search against plain computations."""
 
 import itertools
 from dataclasses import replace

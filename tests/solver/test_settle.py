@@ -1,4 +1,4 @@
-"""Of equal options the one that holds least memory."""
+"""Among options of equal cost, the one that holds least memory is taken."""
 
 import numpy as np
 from hypothesis import given

@@ -199,7 +199,7 @@ def test_a_warm_start_survives_a_search_that_has_no_time() -> None:
 
 
 class Stop:
-    """Raises Ctrl-C at the first progress with a solution."""
+    """Raises `KeyboardInterrupt` at the first progress with a solution."""
 
     def __call__(self, state: Progress) -> None:
         if state.objective is not None:

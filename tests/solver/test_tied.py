@@ -1,4 +1,4 @@
-"""Equal nodes as one: the same cost and memory as in the whole problem."""
+"""Equal nodes as one node: the same cost and memory as in the whole problem."""
 
 import numpy as np
 import pytest
@@ -11,11 +11,12 @@ from kiwi.solver.tied import EqualNodes, tied
 from tests.solver.random_problems import loaded_problem
 
 RESHARD = np.array([[0.0, 3.0], [2.0, 0.0]])
-"""From the layout of a layer to that of the next one."""
+"""Costs from the layout of a layer to the layout of the next one."""
 
 
 def layer(number):
-    """Cheap and large, or dear and small; the layers' memory overlaps at time 2."""
+    """Returns a node with two options: cheap and large, or expensive and small. The layers' memory
+    overlaps at time 2."""
     usage = ((Interval(number, 3, 10),), (Interval(number, 3, 4),))
     return Node(f"layer {number}", np.array([1.0, 2.0]), usage)
 
@@ -87,7 +88,8 @@ def test_a_tied_solution_costs_and_holds_the_same_in_the_whole_problem(seed):
 
 
 def _some_classes(problem, rng):
-    """Nodes of as many options each, at random, whose options correspond in any order."""
+    """Yields random classes of nodes with equally many options, whose options correspond in any
+    order."""
     by_size = {}
     for number in rng.permutation(len(problem.nodes)).tolist():
         by_size.setdefault(problem.nodes[number].costs.size, []).append(number)

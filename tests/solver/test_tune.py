@@ -1,4 +1,4 @@
-"""The tuner: what it varies, and how it tells better parameters from worse."""
+"""The tuner: the parameters that it varies, and how it ranks them."""
 
 from dataclasses import asdict
 
@@ -12,7 +12,7 @@ from kiwi.solver.parameters import DEFAULT, Parameters
 
 @pytest.fixture(scope="module")
 def start() -> Start:
-    """The smallest of the instances to tune on that takes rounds."""
+    """Returns the smallest tuning instance that takes rounds."""
     return Start(min(of_half("tuning", on_record()), key=lambda row: row.options))
 
 

@@ -1,4 +1,4 @@
-"""Searches that work ends: the same on a fast, a slow and a busy machine."""
+"""Searches that a limit of work ends: the same on fast, slow and busy machines."""
 
 import itertools
 import math
@@ -25,12 +25,12 @@ LIMIT = 30_000_000
 
 @pytest.fixture(autouse=True)
 def no_oracle(monkeypatch):
-    """Rounds that take no second each."""
+    """Turns the oracle off, so that rounds take less than a second."""
     monkeypatch.setattr(lagrangian, "oracle_for", lambda net, seed: None)
 
 
 def searched(work_limit: int | None = LIMIT, **options) -> SolveResult:
-    """A search that nothing but work ends soon."""
+    """Returns the result of a search that soon ends, and only by work."""
     return solve(
         knotted_problem(),
         solver="lagrangian",

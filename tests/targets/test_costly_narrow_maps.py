@@ -1,4 +1,5 @@
-"""Hyperbolic tangents of 16-bit tensors are stored, and computed again of others."""
+"""Hyperbolic tangents of 16-bit tensors are stored; those of other tensors are recomputed by their
+readers."""
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +10,14 @@ from kiwi.targets.rules.gpu.costly_narrow_maps import WITNESS
 
 
 def stored(function, *args):
-    """The operators that are stored, of a step for H100s."""
+    """Returns the operators whose results are stored, in a step for H100s."""
     planned = kiwi.jit(function, mesh_shape=(1,), profile="h100-sxm")
     units = planned.traced(*args).units
     return {name for unit in units.units for name in units.graph.opcodes[unit.root]}
 
 
 def of_activation(activation, computed="float32"):
-    """Gradients of a network in bfloat16 that computes its activation in another type."""
+    """Returns gradients of a network in bfloat16 that computes its activation in another type."""
 
     def gradients(x, up, down):
         def loss(up, down):

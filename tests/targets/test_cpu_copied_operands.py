@@ -1,4 +1,5 @@
-"""What XLA:CPU copies before it reads it, for each rule and each way to shard it."""
+"""The operands that XLA:CPU copies before it reads them, for each rule and each way to shard the
+operator."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Which gathered copies XLA:GPU's matmuls transpose: for each dimension that is gathered."""
+"""The gathered copies that XLA:GPU's matmuls transpose, for each gathered dimension."""
 
 import functools
 from unittest.mock import Mock

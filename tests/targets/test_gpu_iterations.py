@@ -1,4 +1,4 @@
-"""Iterations of recurrences on GPUs: the launches that are counted, and the compiled ones."""
+"""Iterations of recurrences on GPUs: the predicted and the compiled number of launches."""
 
 from importlib.util import find_spec
 
@@ -20,7 +20,7 @@ LENGTH, ROWS, WIDTH = 256, 32, 128
 
 
 def recurrent(x, w, u, *, step):
-    """A recurrence over the first dimension of `x`, and the mean of what it ends with."""
+    """A recurrence over the first dimension of `x`, and the mean of its final carry."""
 
     def body(carry, x):
         return step(carry, x, w, u), None
@@ -37,7 +37,7 @@ def lstm(carry, x, w, u):
 
 
 def logarithmic(carry, x, w, u):
-    """Sums of probabilities by their logarithms, as losses over alignments have them."""
+    """Sums of probabilities by their logarithms, as in losses over alignments."""
     a, b = carry
     a = jnp.logaddexp(a + x, b)
     return a, jnp.logaddexp(a, b - x)

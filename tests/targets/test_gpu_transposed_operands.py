@@ -1,4 +1,4 @@
-"""Which operands XLA:GPU transposes before its matmuls read them."""
+"""The operands that XLA:GPU transposes before its matmuls read them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,18 +21,19 @@ def scores(x: jax.Array, wq: jax.Array, wk: jax.Array) -> jax.Array:
 
 
 def scaled_scores(x: jax.Array, wq: jax.Array, wk: jax.Array) -> jax.Array:
-    """A map behind each matmul writes queries and keys in the order wanted."""
+    """An elementwise operator after each matmul writes queries and keys in the wanted order."""
     q, k = jnp.einsum("bsd,dhk->bshk", x, wq), jnp.einsum("btd,dhk->bthk", x, wk)
     return jnp.einsum("bshk,bthk->bhst", jnp.sin(q), jnp.sin(k))
 
 
 def whole_scores(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Arguments lie as they are, the batch first."""
+    """The arguments keep their order of dimensions, batch first."""
     return jnp.einsum("bsd,btd->bst", x, y)
 
 
 def transposed(function: Callable[..., Any], *arguments: Any, shards: int = 1) -> int:
-    """How many reads are transposed; `shards`: into how many pieces each factor is cut."""
+    """Returns the number of transposed operands. `shards`: the number of pieces that each factor is
+    cut into."""
     units = units_of(function, *arguments)
     found = 0
     for unit in units.units:

@@ -1,4 +1,4 @@
-"""What XLA holds from the start of the step because nothing tells it to wait."""
+"""The memory that XLA holds from the start of the step because nothing makes it wait."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ PROFILES = ("cpu", "h100-sxm", "v5e")
 
 
 def held_early(units, unit, profile, result_bytes):
-    """What a target holds from the start of the step for a unit."""
+    """Returns the intervals that a target holds from the start of the step for a unit."""
     kernel = kernels_of(units, profile)[unit.index]
     return tuple(held.interval(result_bytes) for held in kernel.held_early)
 

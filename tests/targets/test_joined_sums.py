@@ -1,4 +1,4 @@
-"""Which partial sums are combined, and which are added up before devices exchange them."""
+"""Partial sums that are combined, and partial sums that are added before devices exchange them."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ def units_with_loops(function, *args):
 
 
 def gradients(units):
-    """The matmuls whose result is a matrix of the parameter's shape."""
+    """Returns the matmuls whose result is a matrix of the parameter's shape."""
     values = units.graph.program.values
     return [u for u in large_ones(units) if values[u.outputs[0]].shape == (N, N)]
 

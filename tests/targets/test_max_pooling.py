@@ -1,4 +1,4 @@
-"""What compilers hold for the gradient of max pooling."""
+"""The memory that compilers hold for the gradient of max pooling."""
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ GPU = "h100-sxm"
 
 
 def held_early(units, unit, profile, result_bytes):
-    """What a target holds from the start of the step for a unit."""
+    """Returns the intervals that a target holds from the start of the step for a unit."""
     kernel = kernels_of(units, profile)[unit.index]
     return tuple(held.interval(result_bytes) for held in kernel.held_early)
 
 
 def without_barriers(units, unit, profile):
-    """What it also holds where no barrier prevents it."""
+    """Returns the intervals that it also holds if no barrier prevents it."""
     kernel = kernels_of(units, profile)[unit.index]
     return tuple(held.interval(1024) for held in kernel.held_early_without_barriers)
 

@@ -1,4 +1,5 @@
-"""A backend that nobody here has, as `docs/extend/backend.md` adds it: rules that all share."""
+"""A new backend as `docs/extend/backend.md` adds it: with only the rules that all backends
+share."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from tests.helpers.planning import array
 
 
 class RocmCompiler(Compiler):
-    """XLA for AMD's GPUs, which compiles for attached devices alone."""
+    """XLA for AMD's GPUs, which compiles only for attached devices."""
 
     def compile(self, step: Step) -> CompiledProgram:
         raise CompilerUnavailableError("XLA:ROCm compiles for attached devices alone.")

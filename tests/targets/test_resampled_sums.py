@@ -29,7 +29,7 @@ ARGUMENTS = MATRIX, array(BATCH, LENGTH, WIDTH), MATRIX, MATRIX
 
 
 def stored_lengths(profile, function, *arguments):
-    """The lengths of the levels that kernels store, in their order."""
+    """Returns the lengths of the levels that kernels store, in their order."""
     target = next(t for t in TARGETS.values() if t.observed_on == profile)
     units = build_units(
         lower(trace_flat(function, *arguments)), fusion=target.facts(CATALOGUE[profile]).fusion

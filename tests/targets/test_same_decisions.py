@@ -1,11 +1,11 @@
 """A plan for H100s is the same with XLA:GPU's wheel, without it, and with XLA:CPU's check.
 
-The decisions are recorded beside this test. An environment with the wheel and one without it both
-have to reproduce the record, each with every check that it has.
+The decisions are recorded beside this test. An environment with the wheel and an environment
+without it must both reproduce the record, with every check that they have.
 
-Where XLA:GPU's program turns out to be over the budget, plans with the wheel go on from there, and
-no other environment can know of it. Then the record is that of the solutions before that program.
-Where the program teaches prices, the decisions are compared, and the predicted time is not.
+If XLA:GPU's program is over the budget, plans with the wheel continue from there, which no other
+environment can reproduce. The record then holds the solutions before that program. If the program
+teaches prices, the decisions are compared, and the predicted time is not.
 """
 
 import functools
@@ -72,13 +72,13 @@ def planned(verify, budget_bytes=None):
 
 
 def predicted(plan):
-    """What the rules of the target predict of a plan."""
+    """Returns the time and the peak that the rules of the target predict for a plan."""
     estimate = plan.estimate
     return f"{estimate.step_seconds * 1e6:.3f} us, {estimate.peak_bytes} bytes\n"
 
 
 def described(plan):
-    """What was decided."""
+    """Yields the decisions of a plan."""
     yield ", ".join(f"{use.kind} {use.axes} x{use.count} {use.bytes}" for use in _uses(plan))
     yield f"copies kept {sorted(plan.execution.kept_copies)}"
     yield f"schedule {list(plan.execution.schedule.steps)}"
@@ -103,7 +103,7 @@ def free_peak_bytes():
 
 
 def use_no_wheel(monkeypatch):
-    """XLA:GPU's compiler is not found."""
+    """Hides XLA:GPU's compiler."""
     monkeypatch.setattr(gpu_compiler, "find_spec", lambda name: None, raising=False)
     monkeypatch.setattr(gpu_compiler, "PLUGINS", ("jax-no-plugin",), raising=False)
 
@@ -137,7 +137,7 @@ def plan_by(check, budget, monkeypatch):
 
 
 ANSWERS = [(c, b) for c in CHECKS for b in SHARES if (c, b) != ("with the wheel", "tight")]
-"""With the wheel the first program under the tight budget is over it."""
+"""With the wheel, the first program under the tight budget is over the budget."""
 
 
 @pytest.mark.parametrize(("check", "budget"), ANSWERS)
@@ -149,7 +149,7 @@ def test_decisions_are_the_recorded_ones(check, budget, check_golden, monkeypatc
 
 
 def before_the_first_program(plan):
-    """The solutions, with the work that they took."""
+    """Yields the solutions before the first program, with their work."""
     solutions = itertools.takewhile(lambda trial: trial.work, plan.history)
     for trial in solutions:
         limit, peak, seconds = (

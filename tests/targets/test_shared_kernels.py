@@ -1,4 +1,4 @@
-"""What XLA computes in the kernel of an earlier unit."""
+"""The units that XLA computes in the kernel of an earlier unit."""
 
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Reductions that are computed in the kernel of what reads their rows again."""
+"""Reductions that are computed in the kernel of the operator that reads their rows again."""
 
 import functools
 
@@ -19,7 +19,8 @@ def normalised(x):
 
 
 def reductions(function, *args):
-    """By unit that reduces, whether it does so for its readers."""
+    """Returns the names of the reductions that run in the kernels of their readers, and the number
+    of all reductions."""
     units = kiwi.jit(function, mesh_shape=(1,)).traced(*args).units
     names = [units.graph.program.equations[unit.root].name for unit in units.units]
     pairs = zip(names, units.units, strict=True)
@@ -67,7 +68,7 @@ def test_exponentials_that_the_backward_pass_needs_are_summed_apart():
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array, *, is_causal: bool) -> jax.Array:
-    """Of arrays (heads, sequence, features)."""
+    """Attention of arrays (heads, sequence, features)."""
     scores = 0.125 * (q @ jnp.swapaxes(k, 1, 2)).astype("float32")
     mask = jnp.tril(jnp.ones(scores.shape[1:], bool))
     scores = jnp.where(mask[None], scores, -1e9) if is_causal else scores

@@ -1,4 +1,4 @@
-"""What XLA:TPU gathers from has a buffer of its own: figures, and a compiled program."""
+"""The operands of XLA:TPU's gathers have buffers of their own: figures, and a compiled program."""
 
 import jax
 import jax.numpy as jnp

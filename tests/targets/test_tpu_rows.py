@@ -1,4 +1,4 @@
-"""Rows of gathers, and matrices of batched matmuls, fill tiles: figures, and compiled programs."""
+"""Rows of gathers and matrices of batched matmuls fill tiles: figures, and compiled programs."""
 
 import jax
 import jax.numpy as jnp

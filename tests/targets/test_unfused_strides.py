@@ -1,4 +1,4 @@
-"""Slices of every other element and pads between elements: kernels of their own on TPUs."""
+"""Slices of every other element and pads between elements are separate kernels on TPUs."""
 
 import jax
 import pytest

@@ -1,7 +1,7 @@
 """`pytest -m witness`: the rules that the installed compilers still follow, by name.
 
-Each test compares a rule with the compiled modules of its witness: the example's must show what the
-rule claims, the control's must not. One process compiles the witnesses of a target.
+Each test compares a rule with the compiled modules of its witness. The example's module must show
+the rule's claim, and the control's must not. One process compiles the witnesses of a target.
 """
 
 import functools
@@ -21,12 +21,12 @@ from kiwi.xla.read.inspected import InspectedModule
 PAIRS = [(target, rule) for target in TARGETS.values() for rule in witnessed_rules(target)]
 
 NO_CODE = InspectedModule("", (), {}, (1,), ("x",))
-"""What shows nothing."""
+"""A module that shows nothing."""
 
 
 @pytest.fixture(scope="session")
 def outcome_of(request: pytest.FixtureRequest) -> Callable[[Target, Rule], Outcome]:
-    """What became of a rule's witness; the first question compiles all that are selected."""
+    """Returns the outcome of a rule's witness. The first call compiles all selected witnesses."""
     selected = [item.name for item in request.session.items]
 
     @functools.cache

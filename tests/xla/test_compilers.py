@@ -1,4 +1,4 @@
-"""Which compiler a plan predicts, and what is said of one that Kiwi does not know."""
+"""The compiler that a plan predicts, and the error for a compiler that Kiwi does not know."""
 
 from dataclasses import replace
 

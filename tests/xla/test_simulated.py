@@ -1,4 +1,4 @@
-"""How long a schedule takes, by hand: a device of 1 TFLOP/s and 1 GB/s, links of 1 GB/s."""
+"""The time of a schedule, by hand, on a device of 1 TFLOP/s and 1 GB/s with links of 1 GB/s."""
 
 from dataclasses import replace
 
@@ -43,7 +43,8 @@ AWAITED = f"%g = f32[500,1000] all-gather(%x), {GATHER}"
 
 @pytest.fixture
 def mesh() -> DeviceMesh:
-    """Two devices. A pass over 1 MB takes 1 ms both ways; a gather to 2 MB half of that."""
+    """Two devices. A pass over 1 MB takes 1 ms in both directions; a gather to 2 MB takes half of
+    that."""
     device = replace(
         hardware("h100-sxm"),
         memory_bandwidth_bytes_per_second=1e9,

@@ -1,4 +1,4 @@
-"""The blocks that models are drawn from, by name, each with its weight."""
+"""The blocks of random models, by name, with their weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ __all__ = ["CROSS_ATTENTION", "IMAGE_BLOCKS", "SEQUENCE_BLOCKS", "Block", "Kind"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of block: how it is drawn, and how often beside others."""
+    """A kind of block: the function that draws it, and its weight relative to the other kinds."""
 
     draw: Callable[[Drawing, Sizes], Block]
     weight: float
@@ -55,7 +55,7 @@ CROSS_ATTENTION = Kind(draw_cross_attention, 1)
 
 
 def draw_block(draw: Drawing, sizes: Sizes, kinds: Mapping[str, Kind]) -> Block:
-    """One of the kinds, drawn by their weights."""
+    """Draws one of the kinds by their weights, and then a block of that kind."""
     names = tuple(kinds)
     name = draw.one_of("block", names, [kinds[n].weight for n in names])
     return kinds[name].draw(draw.inside(name), sizes)

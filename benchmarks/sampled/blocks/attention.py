@@ -1,4 +1,5 @@
-"""Attention: heads that share keys or not, masks, positions, softmax and orders of dimensions."""
+"""Attention with different sharing of keys, masks, positions, softmaxes and orders of
+dimensions."""
 
 import functools
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from benchmarks.sampled.sizes import Sizes
 
 @dataclass(frozen=True)
 class _Attention:
-    """The choices of one attention; `key_heads` divides `heads`."""
+    """The choices of one attention. `key_heads` divides `heads`."""
 
     width: int
     heads: int
@@ -33,12 +34,12 @@ class _Attention:
 
 
 def draw_attention(draw: Drawing, sizes: Sizes) -> Block:
-    """Attention of a sequence to itself."""
+    """Draws self-attention."""
     return _block(_drawn(draw, sizes, is_cross=False))
 
 
 def draw_cross_attention(draw: Drawing, sizes: Sizes) -> Block:
-    """Attention to `Context.memory`."""
+    """Draws attention to `Context.memory`."""
     return _block(_drawn(draw, sizes, is_cross=True))
 
 
@@ -117,7 +118,7 @@ def _apply(chosen: _Attention, params: Params, x: jax.Array, context: Context) -
 
 
 def _projected(chosen: _Attention, x: jax.Array, weights: jax.Array) -> jax.Array:
-    """(batch, length, heads, head width)."""
+    """Returns a projection of `x`: (batch, length, heads, head width)."""
     if chosen.order == "reshape and matmul":
         flat = x @ weights.reshape(weights.shape[0], -1)
         return flat.reshape(*x.shape[:2], *weights.shape[1:])
@@ -193,7 +194,7 @@ def _unit(x: jax.Array) -> jax.Array:
 
 
 def rotary(x: jax.Array) -> jax.Array:
-    """Rotary positions of (batch, length, heads, head width)."""
+    """Applies rotary position embeddings to (batch, length, heads, head width)."""
     half = x.shape[-1] // 2
     rates = 10000.0 ** (-jnp.arange(half) / half)
     angles = jnp.arange(x.shape[1])[:, None, None] * rates
@@ -204,7 +205,7 @@ def rotary(x: jax.Array) -> jax.Array:
 
 
 def alibi(heads: int, queries: int, keys_: int) -> jax.Array:
-    """Linear biases of (heads, queries, keys)."""
+    """Returns linear position biases: (heads, queries, keys)."""
     slopes = 2.0 ** (-8.0 * jnp.arange(1, heads + 1) / heads)
     distance = jnp.arange(keys_)[None, :] - jnp.arange(queries)[:, None]
     return slopes[:, None, None] * -jnp.abs(distance)

@@ -1,4 +1,4 @@
-"""Blocks of images, (batch, height, width, channels)."""
+"""Blocks for images, (batch, height, width, channels)."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def convolve(
     dilation: int = 1,
     groups: int = 1,
 ) -> jax.Array:
-    """A convolution that keeps the size, divided by the stride."""
+    """Applies a convolution that keeps height and width, divided by the stride."""
     return jax.lax.conv_general_dilated(
         x,
         weights.astype(x.dtype),
@@ -46,7 +46,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def draw_residual_convolutions(draw: Drawing, sizes: Sizes) -> Block:
-    """Two convolutions with norms, added to their input."""
+    """Draws two convolutions with norms, added to their input."""
     norm = draw_norm(draw, IMAGE_NORMS)
     activate = _ACTIVATIONS[draw.one_of("activation", tuple(_ACTIVATIONS))]
     before = draw.chance("norm before", 0.5)
@@ -75,7 +75,7 @@ def draw_residual_convolutions(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_depthwise(draw: Drawing, sizes: Sizes) -> Block:
-    """A depthwise convolution, a norm and a perceptron of each pixel, as in ConvNeXt."""
+    """Draws a depthwise convolution, a norm and a perceptron of each pixel, as in ConvNeXt."""
     side = draw.one_of("side", (3, 5, 7))
     norm = draw_norm(draw, IMAGE_NORMS)
     channels = sizes.channels
@@ -97,7 +97,8 @@ def draw_depthwise(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_hourglass(draw: Drawing, sizes: Sizes) -> Block:
-    """Down by a stride or a pooling, and up again by a transposed convolution or by resizing."""
+    """Draws a block that halves height and width by a stride or by pooling, and doubles them by a
+    transposed convolution or by resizing."""
     down = draw.one_of("down", ("stride", "max pooling", "average pooling"))
     up = draw.one_of("up", ("transposed", "nearest", "bilinear", "repeat"))
     joined = draw.one_of("joined", ("added", "concatenated"))
@@ -126,7 +127,7 @@ def draw_hourglass(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def pooled(x: jax.Array, kind: str) -> jax.Array:
-    """Windows of two by two pixels."""
+    """Pools windows of two by two pixels."""
     window = (1, 2, 2, 1)
     if kind == "max pooling":
         return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, window, "SAME")
@@ -135,11 +136,11 @@ def pooled(x: jax.Array, kind: str) -> jax.Array:
 
 def _enlarged(up: str, x: jax.Array, shape: tuple[int, ...], weights: jax.Array) -> jax.Array:
     if up == "transposed":
-        found = jax.lax.conv_transpose(
+        enlarged = jax.lax.conv_transpose(
             x, weights.astype(x.dtype), (2, 2), "SAME", dimension_numbers=_LAYOUT
         )
-        return found[:, : shape[1], : shape[2]]
+        return enlarged[:, : shape[1], : shape[2]]
     if up == "repeat":
-        found = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
-        return found[:, : shape[1], : shape[2]]
+        enlarged = jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
+        return enlarged[:, : shape[1], : shape[2]]
     return jax.image.resize(x, (x.shape[0], *shape[1:3], x.shape[3]), up)

@@ -1,4 +1,4 @@
-"""The same parts as people take them from Flax and Equinox."""
+"""Blocks of model libraries: Flax and Equinox."""
 
 import equinox
 import jax
@@ -11,13 +11,13 @@ from benchmarks.sampled.sizes import Sizes
 
 
 def _heads(sizes: Sizes, draw: Drawing) -> int:
-    """A number of heads that divides the width."""
+    """Returns a number of heads that divides the width."""
     wanted = max(1, sizes.width // draw.one_of("head width", sizes.scale.head_widths))
     return next(heads for heads in range(wanted, 0, -1) if sizes.width % heads == 0)
 
 
 def draw_linen(draw: Drawing, sizes: Sizes) -> Block:
-    """Attention and a perceptron of Flax Linen, or its LSTM."""
+    """Draws attention and a perceptron of Flax Linen, or its LSTM."""
     kind = draw.one_of("kind", ("attention", "RNN"), (2, 1))
     heads, width = _heads(sizes, draw), sizes.width
     causal = draw.chance("causal", 0.5)
@@ -44,7 +44,7 @@ def draw_linen(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_nnx(draw: Drawing, sizes: Sizes) -> Block:
-    """Attention and a perceptron of Flax NNX."""
+    """Draws attention and a perceptron of Flax NNX."""
     heads, width = _heads(sizes, draw), sizes.width
     causal = draw.chance("causal", 0.5)
 
@@ -76,7 +76,7 @@ def draw_nnx(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_equinox(draw: Drawing, sizes: Sizes) -> Block:
-    """Attention, a GRU or a convolution of Equinox, which are written for one example."""
+    """Draws attention, a GRU or a convolution of Equinox, whose modules take one example."""
     kind = draw.one_of("kind", ("attention", "GRU", "convolution"))
     heads, width = _heads(sizes, draw), sizes.width
 

@@ -1,4 +1,5 @@
-"""Sequences mixed without attention: convolutions of one dimension, FFT, matrices of positions."""
+"""Sequences mixed without attention: one-dimensional convolutions, FFTs, matrices over
+positions."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from benchmarks.sampled.sizes import Sizes
 
 
 def draw_convolution_1d(draw: Drawing, sizes: Sizes) -> Block:
-    """A convolution along the sequence, plain, depthwise or dilated, causal or not."""
+    """Draws a convolution along the sequence: plain, depthwise or dilated, causal or not."""
     kind = draw.one_of("kind", ("plain", "depthwise", "dilated"))
     taps = draw.one_of("taps", (3, 4, 7))
     causal = draw.chance("causal", 0.5)
@@ -55,7 +56,7 @@ def draw_convolution_1d(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_fourier(draw: Drawing, sizes: Sizes) -> Block:
-    """Mixing by FFT: without parameters (FNet), by a filter, or as a long convolution."""
+    """Draws mixing by FFT: without parameters (FNet), by a filter, or as a long convolution."""
     kind = draw.one_of("kind", ("real part of fft2", "filter", "long convolution"))
     width, length = sizes.width, sizes.length
 
@@ -73,15 +74,15 @@ def draw_fourier(draw: Drawing, sizes: Sizes) -> Block:
         else:
             points = length if kind == "filter" else 2 * length
             taps = jnp.fft.rfft(params["filter"].astype(jnp.float32), points, axis=0)
-            found = jnp.fft.rfft(wide, points, axis=1) * taps
-            mixed = jnp.fft.irfft(found, points, axis=1)[:, :length]
+            spectrum = jnp.fft.rfft(wide, points, axis=1) * taps
+            mixed = jnp.fft.irfft(spectrum, points, axis=1)[:, :length]
         return mixed.astype(x.dtype) @ params["out"]
 
     return Block(f"FFT ({kind})", init, apply)
 
 
 def draw_position_mixer(draw: Drawing, sizes: Sizes) -> Block:
-    """A perceptron along positions, as in MLP-Mixer."""
+    """Draws a perceptron along positions, as in MLP-Mixer."""
     hidden = max(4, sizes.length // 2)
     transposed = draw.chance("by transposing", 0.5)
 

@@ -1,4 +1,4 @@
-"""Normalisations, in the ways in which people write them."""
+"""Normalisations, in the different ways in which people write them."""
 
 from collections.abc import Callable
 
@@ -12,14 +12,14 @@ _EPSILON = 1e-5
 
 
 def layer_norm(params: Params, x: jax.Array) -> jax.Array:
-    """Over features, by a mean and a mean of squares of what is centred."""
+    """Normalises over features, with the variance as the mean square of the centred values."""
     centred = x - x.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     return centred * jax.lax.rsqrt(variance + _EPSILON) * params["scale"] + params["bias"]
 
 
 def layer_norm_float32(params: Params, x: jax.Array) -> jax.Array:
-    """Over features, computed in float32 by `jnp.var`."""
+    """Normalises over features, in float32 and with `jnp.var`."""
     wide = x.astype(jnp.float32)
     mean, variance = wide.mean(-1, keepdims=True), wide.var(-1, keepdims=True)
     normed = ((wide - mean) / jnp.sqrt(variance + _EPSILON)).astype(x.dtype)
@@ -27,20 +27,21 @@ def layer_norm_float32(params: Params, x: jax.Array) -> jax.Array:
 
 
 def rms_norm(params: Params, x: jax.Array) -> jax.Array:
-    """Root mean square in float32, as in Llama."""
+    """Divides by the root mean square, in float32 as in Llama."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + _EPSILON)
     return (wide * scale).astype(x.dtype) * params["scale"]
 
 
 def rms_norm_same_dtype(params: Params, x: jax.Array) -> jax.Array:
-    """Root mean square in the dtype of the input, by a dot product with itself."""
+    """Divides by the root mean square, in the dtype of the input and by a dot product with
+    itself."""
     squares = jnp.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1]
     return x / jnp.sqrt(squares + _EPSILON) * params["scale"]
 
 
 def batch_norm(params: Params, x: jax.Array) -> jax.Array:
-    """Over all but features, with the statistics of the batch."""
+    """Normalises over all dimensions except features, with the statistics of the batch."""
     axes = tuple(range(x.ndim - 1))
     wide = x.astype(jnp.float32)
     mean = wide.mean(axes)
@@ -50,7 +51,7 @@ def batch_norm(params: Params, x: jax.Array) -> jax.Array:
 
 
 def group_norm(params: Params, x: jax.Array) -> jax.Array:
-    """Over space and half of the features."""
+    """Normalises over space and half of the features."""
     batch, *space, features = x.shape
     grouped = x.reshape(batch, *space, 2, features // 2)
     axes = (*range(1, x.ndim - 1), x.ndim)
@@ -74,19 +75,20 @@ IMAGE_NORMS: dict[str, Callable[[Params, jax.Array], jax.Array]] = {
 
 
 def norm_params(features: int) -> Params:
-    """Of any of them; those without a bias leave it alone."""
+    """Returns the parameters of any normalisation. Normalisations without a bias do not read the
+    bias."""
     return {"scale": jnp.ones(features), "bias": jnp.zeros(features)}
 
 
 def draw_norm(
     draw: Drawing, norms: dict[str, Callable[[Params, jax.Array], jax.Array]]
 ) -> Callable[[Params, jax.Array], jax.Array]:
-    """One of the normalisations."""
+    """Draws one of the normalisations."""
     return norms[draw.one_of("norm", tuple(norms))]
 
 
 def residual(block: Block, norm: Callable[[Params, jax.Array], jax.Array], features: int) -> Block:
-    """The block behind a normalisation, added to its input."""
+    """Returns a block that normalises its input, runs `block`, and adds the input."""
 
     def init(key: jax.Array) -> Params:
         return {"norm": norm_params(features), "inner": block.init(key)}

@@ -20,7 +20,7 @@ _ACTIVATIONS = {
 
 
 def draw_mlp(draw: Drawing, sizes: Sizes) -> Block:
-    """Two kernels with an activation between, or three with a gate."""
+    """Draws two kernels with an activation between them, or three kernels with a gate."""
     gated = draw.chance("gated", 0.5)
     activate = _ACTIVATIONS[draw.one_of("activation", tuple(_ACTIVATIONS))]
     hidden = int(sizes.width * draw.one_of("hidden over width", (2, 8 / 3, 3, 4)))
@@ -51,7 +51,8 @@ def draw_mlp(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_experts(draw: Drawing, sizes: Sizes) -> Block:
-    """A mixture of experts: each token to all of them, or to the best ones within a capacity."""
+    """Draws a mixture of experts. Each token goes to all experts, or to the best ones within a
+    capacity."""
     experts = draw.one_of("experts", sizes.scale.experts)
     hidden = sizes.width * draw.one_of("hidden over width", (1, 2))
     dispatch = draw.one_of("dispatch", ("dense", "one-hot capacity", "gathered capacity"))
@@ -66,7 +67,7 @@ def draw_experts(draw: Drawing, sizes: Sizes) -> Block:
         }
 
     def run(params: Params, x: jax.Array) -> jax.Array:
-        """(experts, tokens, width) to the same."""
+        """Applies each expert to its tokens: (experts, tokens, width) to the same shape."""
         inner = jax.nn.gelu(jnp.einsum("etd,edf->etf", x, params["up"]))
         return jnp.einsum("etf,efd->etd", inner, params["down"])
 
@@ -82,7 +83,8 @@ def draw_experts(draw: Drawing, sizes: Sizes) -> Block:
         return _by_gathering(run, params, x, gates, capacity)
 
     def _by_one_hot(run, params, x, chosen, numbers, capacity):
-        """As GShard: tensors of (tokens, experts, places) bring tokens to experts and back."""
+        """Dispatches as in GShard: tensors of (tokens, experts, places) move tokens to experts and
+        back."""
         wanted = jax.nn.one_hot(numbers, experts, dtype=jnp.int32)  # b t k e
         flat = wanted.reshape(x.shape[0], -1, experts)
         place = jnp.cumsum(flat, axis=1) * flat - 1
@@ -96,7 +98,7 @@ def draw_experts(draw: Drawing, sizes: Sizes) -> Block:
         return jnp.einsum("btec,ebcd->btd", combine, out)
 
     def _by_gathering(run, params, x, gates, capacity):
-        """Each expert takes its best tokens, which are gathered and added back."""
+        """Gathers the best tokens of each expert, and adds their results back."""
         weights, tokens = jax.lax.top_k(gates.swapaxes(1, 2), min(capacity, x.shape[1]))  # b e c
         rows = jnp.arange(x.shape[0])[:, None, None]
         taken = x[rows, tokens].swapaxes(0, 1)  # e b c d
@@ -108,7 +110,7 @@ def draw_experts(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def draw_routed_depth(draw: Drawing, sizes: Sizes) -> Block:
-    """A perceptron of the best half of the tokens: they are gathered, and scattered back."""
+    """Draws a perceptron of the best tokens, which are gathered and scattered back."""
     hidden = 2 * sizes.width
     share = draw.one_of("share of tokens", (0.25, 0.5))
     sorted_by = draw.one_of("chosen by", ("top_k", "argsort"))

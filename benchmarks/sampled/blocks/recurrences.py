@@ -1,4 +1,4 @@
-"""Recurrences along a sequence: by `scan`, by `associative_scan`, nested, both ways."""
+"""Recurrences along a sequence: by `scan`, by `associative_scan`, nested, in both directions."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,8 @@ from benchmarks.sampled.sizes import Sizes
 
 
 def draw_gated_recurrence(draw: Drawing, sizes: Sizes) -> Block:
-    """A GRU or an LSTM, in one direction or both, its steps under `jax.checkpoint` or not."""
+    """Draws a GRU or an LSTM, in one direction or both, with its steps under `jax.checkpoint` or
+    not."""
     cell = draw.one_of("cell", ("GRU", "LSTM"))
     both_ways = draw.chance("both ways", 0.3)
     checkpointed = draw.chance("steps under jax.checkpoint", 0.3)
@@ -56,10 +57,10 @@ def draw_gated_recurrence(draw: Drawing, sizes: Sizes) -> Block:
         return jax.lax.scan(step, carry, given, reverse=reverse)[1].swapaxes(0, 1)
 
     def apply(params: Params, x: jax.Array, context: Context) -> jax.Array:
-        found = [run(params["forward"], x, reverse=False)]
+        results = [run(params["forward"], x, reverse=False)]
         if both_ways:
-            found.append(run(params["backward"], x, reverse=True))
-        return jnp.concatenate(found, axis=-1) @ params["out"]
+            results.append(run(params["backward"], x, reverse=True))
+        return jnp.concatenate(results, axis=-1) @ params["out"]
 
     return Block(f"{cell} by scan", init, apply)
 
@@ -69,7 +70,7 @@ def _combine(left, right):
 
 
 def draw_linear_recurrence(draw: Drawing, sizes: Sizes) -> Block:
-    """A diagonal linear recurrence: state space models, LRU, minimal gated recurrences."""
+    """Draws a diagonal linear recurrence: state-space models, LRU, minimal gated recurrences."""
     way = draw.one_of("way", ("associative_scan", "scan", "scans of chunks"), (3, 1, 2))
     states = draw.one_of("states", (1, *sizes.scale.states))
     selective = draw.chance("decay from the input", 0.5)
@@ -100,7 +101,7 @@ def draw_linear_recurrence(draw: Drawing, sizes: Sizes) -> Block:
 
 
 def _recurrence(way: str, decays: jax.Array, inputs: jax.Array) -> jax.Array:
-    """Along axis 1."""
+    """Runs the recurrence along axis 1."""
     if way == "associative_scan":
         return jax.lax.associative_scan(_combine, (decays, inputs), axis=1)[1]
 
@@ -120,5 +121,5 @@ def _recurrence(way: str, decays: jax.Array, inputs: jax.Array) -> jax.Array:
         return jax.lax.scan(step, state, now)
 
     chunks = jax.tree.map(lambda t: t.reshape(length // chunk, chunk, *t.shape[1:]), given)
-    found = jax.lax.scan(chunk_step, start, chunks)[1]
-    return found.reshape(length, *found.shape[2:]).swapaxes(0, 1)
+    states_of_chunks = jax.lax.scan(chunk_step, start, chunks)[1]
+    return states_of_chunks.reshape(length, *states_of_chunks.shape[2:]).swapaxes(0, 1)

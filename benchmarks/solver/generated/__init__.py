@@ -1,1 +1,1 @@
-"""Instances made from numbers: one half to tune the solver on, one half that is only measured."""
+"""Generated instances: half of them to tune the solver on, the other half only to measure it."""

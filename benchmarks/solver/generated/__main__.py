@@ -1,11 +1,10 @@
-"""`python -m benchmarks.solver.generated`: how far the search ends from the best that is known.
+"""`python -m benchmarks.solver.generated`: the distance of searches from the best known solution.
 
 Writes results/generated.json and results/generated.md after each instance, and the picture of
-docs/evidence/solver.md at the end; `--missing` goes on
-where a run was ended. What is on record of a number's limit and reference is taken from there, so
-that a change of the search costs one search for each instance; where the problem itself is no
-longer the one on record, and with `--anew`, both are found again. `--references` looks for better
-references beside those on record.
+docs/evidence/solver.md at the end. `--missing` continues an interrupted run. The recorded limit and
+reference of a number are reused, so that a change of the search costs one search per instance. Both
+are found again if the problem is no longer the recorded one, and with `--anew`. `--references`
+looks for better references than the recorded ones.
 """
 
 import argparse
@@ -24,7 +23,7 @@ PICTURE = Path(__file__).parents[3] / "docs" / "images" / "solver_generated.png"
 
 
 def main() -> None:
-    """Runs the numbers asked for and writes the results."""
+    """Runs the requested numbers, and writes the results."""
     options = _arguments()
     rows = {row.case.number: row for row in on_record()}
     for number in range(options.numbers[0], options.numbers[1], options.step):
@@ -47,13 +46,13 @@ def _measured(number: int, known: Row | None, *, more: bool = False) -> Row:
 
 
 def on_record() -> list[Row]:
-    """The committed results."""
+    """Returns the recorded results."""
     path = RESULTS / "generated.json"
     return [_row(entry) for entry in json.loads(path.read_text())] if path.exists() else []
 
 
 def write(rows: list[Row]) -> None:
-    """Both files."""
+    """Writes both files of results."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "generated.json").write_text(json.dumps([asdict(row) for row in rows], indent=1))
     (RESULTS / "generated.md").write_text(table(rows))

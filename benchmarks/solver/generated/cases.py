@@ -1,9 +1,9 @@
-"""What an instance is made from, and the instance.
+"""The choices that an instance is made from, and the instance.
 
-An instance follows from its number alone: Kiwi's own problem of an example on some mesh, or made-up
-layers; costs perturbed; with or without hubs, nodes that many others must agree with; costs as
-seconds or as large integers; and a limit near a point of interest. Even numbers are to tune on,
-odd ones are only ever measured.
+The number of an instance determines it: Kiwi's problem of an example on some mesh, or generated
+layers; perturbed costs; with or without hubs, which are nodes that many other nodes must agree
+with; costs as seconds or as large integers; and a limit near a point of interest. Even numbers are
+for tuning, odd numbers are only measured.
 """
 
 from collections.abc import Mapping
@@ -25,11 +25,12 @@ _PROFILES = ("v100-sxm2", "h100-sxm")
 _SPREADS = (0.0, 0.02, 0.1, 0.5)
 _HUBS = (0, 0, 2)
 POINTS = ("least", "between", "free", "by hand")
-"""Points of interest: the least peak found, halfway to that of a solution without a limit, that
-one, and that of a solution with arguments sharded by hand."""
+"""Points of interest: the least peak that was found, the middle between it and the peak of a
+solution without a limit, the peak of a solution without a limit, and the peak of a solution with
+arguments sharded by hand."""
 _FACTORS = (0.85, 1.1)
 _ROOM = 1.02
-"""The limit is at least the least peak found times this."""
+"""The limit is at least the least peak that was found, times this factor."""
 _INTEGER_COST = 1e9
 _HUB_OPTIONS, _HUB_SHARE = 12, 0.2
 _FREE_ROUNDS = 2
@@ -37,7 +38,8 @@ _FREE_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Case:
-    """What an instance is made from; `factor`: the limit, as a share of the point of interest."""
+    """The choices that an instance is made from. `factor`: the limit, as a share of the point of
+    interest."""
 
     number: int
     name: str
@@ -52,20 +54,21 @@ class Case:
 
     @property
     def half(self) -> str:
-        """Which half the instance belongs to."""
+        """The half that the instance belongs to."""
         return "measured" if self.number % 2 else "tuning"
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A problem, and the same with what each sharding written by hand fixes."""
+    """A problem, and for each hand-written sharding the problem with the choices that the sharding
+    fixes."""
 
     problem: Problem
     starts: dict[str, Problem]
 
 
 def case(number: int) -> Case:
-    """The case of a number; every example occurs equally often in either half."""
+    """Returns the case of a number. Every example occurs equally often in both halves."""
     rng = np.random.default_rng(number)
     name = _NAMES[number // 2 % len(_NAMES)]
     mesh_shape = _MESHES[int(rng.integers(len(_MESHES)))]
@@ -84,8 +87,8 @@ def case(number: int) -> Case:
 
 
 def instance(made: Case, limit_bytes: int | None = None) -> Instance:
-    """The instance of a case. Its limit is found by short searches: one that is on record should be
-    given, so that the instance stays the same when the search does not."""
+    """Returns the instance of a case. Short searches find its limit. A recorded limit should be
+    passed, so that the instance stays the same if the search changes."""
     rng = np.random.default_rng([made.number, 1])
     origin = source(made.name, made.layers, made.mesh_shape, made.profile)
     problem = perturbed(origin.problem, made.spread, rng)
@@ -102,19 +105,19 @@ def instance(made: Case, limit_bytes: int | None = None) -> Instance:
 
 
 def fingerprint(problem: Problem) -> str:
-    """Sums that tell an instance from what the same number made of another version of the examples
-    or of their problems."""
+    """Returns sums that distinguish an instance from the instance of the same number in another
+    version of the examples or of their problems."""
     held = sum(
         use.bytes * (use.end - use.start) for n in problem.nodes for o in n.usage for use in o
     )
-    costs = (each.costs for each in (*problem.nodes, *problem.edges))
-    cost = sum(float(c[np.isfinite(c)].sum()) for c in costs)
+    costs = (part.costs for part in (*problem.nodes, *problem.edges))
+    cost = sum(float(cost_table[np.isfinite(cost_table)].sum()) for cost_table in costs)
     cells = sum(edge.costs.size for edge in problem.edges)
     return f"{len(problem.nodes)} {problem.option_count} {cells} {held} {cost:.6e}"
 
 
 def perturbed(problem: Problem, spread: float, rng: np.random.Generator) -> Problem:
-    """Every cost times a factor of its own, log-normal."""
+    """Returns the problem with every cost multiplied by a separate log-normal factor."""
     if not spread:
         return problem
     nodes = tuple(replace(n, costs=_noisy(n.costs, spread, rng), parts={}) for n in problem.nodes)
@@ -127,8 +130,8 @@ def _noisy(costs: np.ndarray, spread: float, rng: np.random.Generator) -> np.nda
 
 
 def with_hub(problem: Problem, rng: np.random.Generator) -> Problem:
-    """A free node more; each option suits a random part of the options of a fifth of the others,
-    and costs a typical node with the rest."""
+    """Returns the problem with one more node without costs. Each of its options suits a random part
+    of the options of a fifth of the other nodes, and costs a typical node's cost with the rest."""
     hub = Node("hub", np.zeros(_HUB_OPTIONS), ((),) * _HUB_OPTIONS)
     chosen = rng.permutation(len(problem.nodes))[: int(_HUB_SHARE * len(problem.nodes))]
     positive = [n.costs[np.isfinite(n.costs) & (n.costs > 0)] for n in problem.nodes]
@@ -141,14 +144,14 @@ def with_hub(problem: Problem, rng: np.random.Generator) -> Problem:
 
 
 def scaled(problem: Problem, factor: float) -> Problem:
-    """Costs in integers."""
+    """Returns the problem with costs multiplied by `factor` and rounded to integers."""
     nodes = tuple(replace(n, costs=np.rint(factor * n.costs), parts={}) for n in problem.nodes)
     edges = tuple(replace(e, costs=np.rint(factor * e.costs), parts={}) for e in problem.edges)
     return replace(problem, nodes=nodes, edges=edges)
 
 
 def fixed(problem: Problem, options: Mapping[int, int]) -> Problem:
-    """The problem with one option left to some nodes."""
+    """Returns the problem in which some nodes have only one option."""
     nodes = list(problem.nodes)
     for i, option in options.items():
         costs = np.where(np.arange(nodes[i].costs.size) == option, nodes[i].costs, np.inf)
@@ -161,7 +164,9 @@ def _limit_bytes(made: Case, problem: Problem, starts: dict[str, Problem]) -> in
     net = presolve(build_network(replace(problem, limit_bytes=_peak(free) // 100))).net
     least = least_peak(net, 0, np.inf, _peak(free)).found_bytes
     assert least is not None
-    by_hand = [_peak(found) for start in starts.values() if (found := _free(start)).solution]
+    by_hand = [
+        _peak(hand_result) for start in starts.values() if (hand_result := _free(start)).solution
+    ]
     points = {
         "least": least,
         "between": (least + _peak(free)) // 2,

@@ -1,11 +1,11 @@
-"""One instance searched, and the best of all methods with ten times the work.
+"""Searches one instance, and finds the best solution of all methods with ten times the work.
 
-Work is counted as the search counts it. The reference is the best of: searches with other seeds,
-each other one with the best solution so far as a start, until together they had ten times the work;
-toulbar2 on the priced networks, and HiGHS from the best solution, for as many seconds as the
-searches took, 5 at most. A search that ends within 0.1 % of its bound is its own reference. Where
-ten times the work is too much, fewer searches are run: `Reference.times` says how much they had.
-(What is on record from before restarts was counted in rounds of searches without them.)
+Work is counted as the search counts it. The reference is the best of these solutions: searches with
+other seeds, every second one started from the best solution so far, until together they had ten
+times the work; toulbar2 on the priced networks, and HiGHS from the best solution, each for as many
+seconds as the searches took, at most 5. A search that ends within 0.1 % of its bound is its own
+reference. If ten times the work is too much, fewer searches are run, and `Reference.times` holds
+their work. (Records from before restarts were counted in rounds of searches without restarts.)
 """
 
 import itertools
@@ -19,22 +19,23 @@ from kiwi.solver.result import OnProgress
 
 _MORE = 10
 _MOST_WORK = 10**11
-"""Options and table cells gone over after which no other search begins: heavy instances get less
-than ten times the work, and their rows say how much."""
+"""The number of options and table cells after which no other search starts. Heavy instances get
+less than ten times the work, and their rows say how much."""
 _CLOSED = 1e-3
-"""The gap at which nothing better is looked for."""
+"""No better solution is looked for within this gap."""
 _MOST_SECONDS = 5.0
-"""For each method that does not count its work."""
+"""The time limit of each method that does not count its work."""
 _NO_TIME_LIMIT_SECONDS = 1e6
 _ROUNDS_BY_HAND = 3
 
 
 @dataclass(frozen=True)
 class Reference:
-    """The best solution known of an instance, and whose it is.
+    """The best known solution of an instance, and the method that found it.
 
-    - `by_hand`: the least cost with arguments sharded by hand, None where no solution was found so.
-    - `times`: how many times the work of the first search the others had; 0 where it was closed.
+    - `by_hand`: the least cost with arguments sharded by hand; None if no such solution was found.
+    - `times`: the work of the other searches, as a multiple of the first search's work; 0 if the
+      first search was closed.
     """
 
     objective: float | None
@@ -46,11 +47,11 @@ class Reference:
 
 @dataclass(frozen=True)
 class Row:
-    """One instance, searched.
+    """One searched instance.
 
-    - `trace`: after each round and at the end: work (options and table cells gone over), cost
-      (or None) and bound.
-    - `work_seconds`: the processor's.
+    - `trace`: after each round and at the end: work (the number of options and table cells
+      visited), cost (or None) and bound.
+    - `work_seconds`: processor seconds.
     """
 
     case: Case
@@ -67,40 +68,42 @@ class Row:
 
     @property
     def best(self) -> float | None:
-        """The least cost known."""
+        """The least known cost."""
         known = [c for c in (self.objective, self.reference.objective) if c is not None]
         return min(known, default=None)
 
     @property
     def excess(self) -> float:
-        """By which share the cost lies above the best; infinite without a solution where there is
-        one."""
+        """The cost relative to the best one, minus 1; infinite if only others found a solution."""
         if self.best is None:
             return 0.0
         return math.inf if self.objective is None else self.objective / self.best - 1.0
 
     @property
     def gap(self) -> float | None:
-        """By which share of the cost the bound lies below it."""
+        """The distance of the bound from the cost, relative to the cost."""
         return None if self.objective is None else max(0.0, 1.0 - self.bound / self.objective)
 
     @property
     def is_slower_than_by_hand(self) -> bool:
-        """Whether a sharding by hand costs less."""
+        """Whether a hand-written sharding costs less."""
         by_hand = self.reference.by_hand
         return by_hand is not None and (self.objective is None or self.objective > by_hand)
 
 
 def search(problem: Problem, on_progress: OnProgress | None = None) -> SolveResult:
-    """The search as it is used: it ends by its own rules."""
+    """Runs the search as users do: it ends by its own rules."""
     return solve(problem, time_limit_seconds=_NO_TIME_LIMIT_SECONDS, on_progress=on_progress)
 
 
 def measure(
     made: Case, instance: Instance, known: Reference | None = None, *, more: bool = False
 ) -> Row:
-    """Searches one instance; `known`: the reference, where it is on record; `more`: whether a
-    better one is looked for, too."""
+    """Searches one instance.
+
+    - `known`: the recorded reference, if there is one.
+    - `more`: whether to look for a better reference too.
+    """
     started, trace = time.process_time(), []
 
     def note(state: Progress) -> None:
@@ -130,12 +133,12 @@ def measure(
 
 def _reference(instance: Instance, first: SolveResult) -> Reference:
     problem, started = instance.problem, time.monotonic()
-    found = [first]
+    results = [first]
     most_work, work = min(_MORE * first.work, _MOST_WORK), 0
     for seed in itertools.count(1):
-        if work >= most_work or _is_closed(found):
+        if work >= most_work or _is_closed(results):
             break
-        best = min(found, key=_cost)
+        best = min(results, key=_cost)
         result = solve(
             problem,
             seed=seed,
@@ -144,25 +147,25 @@ def _reference(instance: Instance, first: SolveResult) -> Reference:
             work_limit=_MORE * first.work - work,
             warm_start=best.solution if seed % 2 == 0 else None,
         )
-        found.append(result)
+        results.append(result)
         work += max(1, result.work)
     seconds = min(time.monotonic() - started, _MOST_SECONDS)
-    if not _is_closed(found):
-        found.append(_other("toulbar2", problem, seconds, None))
-        found.append(_other("highs", problem, seconds, min(found, key=_cost)))
+    if not _is_closed(results):
+        results.append(_other("toulbar2", problem, seconds, None))
+        results.append(_other("highs", problem, seconds, min(results, key=_cost)))
     by_hand = min(map(_cost, map(_laid_out, instance.starts.values())), default=math.inf)
-    best = min(found, key=_cost)
+    best = min(results, key=_cost)
     return Reference(
         objective=best.objective,
         solver=best.solver,
-        bound=max(each.bound for each in found),
+        bound=max(candidate.bound for candidate in results),
         by_hand=by_hand if math.isfinite(by_hand) else None,
         times=work / max(1, first.work),
     )
 
 
 def _better(known: Reference | None, found: Reference) -> Reference:
-    """The lesser cost of both, and the better bound."""
+    """Returns the reference with the smaller cost and the larger bound of both."""
     if known is None or known.objective is None:
         return found
     if found.objective is None or known.objective < found.objective:
@@ -171,7 +174,8 @@ def _better(known: Reference | None, found: Reference) -> Reference:
 
 
 def _laid_out(start: Problem) -> SolveResult:
-    """What nobody writes by hand, by a short search."""
+    """Returns the result of a short search for the choices that a hand-written sharding leaves
+    open."""
     return solve(
         start,
         solver="lagrangian",
@@ -188,7 +192,7 @@ def _other(solver: str, problem: Problem, seconds: float, start: SolveResult | N
 
 
 def _is_closed(found: list[SolveResult]) -> bool:
-    best, bound = min(map(_cost, found)), max(each.bound for each in found)
+    best, bound = min(map(_cost, found)), max(candidate.bound for candidate in found)
     return math.isfinite(best) and best - bound <= _CLOSED * abs(best)
 
 

@@ -1,6 +1,6 @@
 """The training steps whose problems are perturbed: one layer or two, at real widths.
 
-Only shapes are needed, so that widths cost nothing; the number of operators does.
+Planning needs only shapes, so large widths cost nothing. The number of operators decides the time.
 """
 
 import functools
@@ -44,9 +44,9 @@ _GPT_BFLOAT16 = gpt.GptConfig(
 
 @dataclass(frozen=True)
 class Model:
-    """A module of `examples` and a configuration of it.
+    """A module of `examples` and one of its configurations.
 
-    - `batch_dimension`: of its inputs.
+    - `batch_dimension`: the batch dimension of its inputs.
     """
 
     module: str
@@ -59,7 +59,7 @@ class Model:
         return "mesh" in inspect.signature(self._module.make_train_step).parameters
 
     def step(self, mesh_shape: Sequence[int] = MESH_SHAPE) -> Callable[..., Any]:
-        """The training step."""
+        """Returns the training step."""
         given = {"mesh": _mesh(mesh_shape)} if self.takes_mesh else {}
         return self._module.make_train_step(self.config, **given)
 
@@ -81,7 +81,7 @@ MODELS: Mapping[str, Model] = {
         mlp.MlpConfig(layers=3, width=512, batch=16384, optimizer="adam"),
     ),
     "gpt": Model("gpt", _GPT),
-    # Small enough for latencies to matter more than bandwidths.
+    # This model is so small that latencies matter more than bandwidths.
     "gpt_tiny": Model("gpt", gpt.SIZES["tiny"]),
     "vit": Model("vit", vit.VitConfig(layers=1, width=512, heads=8, batch=64, image=128, patch=8)),
     "encoder": Model(
@@ -130,7 +130,8 @@ MODELS: Mapping[str, Model] = {
 
 
 def use_devices() -> None:
-    """Virtual CPU devices, as many as the mesh has; before anything else of jax is used."""
+    """Makes as many virtual CPU devices as the mesh has. To be called before any other use of
+    jax."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", int(np.prod(MESH_SHAPE)))
 

@@ -1,4 +1,4 @@
-"""How cost and bound of each instance came closer to the best known, over work."""
+"""A picture of each instance's cost and bound over work, relative to the best known cost."""
 
 import itertools
 import math
@@ -11,11 +11,12 @@ from benchmarks.solver.generated.measure import Row
 _PANELS_IN_A_ROW = 8
 _WORK_TICKS = (1e6, 1e8, 1e10)
 _LEAST = 1e-6
-"""Distances below it, 0 among them, are drawn at it."""
+"""Smaller distances, including 0, are drawn at this one."""
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """One panel per instance; nothing without matplotlib. Both axes are logarithmic."""
+    """Draws one panel per instance, with two logarithmic axes. Without matplotlib nothing is
+    drawn."""
     try:
         import matplotlib
     except ImportError:

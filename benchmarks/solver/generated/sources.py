@@ -1,4 +1,4 @@
-"""Kiwi's own problems: every example on a mesh, and the shardings that people write by hand."""
+"""Kiwi's own problems: every example on a mesh, and hand-written shardings."""
 
 import dataclasses
 import functools
@@ -23,22 +23,24 @@ from kiwi.solver import Problem
 from kiwi.targets.registry import TARGETS
 
 LAYERED = "layered"
-"""The name of the made-up layers; all others are examples."""
+"""The name of the generated layers. All other names are examples."""
 
 _AXES = ("x", "y")
 
 
 class _AsRecorded(Hardware):
-    """GPUs as they were priced when the instances were recorded."""
+    """GPUs with the prices of the time when the instances were recorded."""
 
     @property
     def traits(self) -> BackendTraits:
-        """Any dimension was gathered alike, and each collective had a latency of its own."""
+        """The backend's traits at that time: gathers of all dimensions cost the same, and each
+        collective had a separate latency."""
         return replace(super().traits, gathers_first_dimension=False, combined_bytes={})
 
 
 def as_recorded(name: str, **given: float | None) -> Hardware:
-    """A GPU of the catalogue with what kernels took by then, and with what is given."""
+    """Returns a GPU of the catalogue with the kernel costs of that time. `given` replaces further
+    fields."""
     fields = {field: getattr(CATALOGUE[name], field) for field in Hardware.__dataclass_fields__}
     before = {"kernel_launch_seconds": 1e-6, "convolution_efficiency": None}
     return _AsRecorded(**{**fields, **before, **given})
@@ -48,15 +50,15 @@ HARDWARE: Mapping[str, Hardware] = {
     "v100-sxm2": as_recorded("v100-sxm2", interference=None, matmul_efficiency=0.85),
     "h100-sxm": as_recorded("h100-sxm", interference=None, matmul_efficiency=0.65),
 }
-"""What instances are priced for. Efficiencies are given, so that an instance stays what it was when
-those of the catalogue are fitted anew; and nothing overlaps, as in the contest."""
+"""The hardware that instances are priced for. Efficiencies are fixed, so that an instance does not
+change when the catalogue's efficiencies are fitted anew. Nothing overlaps, as in the contest."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """A problem without a limit.
 
-    - `starts`: for each sharding written by hand, the option that it leaves to nodes.
+    - `starts`: for each hand-written sharding, the option of each node that it fixes.
     """
 
     problem: Problem
@@ -65,7 +67,7 @@ class Source:
 
 @functools.lru_cache(maxsize=2)
 def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) -> Source:
-    """The problem of an example's training step, or of made-up layers."""
+    """Returns the problem of an example's training step, or of generated layers."""
     if name == LAYERED:
         return Source(layered_problem(layers, seed=sum(mesh_shape)), {})
     use_devices()
@@ -84,9 +86,9 @@ def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) ->
         pinned = planned.with_options(in_shardings=(specs.state, specs.batch))
         given = _traced(pinned).traced(*model.arguments).given_arguments(problem.mesh)
         starts[start] = {
-            node: each.shardings.index(given[each.value])
-            for node, each in enumerate(problem.sources)
-            if given.get(each.value) in each.shardings
+            node: source_node.shardings.index(given[source_node.value])
+            for node, source_node in enumerate(problem.sources)
+            if given.get(source_node.value) in source_node.shardings
         }
     return Source(replace(problem.problem, limit_bytes=None), starts)
 
@@ -94,8 +96,9 @@ def source(name: str, layers: int, mesh_shape: tuple[int, ...], profile: str) ->
 @mock.patch("kiwi.targets.rules.cpu.cpu_copied_operands._is_freed", lambda *_: False)
 @mock.patch("kiwi.problem.build.fused_pairs", lambda _: frozenset())
 def _formulated(planned: kiwi.PlannedFunction, arguments: tuple[Any, ...]) -> PlanningProblem:
-    """By the account of memory with which the instances were recorded: XLA:CPU freed no operand
-    that it had transposed, and what is recomputed for a map was held beside it."""
+    """Returns the problem with the memory model of the time when the instances were recorded:
+    XLA:CPU freed no operand that it had transposed, and a value that was recomputed for an
+    elementwise operator was held beside its result."""
     settings = planned.settings
     step = _traced(planned).traced(*arguments)
     kernels = TARGETS["cpu"].kernels(step.units, settings.mesh.hardware)
@@ -104,21 +107,22 @@ def _formulated(planned: kiwi.PlannedFunction, arguments: tuple[Any, ...]) -> Pl
 
 
 def _traced(planned: kiwi.PlannedFunction) -> kiwi.PlannedFunction:
-    """The function as it is traced for XLA:CPU, whose kernels the instances have."""
+    """Returns the function as it is traced for XLA:CPU, whose kernels the instances have."""
     hardware = replace(planned.settings.mesh.hardware, backend="cpu")
     return planned.with_options(profile=hardware)
 
 
 def with_layers(model: Model, layers: int) -> Model:
-    """The model with that many layers, where its configuration counts them."""
-    names = {each.name for each in dataclasses.fields(model.config)}
+    """Returns the model with this number of layers, if its configuration counts layers."""
+    names = {option.name for option in dataclasses.fields(model.config)}
     if "layers" not in names:
         return model
     return replace(model, config=replace(model.config, layers=layers))
 
 
 def _by_hand(model: Model, mesh_shape: tuple[int, ...]) -> Iterator[tuple[str, _common.Specs]]:
-    """Data parallelism, with the state sharded or not, and Megatron's where the example has it."""
+    """Yields data parallelism, with the state sharded or not, and Megatron's shardings if the
+    example has them."""
     state, _ = model.arguments
     module: ModuleType = importlib.import_module(f"examples.{model.module}")
     if not isinstance(state, _common.TrainState) or model.batch_dimension:

@@ -10,7 +10,7 @@ _CLOSE = 0.005
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Each half summed up, then one row per instance."""
+    """Returns a summary of each half, then one row per instance."""
     head = [
         "half",
         "instances",
@@ -21,14 +21,14 @@ def table(rows: Sequence[Row]) -> str:
     ]
     lines = _head(head)
     for half in ("tuning", "measured"):
-        mine = [row for row in rows if row.case.half == half]
-        if mine:
-            close = np.mean([row.excess <= _CLOSE for row in mine])
-            gaps = [row.gap for row in mine if row.gap is not None]
-            worst = max(row.excess for row in mine)
-            slower = sum(row.is_slower_than_by_hand for row in mine)
+        rows_of_half = [row for row in rows if row.case.half == half]
+        if rows_of_half:
+            close = np.mean([row.excess <= _CLOSE for row in rows_of_half])
+            gaps = [row.gap for row in rows_of_half if row.gap is not None]
+            worst = max(row.excess for row in rows_of_half)
+            slower = sum(row.is_slower_than_by_hand for row in rows_of_half)
             lines.append(
-                f"| {half} | {len(mine)} | {close:.0%} | {worst:.2%} | {slower} "
+                f"| {half} | {len(rows_of_half)} | {close:.0%} | {worst:.2%} | {slower} "
                 f"| {np.mean(gaps) if gaps else np.nan:.2%} |"
             )
     names = ["number", "from", "mesh", "spread", "hubs", "integers", "limit", "nodes", "rounds"]

@@ -1,7 +1,8 @@
-"""Each definition by enumeration: the oracles that the formulations are tested against.
+"""The definition of each formulation by enumeration: the oracles that the formulations are tested
+against.
 
-They share the simulator with nothing but the referee: a schedule is feasible for the full
-definition when its simulated peak is within the limit.
+The oracles share only the referee with the formulations: a schedule is feasible for the full
+definition if its simulated peak is within the limit.
 """
 
 import itertools
@@ -19,7 +20,7 @@ from kiwi.solver.schedule import Schedule
 
 
 def full_seconds(graph: ShardedGraph, limit_bytes: int) -> float:
-    """The least time over all staged schedules and strategies; infinite where none fits."""
+    """Returns the least time over all staged schedules and strategies; infinite if none fits."""
     strategies = list(itertools.product(*(range(o.count) for o in graph.operators)))
     plain = [graph.at(each) for each in strategies]
     seconds = np.array([[o.compute_seconds for o in each.operators] for each in plain])
@@ -39,7 +40,8 @@ def full_seconds(graph: ShardedGraph, limit_bytes: int) -> float:
 
 
 def _held(graph: ShardedGraph, plain: RematGraph, runs: list[int]) -> np.ndarray:
-    """`[step, value]`: how often a value is held while a step runs, whatever the strategies."""
+    """Returns `[step, value]`: how often a value is held while a step runs. The count does not
+    depend on the strategies."""
     held = np.zeros((len(runs), len(plain.values)), int)
     held[:, : graph.first] = 1
     for live in live_ranges(plain, Schedule(tuple(runs))):
@@ -48,7 +50,7 @@ def _held(graph: ShardedGraph, plain: RematGraph, runs: list[int]) -> np.ndarray
 
 
 def _staged_schedules(graph: ShardedGraph) -> Iterator[tuple[int, ...]]:
-    """Every way to run some earlier operators, in order, before each operator."""
+    """Yields every way to run some earlier operators, in order, before each operator."""
     plain = graph.at([0] * len(graph.operators))
     choices = []
     for t in graph.computing:
@@ -64,7 +66,8 @@ def _staged_schedules(graph: ShardedGraph) -> Iterator[tuple[int, ...]]:
 
 
 def joint_seconds(graph: ShardedGraph, limit_bytes: int, *, chains: bool = True) -> float:
-    """The least cost of the joint problem, or with Eq. 9 of the reduced one, by enumeration."""
+    """Returns the least cost of the joint problem, or with Eq. 9 of the reduced problem, by
+    enumeration."""
     problem = build_joint(graph, limit_bytes, chains=chains).problem
     result = solve(problem, solver="brute-force")
     return math.inf if result.objective is None else result.objective

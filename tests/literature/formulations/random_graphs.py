@@ -1,4 +1,4 @@
-"""Small random problems that every formulation can be enumerated on."""
+"""Random problems that are small enough to enumerate for every formulation."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from kiwi.solver.schedule import Schedule
 
 
 def random_graph(seed: int, forward: int = 3, backward: int = 2) -> ShardedGraph:
-    """One parameter, then a chain whose backward part reads what its forward part computed."""
+    """Returns a graph with one parameter, and a chain whose backward part reads values of its
+    forward part."""
     draw = np.random.default_rng(seed)
     operators = [_operator(draw, "parameter", is_parameter=True)]
     operators += [_operator(draw, f"forward {k}", is_forward=True) for k in range(forward)]
@@ -34,7 +35,8 @@ def random_graph(seed: int, forward: int = 3, backward: int = 2) -> ShardedGraph
 
 
 def random_limit(graph: ShardedGraph, seed: int) -> int:
-    """A part of what some strategies need without recomputation: some cannot be met."""
+    """Returns a share of the memory that some strategies need without recomputation. Some limits
+    cannot be met."""
     draw = np.random.default_rng(seed + 10_000)
     strategies = [int(draw.integers(o.count)) for o in graph.operators]
     peak_bytes = price(graph, Schedule(tuple(graph.computing)), strategies).peak_bytes

@@ -1,4 +1,4 @@
-"""Every formulation against the enumeration of its own definition, and all beside each other."""
+"""Every formulation against the enumeration of its own definition, and all against each other."""
 
 import math
 
@@ -23,7 +23,7 @@ ORACLES = {
     "joint": joint_seconds,
     "reduced": lambda graph, limit: joint_seconds(graph, limit, chains=False),
 }
-"""From the most freedom to the least."""
+"""The oracles, from the formulation with the most freedom to the one with the least."""
 
 
 @pytest.mark.parametrize("first", CHUNKS)
@@ -75,7 +75,7 @@ def _check(
 
 
 SOLVERS = ("cp-sat", "scip", "gurobi")
-"""Of the integer programs, beside HiGHS, which the tests above ask."""
+"""Solvers of the integer programs besides HiGHS, which the tests above use."""
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

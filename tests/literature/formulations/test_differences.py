@@ -1,4 +1,5 @@
-"""Where the formulations differ, what they say of a limit that cannot be met, and fall-backs."""
+"""Differences between the formulations, their results for limits that cannot be met, and
+fall-backs."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from kiwi.solver.result import SolveStatus
 
 
 def chain(length: int, strategies: int = 1) -> ShardedGraph:
-    """A forward chain, and a backward chain in which each step reads its forward value."""
+    """Returns a forward chain, and a backward chain in which each step reads its forward value."""
     count = 2 * length
     one = (1.0,) * strategies
     operators = [Operator("w", (0.0,), (1,), (0,), is_parameter=True)]

@@ -91,7 +91,7 @@ def test_arguments_in_host_memory_are_not_resident():
 
 
 def _step_of(share):
-    """The step as it is to be scheduled within a share of its peak, and that limit."""
+    """Returns the step to schedule within a share of its peak, and that limit in bytes."""
     planned = _planned("keep-all", "1GiB")
     to_plan, settings = planned.traced(WEIGHTS, X), planned.settings
     step = planner_named("keep-all").to_schedule(to_plan, 2**30, settings)

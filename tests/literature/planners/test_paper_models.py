@@ -1,4 +1,4 @@
-"""The paper's models as planners: plans that compute the same, priced by simulation."""
+"""The paper's models as planners: their plans compute the same, and are priced by simulation."""
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ STACK = WEIGHTS, array(4096, 1024)
 
 @pytest.fixture(scope="module")
 def stacked():
-    """The step, and what its plan without a budget takes as compiled."""
+    """Returns the step, and the compiled peak of its plan without a budget."""
     options = {"mesh_shape": (1, 4), "profile": priced_as("v100-sxm2", "cpu"), "donate_argnums": 0}
     planned = kiwi.jit(STACKED_STEP, verify="cpu", effort="quick", **options)
     return planned, planned.plan(*STACK).compiled.peak_bytes

@@ -1,4 +1,4 @@
-"""Orders that waste less of the heap, at the same time."""
+"""Orders with less waste on the heap, at the same time."""
 
 import random
 from collections import Counter
@@ -26,7 +26,8 @@ def _graph(seed, operators=40):
 
 
 def _recomputing(graph):
-    """Each operator in turn, every fifth with what it reads computed again just before."""
+    """Returns a schedule that runs each operator in turn. Before every fifth operator, the operands
+    of that operator are computed again."""
     steps = []
     for k in graph.order:
         steps += [*graph.predecessors(k), k] if k % 5 == 4 else [k]
@@ -34,8 +35,8 @@ def _recomputing(graph):
 
 
 def _heap(graph, schedule):
-    """What XLA's heap needs for the sizes of a graph without temporaries: by size, or by length of
-    life, which XLA counts in buffers allocated and freed meanwhile."""
+    """Returns the size of XLA's heap for a graph without temporaries, placed by size or by length
+    of life. XLA counts the length of life in buffers that are allocated and freed meanwhile."""
     lives = live_ranges(graph, schedule)
     events = sorted(
         [(each.first, 0, each) for each in lives] + [(each.last, 1, each) for each in lives],
@@ -53,7 +54,8 @@ def _heap(graph, schedule):
 
 
 def _placed(buffers):
-    """The height of a heap in which each buffer takes the smallest gap that it fits into."""
+    """Returns the height of a heap in which each buffer takes the smallest gap that it fits
+    into."""
     taken = []
     for life, size, _ in buffers:
         others = [t for t in taken if t[0] <= life.last and life.first <= t[1]]
@@ -68,7 +70,8 @@ def _placed(buffers):
 
 
 def _swapped(graph, schedule):
-    """What is alive while neighbours run that change places, of all that may."""
+    """Returns, for each pair of neighbouring steps that may change places, the memory in use while
+    they run in the other order."""
     steps = schedule.steps
     found = []
     for k in range(len(steps) - 1):
@@ -109,7 +112,8 @@ def test_each_step_goes_on_reading_the_same_computation():
 
 
 def _sources(graph, schedule):
-    """For each computation of an operator, by its number, the numbers of those that it reads."""
+    """Returns, for each numbered computation of an operator, the numbers of the computations that
+    it reads."""
     times, found = Counter(), {}
     for index in schedule.steps:
         times[index] += 1

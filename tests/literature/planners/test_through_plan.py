@@ -1,4 +1,4 @@
-"""Every planner of the literature through `kiwi.plan`: its plan computes what the step does."""
+"""Every planner of the literature through `kiwi.plan`: its plan computes the same as the step."""
 
 import functools
 from dataclasses import replace
@@ -25,19 +25,22 @@ from tests.helpers.planning import array
 WIDTH, ROWS = 128, 2048
 VALUE_BYTES = 4 * WIDTH * ROWS
 BY_CLOCK = ("checkmate", "checkmate-lp", "kiwi-full", "kiwi-reduced", "poet", "rk-checkmate")
-"""The clock ends these integer programs: they get small steps, and far more time than they need."""
+"""Integer programs that the clock ends. They get small steps, and much more time than they need."""
 LAYERS = {"offmate": 8, **dict.fromkeys(BY_CLOCK, 2)}
-"""Of the step, by planner. OffMate's blocks are whole layers: few of them leave it no choice."""
+"""The number of layers of the step, by planner. OffMate's blocks are whole layers: with few layers
+it has no choice."""
 USUAL_LAYERS = 4
 SHARES = {2: 0.9, 4: 0.8, 8: 0.8}
-"""Of what a step of so many layers holds if everything is kept, the budget that forces a choice."""
+"""By number of layers, the budget that forces a choice, as a share of the memory if everything is
+kept."""
 
 FAST_LINK = replace(kiwi.mesh.hardware("v5e"), host_bandwidth_bytes_per_second=1e13)
-"""Over which copies hide behind little computation, so that offloading pays."""
+"""A link over which copies hide behind little computation, so that offloading pays off."""
 
 
 def step(ws, x):
-    """Blocks with a residual connection, whose inner value is four times as large as the others."""
+    """Blocks with a residual connection. The inner value of a block is four times as large as its
+    other values."""
 
     def loss(ws):
         hidden = x
@@ -50,18 +53,18 @@ def step(ws, x):
 
 
 def arguments(layers, width=WIDTH, rows=ROWS):
-    """Their types."""
+    """Returns the types of the arguments."""
     return [(array(width, 4 * width), array(4 * width, width))] * layers, array(rows, width)
 
 
 NAMES = [planner.name for planner in PLANNERS]
 KEEPING = ("keep-all", "order-only")
-"""These compute nothing again, and meet no budget below what the step needs."""
+"""Planners that recompute nothing, and meet no budget below the memory that the step needs."""
 COPYING = [planner.name for planner in PLANNERS if isinstance(planner, OffloadingPlanner)]
 
 
 def planned(planner, share=None, **options):
-    """The plan within a share of what the step holds if it keeps everything."""
+    """Returns the plan within a share of the memory that the step holds if it keeps everything."""
     name = planner if isinstance(planner, str) else planner.name
     layers = LAYERS.get(name, USUAL_LAYERS)
     budget = int((share or SHARES[layers]) * kept_bytes(layers))

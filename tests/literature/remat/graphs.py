@@ -8,7 +8,7 @@ from kiwi.literature.remat.graph import Operator, RematGraph, Value, single_outp
 
 
 def random_graph(seed: int, operators: int = 6, results: bool = True) -> RematGraph:
-    """A random graph whose operators write one value each."""
+    """Returns a random graph whose operators write one value each."""
     draw = random.Random(seed)
     edges = []
     for reader in range(1, operators):
@@ -21,7 +21,7 @@ def random_graph(seed: int, operators: int = 6, results: bool = True) -> RematGr
 
 
 def random_general_graph(seed: int, operators: int = 5) -> RematGraph:
-    """A random graph with several outputs, temporary memory, graph inputs and results."""
+    """Returns a random graph with several outputs, temporary memory, graph inputs and results."""
     draw = random.Random(seed)
     values = [Value("input", draw.randint(1, 4))]
     listed = []
@@ -46,7 +46,7 @@ def random_general_graph(seed: int, operators: int = 5) -> RematGraph:
 def training_chain(layers: int, activation_bytes: int = 10) -> RematGraph:
     """Forward operators 0 … layers - 1, then their backward operators in reverse.
 
-    Backward operator of layer k reads the gradient of layer k + 1 and the input of layer k.
+    The backward operator of layer k reads the gradient of layer k + 1 and the input of layer k.
     """
     edges = [(k - 1, k) for k in range(1, layers)]
     for layer in range(layers):
@@ -63,10 +63,11 @@ def training_chain(layers: int, activation_bytes: int = 10) -> RematGraph:
 
 
 def random_chain(seed: int, stages: int) -> RematGraph:
-    """A chain of stages of one forward and one backward operator with random sizes and times.
+    """Returns a chain of stages of one forward and one backward operator with random sizes and
+    times.
 
-    Forward operator k writes its output (value 2 k) and a value for its own backward operator
-    (2 k + 1). Backward operators write a gradient and sometimes a result.
+    Forward operator k writes its output (value 2 k) and a value for its own backward operator (2 k
+    + 1). Backward operators write a gradient and sometimes a result.
     """
     draw = random.Random(seed)
     values = [Value(f"v{k}", draw.randint(1, 6)) for k in range(2 * stages)]
@@ -98,7 +99,8 @@ def random_chain(seed: int, stages: int) -> RematGraph:
 
 
 def residual_chain(seed: int, blocks: int) -> RematGraph:
-    """Identical residual blocks of a cheap large and a dear small operator, then their backward."""
+    """Returns identical residual blocks of a cheap large and an expensive small operator, then
+    their backward operators."""
     draw = random.Random(seed)
     cheap, dear = float(draw.randint(1, 2)), float(draw.randint(8, 12))
     large, small = draw.randint(12, 20), draw.randint(4, 6)
@@ -114,7 +116,8 @@ def residual_chain(seed: int, blocks: int) -> RematGraph:
 
 
 def random_training_graph(seed: int, forward: int) -> RematGraph:
-    """A chain with random skip connections, some of them long, then its backward operators."""
+    """Returns a chain with random skip connections, some of them long, then its backward
+    operators."""
     draw = random.Random(seed)
     edges = [(k, k + 1) for k in range(forward - 1)]
     edges += [(a, b) for b in range(2, forward) for a in range(b - 1) if draw.random() < 0.12]
@@ -125,7 +128,8 @@ def random_training_graph(seed: int, forward: int) -> RematGraph:
 def with_backward(
     seconds: list[float], sizes: list[int], edges: list[tuple[int, int]]
 ) -> RematGraph:
-    """Forward operators, then backward ones that read gradients and the inputs of theirs."""
+    """Returns forward operators, then backward operators that read gradients and the inputs of
+    their forward operators."""
     seconds, sizes, edges = list(seconds), list(sizes), list(edges)
     forward = len(seconds)
     readers = {k: [r for w, r in edges if w == k] for k in range(forward)}

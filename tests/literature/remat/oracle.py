@@ -1,8 +1,9 @@
 """Exhaustive search over executions, independent of every planner and of the simulator.
 
-A state is (values in memory, operators done, constraints of the family). Moves compute an
-operator whose inputs are in memory, then keep any subset of what is in memory: that every
-subset is tried makes no assumption about when values are dropped. Dijkstra's algorithm by time.
+A state is (values in memory, operators done, constraints of the family). A move computes an
+operator whose inputs are in memory, then keeps any subset of the values in memory. Every subset is
+tried, so nothing is assumed about when values are dropped. The search is Dijkstra's algorithm by
+time.
 """
 
 import heapq
@@ -19,7 +20,8 @@ nothing is computed after the last first computation."""
 def least_seconds(
     graph: RematGraph, budget_bytes: int, family: str = FREE, most_copies: int | None = None
 ) -> float | None:
-    """Least time of an execution of the family within the budget, or None if there is none."""
+    """Returns the least time of an execution of the family within the budget; None if there is
+    none."""
     start = (frozenset(), (0,) * len(graph.operators), -1)
     queue: list[tuple[float, int, tuple]] = [(0.0, 0, start)]
     settled: set[tuple] = set()

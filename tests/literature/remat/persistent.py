@@ -10,10 +10,11 @@ from kiwi.solver.schedule import Schedule
 
 @functools.cache
 def persistent_sequences(first: int, last: int) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """All persistent ways to run stages first ... last: f saves all, d nothing, b is backward.
+    """Yields all persistent ways to run stages first ... last: f saves all, d saves nothing, b is
+    backward.
 
-    A stage saves all and runs once before the rest, or nothing is saved between it and some
-    later stage, whose input is kept until that stage and all behind it are done.
+    Either a stage saves all and runs once before the rest, or nothing is saved between the stage
+    and some later stage, whose input is kept until that stage and all later ones are done.
     """
     if first == last:
         return ((("f", first), ("b", first)),)
@@ -29,7 +30,8 @@ def persistent_sequences(first: int, last: int) -> tuple[tuple[tuple[str, int], 
 
 
 def persistent_schedules(graph: RematGraph) -> Iterator[tuple[int, ...]]:
-    """The valid ones of a chain of one forward and one backward operator a stage."""
+    """Yields the valid persistent schedules of a chain with one forward and one backward operator
+    per stage."""
     stages = len(graph.operators) // 2
     for sequence in persistent_sequences(0, stages - 1):
         steps = tuple(k if kind in "fd" else 2 * stages - 1 - k for kind, k in sequence)

@@ -13,7 +13,8 @@ from .oracle import least_seconds
 
 
 def _task(graph, budget_bytes, time_limit_seconds=0.4, seed=0):
-    """A task whose clock does not bind: searches are as long as the time limit plans them."""
+    """Returns a task that the clock does not end: the time limit only plans the length of
+    searches."""
     return Task(graph, budget_bytes, time.monotonic() + 600, time_limit_seconds, seed)
 
 

@@ -33,12 +33,13 @@ def _budget(graph, tenths):
 
 
 def persistent_simulations(graph):
-    """All persistent schedules of a `random_chain`, each one simulated."""
+    """Yields all persistent schedules of a `random_chain`, each one simulated."""
     return (simulate(graph, Schedule(steps)) for steps in persistent_schedules(graph))
 
 
 def least_persistent_seconds(graph, budget_bytes):
-    """The least time over all persistent schedules within the budget; None if there is none."""
+    """Returns the least time over all persistent schedules within the budget; None if there is
+    none."""
     found = persistent_simulations(graph)
     return min((f.compute_seconds for f in found if f.peak_bytes <= budget_bytes), default=None)
 

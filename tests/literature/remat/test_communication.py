@@ -20,14 +20,14 @@ F0, F1, F2 = 0, 1, 2
 
 
 class Communication(NamedTuple):
-    """What one run of an operator communicates: its time, and the buffers held meanwhile."""
+    """The communication of one run of an operator: its time, and the buffers held meanwhile."""
 
     seconds: float
     buffer_bytes: int
 
 
 def with_communication(graph, added):
-    """`graph`, in which operator k also communicates `added[k]`."""
+    """Returns `graph`, in which operator k also communicates `added[k]`."""
     operators = list(graph.operators)
     for k, each in added.items():
         operators[k] = replace(
@@ -72,7 +72,7 @@ def _random_communication(seed, graph):
 
 
 def _exhaustive(graph, added):
-    """(peak, seconds) of all persistent schedules, communication added step by step."""
+    """Yields (peak, seconds) of all persistent schedules, with communication added step by step."""
     none = Communication(0.0, 0)
     for steps in persistent_schedules(graph):
         found = simulate(graph, Schedule(steps))

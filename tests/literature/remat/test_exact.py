@@ -1,4 +1,4 @@
-"""Planners that claim an optimum of a family, against exhaustive search of that family."""
+"""Planners that claim an optimum of a family, against an exhaustive search of that family."""
 
 import time
 

@@ -36,7 +36,8 @@ def _middle_budget(graph):
 
 
 def _on_single_operators(graph, budget_bytes, settings):
-    """A run at its temperatures, then a cool one, both without groups."""
+    """Returns the simulation after an annealing at its own temperatures and a cool one, both
+    without groups."""
     task = _task(graph, budget_bytes)
     first = run_annealing(task, graph, Schedule(graph.order), settings)
     heat = first.temperature

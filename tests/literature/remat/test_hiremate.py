@@ -36,7 +36,8 @@ def _budget(graph, tenths):
 
 
 def _backward_once(graph):
-    """H-ILP runs backward parts once, as steps from JAX do."""
+    """Returns the graph with backward operators that may run only once, as H-ILP and steps from
+    JAX run them."""
     first = len(graph.operators) // 2
     operators = [replace(each, recomputable=k < first) for k, each in enumerate(graph.operators)]
     return replace(graph, operators=tuple(operators))

@@ -30,7 +30,8 @@ def _budget(graph, tenths):
 
 
 def _wasteful(graph):
-    """Every operator again, just before each of its readers, as far as it may run again."""
+    """Returns a schedule in which every operator that may be recomputed runs again before each of
+    its readers."""
     steps: list[int] = []
     for k in graph.order:
         for before in graph.predecessors(k):

@@ -1,4 +1,4 @@
-"""Rows of the benchmarks of planners: figures simulated again, runs that can be taken up."""
+"""Rows of the benchmarks of planners: figures simulated again, and runs that can be resumed."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is left of problems with loads, solved exactly: against the referee and brute force."""
+"""The rest of problems with loads, solved exactly, against the referee and brute force."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Channels that work at once: the referee by hand, and searches against brute force."""
+"""Channels that work at the same time: the referee by hand, and searches against brute force."""
 
 import importlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""Processes that compile loops beside the one that plans."""
+"""Processes that compile loops while another process plans."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What XLA writes is read when it is there as a whole, and no sooner."""
+"""XLA's output is read only once it is complete."""
 
 import threading
 from pathlib import Path

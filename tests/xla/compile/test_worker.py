@@ -1,4 +1,4 @@
-"""Processes that compile are started ahead, and end with whoever wanted them."""
+"""Compiling processes start in advance, and end with the process that wanted them."""
 
 import subprocess
 from functools import partial
@@ -26,7 +26,7 @@ STEP = Step(
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
-    """The processes that are started."""
+    """Returns the processes that are started."""
     found: list[subprocess.Popen[str]] = []
     start = worker._start
 

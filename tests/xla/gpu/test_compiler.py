@@ -1,4 +1,4 @@
-"""The check by XLA:GPU without a GPU: what it finds, and what it says where it cannot work."""
+"""The check by XLA:GPU without a GPU: its results, and its errors where it cannot work."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What is offloaded leaves the device's memory in the programs that XLA:GPU compiles."""
+"""Offloaded values leave the device's memory in programs that XLA:GPU compiles."""
 
 import pytest
 

@@ -24,7 +24,7 @@ def figure(config: str, field: str) -> float:
 
 
 def compute_capability(config: str) -> tuple[int, int]:
-    """Major and minor; zero is left out of protocol buffers."""
+    """Returns major and minor version. Protocol buffers leave out zero."""
     pattern = r"cuda_compute_capability\s*\{\s*major:\s*(\d+)(?:\s+minor:\s*(\d+))?"
     found = re.search(pattern, config)
     assert found is not None, "cuda_compute_capability is missing"
@@ -36,7 +36,7 @@ def test_processors_have_none():
 
 
 def has_plugin() -> bool:
-    """Whether the GPU compiler's wheels are installed."""
+    """Returns whether the GPU compiler's wheels are installed."""
     found = importlib.util.find_spec("jax_plugins")
     return found is not None and importlib.util.find_spec("jax_plugins.xla_cuda12") is not None
 

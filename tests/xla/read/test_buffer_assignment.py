@@ -1,4 +1,4 @@
-"""Memory of small compiled programs, as XLA's buffer assignment tells it."""
+"""Memory of small compiled programs, from XLA's buffer assignment."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What a compiled program holds beyond the prediction, unit by unit."""
+"""The memory that a compiled program holds beyond the prediction, unit by unit."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""XLA's text of shardings, against those that were asked for."""
+"""XLA's text of shardings, against the requested ones."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""How often instructions run, from the text of a module."""
+"""The number of runs of instructions, from the text of a module."""
 
 from kiwi.xla.read.hlo_text import OUTSIDE, parse_module, runs
 

@@ -1,4 +1,4 @@
-"""What instructions compute and move, against XLA's own cost analysis and by hand."""
+"""The work and traffic of instructions, against XLA's own cost analysis and by hand."""
 
 import itertools
 from math import prod

@@ -1,6 +1,6 @@
 """Predicted collectives against those in programs that XLA compiles for eight CPU devices.
 
-XLA:CPU and XLA:GPU share the partitioner, so what it emits here it emits there.
+XLA:CPU and XLA:GPU share the partitioner, so both have the same collectives.
 """
 
 import re
@@ -38,7 +38,7 @@ def compile_reshard(mesh, source, target, waypoints=()):
 
 
 def emitted(compiled):
-    """(kind, bytes of the result on one device) of each collective, sorted."""
+    """Returns (kind, bytes of the result on one device) of each collective, sorted."""
     found = []
     for line in compiled.as_text().splitlines():
         if match := COLLECTIVE.search(line):
@@ -53,7 +53,8 @@ def predicted(steps):
 
 
 def communications(table):
-    """All pairs of states with a single move between them that is also the cheapest path."""
+    """Returns all pairs of states with a single move between them that is also the cheapest
+    path."""
     graph = move_graph(table.mesh.shape, divisible_pattern(table.shape, table.mesh))
     for source, target in np.argwhere((graph.ways >= 0).any(axis=0)):
         steps = table.path(graph.states[source], graph.states[target])

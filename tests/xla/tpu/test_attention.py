@@ -1,4 +1,4 @@
-"""Attention without a kernel on TPUs, and dropout: which of their values have buffers."""
+"""Attention without a kernel on TPUs, and dropout: the values that have buffers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ BATCH, SEQUENCE, HEADS, WIDTH = 32, 512, 16, 64
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array, is_wide: bool, is_causal: bool):
-    """[B, S, H, D]; the softmax of masked scores, in float32 or as they are."""
+    """Attention [B, S, H, D]. The softmax of masked scores is computed in float32 or in their own
+    type."""
     scores = jnp.einsum("bqhk,bshk->bhqs", q, k) * q.shape[-1] ** -0.5
     scores = scores.astype(jnp.float32) if is_wide else scores
     rows = jnp.arange(scores.shape[-1])

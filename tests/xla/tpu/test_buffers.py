@@ -1,4 +1,4 @@
-"""Sizes of XLA:TPU's buffers: the figures, and the same in compiled programs."""
+"""Sizes of XLA:TPU's buffers: figures, and compiled programs."""
 
 from importlib.util import find_spec
 from math import prod

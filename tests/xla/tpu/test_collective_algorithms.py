@@ -106,7 +106,8 @@ def test_sums_are_scattered_in_pieces_that_tiles_can_be_cut_into(shape, cut, is_
 
 
 def algorithms_there(step: ExportedStep, options: Mapping[str, Any], folder: str) -> Any:
-    """The strategy, or else the emitter, of each collective in the compiled program."""
+    """Returns the strategy, or otherwise the emitter, of each collective in the compiled
+    program."""
     text = step.compile(devices_of(step.mesh), TPU.check_options).as_text()
     lines = [line for line in text.splitlines() if '"collective_algorithm_config"' in line]
     pattern = re.compile(r'"strategy":"(\w+)"|"emitter":"(\dD\w+)"')

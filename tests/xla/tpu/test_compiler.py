@@ -1,4 +1,4 @@
-"""The check by XLA:TPU without a TPU: what it finds, and what it says where it cannot work."""
+"""The check by XLA:TPU without a TPU: its results, and its errors where it cannot work."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +71,7 @@ def test_a_run_overlaps_and_needs_no_more_memory_than_the_check_says():
 
 
 def matmuls(profile: str) -> kiwi.Plan:
-    """Parameters that are updated by gradients of four matmuls; no compiler checks it."""
+    """Returns a plan, without a check, of parameters that the gradients of four matmuls update."""
 
     def step(ws: list[jax.Array], x: jax.Array) -> Any:
         def loss(ws: list[jax.Array]) -> jax.Array:

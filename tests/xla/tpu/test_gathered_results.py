@@ -1,4 +1,4 @@
-"""What XLA:TPU copies of donated arguments whose results are gathered."""
+"""The copies that XLA:TPU makes of donated arguments whose results are gathered."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 
 def step_of(equation: str) -> Any:
-    """A step with two moments for a product with one parameter."""
+    """Returns a step with two moments for a matmul with one parameter."""
 
     def step(state: tuple[jax.Array, jax.Array, jax.Array], x: jax.Array) -> Any:
         loss = lambda w: jnp.mean(jnp.sin(jnp.einsum(equation, x, w)))  # noqa: E731
@@ -25,7 +25,7 @@ def step_of(equation: str) -> Any:
 
 
 def plan_of(equation: str, shape: tuple[int, ...]) -> kiwi.Plan:
-    """Data parallel, with the moments sharded: the new parameter is gathered."""
+    """Returns a data-parallel plan with sharded moments, in which the new parameter is gathered."""
     return planned(
         step_of(equation),
         (array(*shape),) * 3,

@@ -1,4 +1,4 @@
-"""What is offloaded leaves the device's memory in the programs that XLA:TPU compiles."""
+"""Offloaded values leave the device's memory in programs that XLA:TPU compiles."""
 
 import functools
 from importlib.util import find_spec

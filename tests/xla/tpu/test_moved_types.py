@@ -1,4 +1,4 @@
-"""In which type XLA:TPU moves what is computed in another one."""
+"""The type in which XLA:TPU moves values that are computed in another type."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ WIDTH, LAYERS = 1024, 3
 
 
 def gradients(weights: list[Any], x: Any) -> Any:
-    """Of float32 weights, computed in bfloat16."""
+    """Returns gradients of float32 weights, computed in bfloat16."""
 
     def loss(weights: list[Any]) -> Any:
         h = x

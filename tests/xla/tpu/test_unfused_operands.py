@@ -1,4 +1,4 @@
-"""What XLA:TPU computes to buffers of their own: figures, and compiled programs."""
+"""The operands that XLA:TPU computes to separate buffers: figures, and compiled programs."""
 
 from typing import Any
 
@@ -17,13 +17,13 @@ WINDOWED = frozenset({"reduce_window", "select_and_scatter"})
 
 
 def interleaved(x: jax.Array) -> jax.Array:
-    """Twice as many rows, every second of them of the tangents."""
+    """Interleaves rows of sines and tangents, and sums over the rows."""
     even = lax.pad(jnp.sin(x), 0.0, ((0, 1, 1), (0, 0, 0)))
     return jnp.sum(even + lax.pad(jnp.tan(x), 0.0, ((1, 0, 1), (0, 0, 0))), 0)
 
 
 def windows(x: jax.Array) -> jax.Array:
-    """Max pooling of a map."""
+    """Max pooling of an elementwise operator's result."""
     image, size = jnp.maximum(x, 0.5), (1, 2, 2, 1)
     return lax.reduce_window(image, -jnp.inf, lax.max, size, size, "VALID")
 
@@ -34,7 +34,7 @@ def pooled(x: jax.Array) -> jax.Array:
 
 
 def averaged(x: jax.Array) -> jax.Array:
-    """The gradient of a mean over windows, added to another."""
+    """The gradient of a mean over windows, added to another gradient."""
 
     def loss(x: jax.Array) -> jax.Array:
         means = x.reshape(16, 32, 2, 32, 2, 128).mean((2, 4))

@@ -1,4 +1,4 @@
-"""What the tests of offloading compare with: naive accounts and exhaustive searches."""
+"""Oracles for the tests of offloading: naive accounts and exhaustive searches."""
 
 import itertools
 import math
@@ -12,8 +12,8 @@ from ..persistent import persistent_schedules
 
 
 def device_bytes(graph, schedule):
-    """Memory on the device in each step, from the definition: a copy that is made at `a` is held in
-    step t if it, and no later copy, is there for some use that ends at t or later."""
+    """Returns the memory on the device in each step, by the definition: a copy made at `a` is held
+    in step t if a use that ends at t or later reads this copy, and no later one."""
     count = len(schedule.steps)
     held = [0] * count
     for value, each in enumerate(graph.values):
@@ -55,8 +55,8 @@ def _uses(graph, schedule, value):
 
 
 def least_by_stages(graph, host, budget_bytes, most_again):
-    """The least time over schedules by stages with at most `most_again` recomputations, in which
-    each value goes to the host and back at most once, in whole stages."""
+    """Returns the least time over schedules by stages with at most `most_again` recomputations, in
+    which each value goes to the host and back at most once, in whole stages."""
     best = None
     for steps, starts in _stages(graph, most_again):
         for moves in itertools.product(*_moves(graph, starts)):
@@ -86,7 +86,7 @@ def _stages(graph, most_again) -> Iterator[tuple[tuple[int, ...], list[int]]]:
 
 
 def _moves(graph, starts):
-    """For each value all pairs of transfers, and none."""
+    """Yields, for each value, all pairs of transfers and the choice without transfers."""
     stages = len(starts) - 1
     for value, writer in enumerate(graph.producer):
         first = graph.order.index(writer) + 1
@@ -100,8 +100,8 @@ def _moves(graph, starts):
 
 
 def least_persistent(graph, host, budget_bytes, most_away):
-    """The least time over persistent schedules of a `random_chain` in which at most `most_away`
-    values go to the host once before the backward part, and back once in it."""
+    """Returns the least time over persistent schedules of a `random_chain` in which at most
+    `most_away` values go to the host once before the backward part, and back once in it."""
     best = None
     for steps in persistent_schedules(graph):
         away = list(_absences(graph, steps))
@@ -116,8 +116,8 @@ def least_persistent(graph, host, budget_bytes, most_away):
 
 
 def _absences(graph, steps):
-    """Values with the steps of a computation, and of its last use before and first use behind the
-    first backward operator."""
+    """Yields values with the step of a computation before the first backward operator, and the step
+    of their first use after it."""
     turn = next(t for t, k in enumerate(steps) if k >= len(graph.operators) // 2)
     for t, k in enumerate(steps[:turn]):
         for value in graph.operators[k].outputs:
@@ -135,7 +135,7 @@ def _intervals(value, made, used):
 
 
 def least_of_blocks(table, budget_bytes, graph, host):
-    """The least time of blocks that POFO's dynamic program can express, by trying all."""
+    """Returns the least time of blocks that POFO's dynamic program can express, by trying all."""
     stages = table.chain.stages
 
     def rest(stage, sent, kept, behind, ahead):

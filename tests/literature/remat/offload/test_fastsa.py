@@ -1,4 +1,5 @@
-"""FastSA with fetches: sequences stay consistent, and small graphs come near POET's optimum."""
+"""FastSA with fetches: sequences stay consistent, and solutions of small graphs are close to POET's
+optimum."""
 
 import time
 
@@ -29,7 +30,8 @@ def _task(graph, budget_bytes, seconds=0.2):
 
 
 def _naive_peak(graph, steps):
-    """A fetch makes a copy as a computation does, of a value that was computed before."""
+    """Returns the peak of a sequence. A fetch makes a copy, like a computation, of a value that was
+    computed before."""
     count, peak, made = len(graph.operators), 0, {}
     held = [0] * len(steps)
 

@@ -1,4 +1,5 @@
-"""OffMate against exhaustive search of where weights are; its options, rounding and batch size."""
+"""OffMate against an exhaustive search of the places of weights; its options, rounding and batch
+size."""
 
 import itertools
 import math
@@ -32,15 +33,15 @@ def _task(graph, budget_bytes):
 
 
 def tuned(layers, rate=5.0, memory_bytes=None, host_speed=2.0):
-    """Single layers with a weight of 10 bytes and a state of 20, and their host."""
+    """Returns single layers with a weight of 10 bytes and a state of 20, and their host."""
     block = [Layer(10, 10, 2.0)]
     graph, updates = fine_tuning(block, layers, Optimizer(2, 10.0, host_speed))
     return graph, Host(rate, rate, memory_bytes, updates)
 
 
 def all_schedules(graph, host, count):
-    """Every choice of homes and updates on the host, with every interval of every transfer, where
-    transfers begin and end with the parts of blocks: an update and what its gradient comes from are
+    """Yields every choice of homes and updates on the host, with every interval of every transfer.
+    Transfers begin and end with the parts of blocks. An update and the operator of its gradient are
     one part."""
     updating = {each.operator: each for each in host.updates}
     for chosen in itertools.product((False, True), repeat=len(updating)):
@@ -61,7 +62,8 @@ def all_schedules(graph, host, count):
 
 
 def _moves(graph, steps, value, updating, starts):
-    """Fetched before its first use, and perhaps again before the next, and copied home."""
+    """Returns the choices of transfers of a value: fetched before its first use, perhaps again
+    before a later one, and copied home."""
     uses = [t for t, k in enumerate(steps) if k != IDLE and value in graph.operators[k].inputs]
     parts = [max(s for s in starts if s <= t) for t in uses]
     if not uses:
@@ -169,8 +171,8 @@ def test_shares_become_whole_values():
 
 
 def at_batch(graph, host, batch):
-    """The graph for `batch` times as many samples: times and sizes in proportion, but for updates
-    and what they read or overwrite."""
+    """Returns the graph for `batch` times as many samples. Times and sizes grow in proportion,
+    except those of updates and of the values that they read or overwrite."""
     updates = {each.operator for each in host.updates}
     fixed = {v for k in updates for v in (*graph.operators[k].inputs, *graph.operators[k].outputs)}
     values = (

@@ -1,4 +1,5 @@
-"""The account of schedules with copies to the host: by hand, and against naive ones."""
+"""Simulation of schedules with copies to the host, against figures by hand and naive
+simulations."""
 
 import random
 
@@ -27,11 +28,12 @@ from ..graphs import random_chain, training_chain
 from .oracle import device_bytes
 
 CHAIN = training_chain(4)
-"""Forward 0 to 3, one second each, backward 4 to 7, two seconds each; all values have 10 bytes."""
+"""Forward operators 0 to 3 take one second each, backward operators 4 to 7 two seconds each. All
+values have 10 bytes."""
 
 
 def least_total(compute, channels):
-    """The same by linear programming: how much of each job is done in each step is free."""
+    """Returns the total by linear programming: the share of each job in each step is free."""
     model = mathopt.Model()
     lengths = [model.add_variable(lb=seconds) for seconds in compute]
     for jobs in channels:
@@ -115,7 +117,8 @@ def test_copies_that_nothing_uses_are_left_out():
 
 
 def training_step():
-    """A weight 0 and its state 1, read by the loss 0 and the update 1, which overwrites them."""
+    """Returns a graph with the values 0, a weight, and 1, its state. The loss (operator 0) reads
+    the weight. The update (operator 1) reads and overwrites both."""
     values = (Value("weight", 8), Value("state", 16), Value("gradient", 8), Value("done", 0))
     operators = (
         Operator("loss", 4.0, (0,), (2,)),
