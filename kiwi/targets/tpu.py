@@ -23,6 +23,7 @@ from kiwi.targets.rules.tpu import (
     tpu_combined_small_sums,
     tpu_combined_sums,
     tpu_copies_around_all_to_alls,
+    tpu_ffts,
     tpu_function_units,
     tpu_gathered_maps,
     tpu_gathered_results,
@@ -65,6 +66,7 @@ TPU = Target(
         whole_scans.RULE,
         tpu_gathered_maps.RULE,
         tpu_batched_matmuls.RULE,
+        tpu_ffts.RULE,
         # Collectives.
         tpu_scattered_sums.RULE,
         tpu_sums_behind.RULE,
