@@ -59,7 +59,9 @@ class Collective:
     - `kind`: an HLO opcode, one of `KINDS`.
     - `axes`: the mesh axes that it runs over, increasing, without axes of size 1.
     - `bytes`: the larger buffer of one device (see the module's text).
-    - `seconds`: the predicted time; 0 if there is no axis. `provenance`: the source of the time.
+    - `seconds`: the predicted time of all repeats; 0 if there is no axis. `provenance`: the source
+      of the time.
+    - `repeats`: how often it runs in one run of its unit, as in the loop of a manual computation.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class Collective:
     bytes: int
     seconds: float
     provenance: Provenance = Provenance.ANALYTIC
+    repeats: float = 1
 
 
 def collective(

@@ -158,7 +158,7 @@ def _plan_axes(entry: Any, axes: Axes) -> tuple[int, ...]:
     return tuple(axis for name in names if name in axes for axis in axes[name])
 
 
-def _collectives(jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: int) -> Iterator[Collective]:
+def _collectives(jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: float) -> Iterator[Collective]:
     for eqn in jaxpr.eqns:
         for region in inner_jaxprs(eqn):
             yield from _collectives(region, mesh, axes, repeated * trips(eqn))
@@ -172,4 +172,4 @@ def _collectives(jaxpr: Any, mesh: DeviceMesh, axes: Axes, repeated: int) -> Ite
         names = eqn.params["axes"] if "axes" in eqn.params else eqn.params["axis_name"]
         once = collective(kind, mesh, _plan_axes(names, axes), size_bytes)
         if once.axes:
-            yield replace(once, seconds=repeated * once.seconds)
+            yield replace(once, seconds=repeated * once.seconds, repeats=repeated)

@@ -57,7 +57,7 @@ def _of_units(solved: Solved, once_per_layout: bool, known: bool) -> Iterator[_F
         trips = program.known_trips(unit.loop) if known else planning.units.trips(unit)
         times = trips * runs
         for move in strategy.collectives:
-            yield move.kind, move.axes, move.bytes, times
+            yield move.kind, move.axes, move.bytes, times * move.repeats
         pairs = zip(unit.rule.reads, strategy.reads, strict=True)
         for read, ((value, _), wanted) in enumerate(pairs):
             moved = planning.kernels[unit.index].moved[read]
