@@ -50,7 +50,7 @@ def test_each_stage_is_printed_in_a_few_lines(kernels):
     traced = kiwi.trace(step, WEIGHTS, BATCH)
     for stage, said in [
         (traced, "dot_general"),
-        (kernels, "passes: maps_in_readers"),
+        (kernels, "passes: outer_products"),
         (problem, "8 x h100-sxm (x=2, y=4)"),
         (solution, "gap"),
     ]:

@@ -17,7 +17,8 @@ BATCH, N = 16, 6
 
 
 def positive(x: Any) -> Any:
-    return jnp.einsum("bti,btj->bij", x, x) + N * jnp.eye(N)
+    size = x.shape[-1]
+    return jnp.einsum("bti,btj->bij", x, x) + size * jnp.eye(size)
 
 
 OPERATORS = {
@@ -55,7 +56,8 @@ def test_gradients_of_a_solve_stay_on_their_devices():
         value, gradient = jax.value_and_grad(loss)(w)
         return w - 0.1 * gradient, value
 
-    args = jnp.float32(1.0), jax.random.normal(jax.random.key(0), (BATCH, N, N))
+    # So large that the solves take longer than the sum of the gradient over the devices.
+    args = jnp.float32(1.0), jax.random.normal(jax.random.key(0), (64, 96, 96))
     planned = kiwi.jit(step, mesh_shape=(8,), profile="cpu", in_shardings=(P(), P("x")))
     execution = planned.plan(*args).execution
     equations = execution.units.graph.program.equations
