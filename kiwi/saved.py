@@ -64,6 +64,22 @@ class SavedPlan:
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise malformed(error, name) from error
 
+    @property
+    def peak_bytes(self) -> int:
+        """The compiled peak of device memory; without a check, the estimated peak."""
+        return (self.compiled or self.estimate).peak_bytes
+
+    @property
+    def step_seconds(self) -> float:
+        """The step time of the compiled schedule; if it is unknown, the estimated step time."""
+        seconds = None if self.compiled is None else self.compiled.step_seconds
+        return self.estimate.step_seconds if seconds is None else seconds
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within the memory budget."""
+        return self.peak_bytes <= self.memory_budget_bytes
+
     def apply(self, fun: Callable[..., Any], *, strict: bool = True) -> "AppliedPlan":
         """Returns `fun` under this plan. The result is called like `fun`, as the result of
         `kiwi.jit` is.

@@ -221,6 +221,25 @@ class Call(Arguments):
         return self.context.mesh or next(meshes, None)
 
 
+def _check_taken(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: TypeError
+) -> None:
+    """Raises `InvalidFunctionError` if the function's signature does not take the arguments."""
+    try:
+        signature = inspect.signature(fun)
+    except (TypeError, ValueError):  # Functions written in C have no signature.
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as misfit:
+        raise InvalidFunctionError(
+            f"{function_name(fun)}{signature} does not take these arguments: {misfit}.",
+            topic=topics.ARGUMENTS_MISFIT,
+            suggestion="Pass the arguments one by one; a tuple of them needs a star: "
+            "kiwi.plan(step, *make_args()).",
+        ) from error
+
+
 def bind(
     fun: Callable[..., Any], options: JitOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Call:
@@ -239,7 +258,11 @@ def bind(
 
     def flat_function(*flat: Any) -> Any:
         positional, keywords = arguments.put_together(flat)
-        return fun(*positional, **keywords)
+        try:
+            return fun(*positional, **keywords)
+        except TypeError as error:
+            _check_taken(fun, positional, keywords, error)
+            raise
 
     # So JAX's errors during tracing name the user's function and file.
     flat_function.__signature__ = inspect.signature(flat_function)  # type: ignore[attr-defined]

@@ -83,7 +83,8 @@ def _planned(
 ) -> tuple[PlannedFunction, UserFunction]:
     """Returns the file's function with the options of the command line, and its arguments."""
     if "mesh_shape" in arguments:
-        use_cpu_devices(math.prod(arguments.mesh_shape))
+        # A shape with a zero is refused later, by the error for meshes.
+        use_cpu_devices(max(1, math.prod(arguments.mesh_shape)))
     else:
         use_attached_devices()
     user = load(arguments.function, arguments.args)

@@ -13,6 +13,7 @@ Exit codes:
 """
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -50,10 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(parsed, name, None):
                 check_writable(getattr(parsed, name))
         with faults_explained():
-            return DONE if parsed.run(parsed, output) else NO
+            is_done = parsed.run(parsed, output)
+            sys.stdout.flush()
+            return DONE if is_done else NO
     except KeyboardInterrupt:
         output.error("Interrupted.")
         return INTERRUPTED
+    except BrokenPipeError:
+        # The reader, such as `head`, has what it wanted. Nothing is left to flush at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except KiwiError as error:
         if parsed.debug:
             traceback.print_exc()
@@ -77,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kiwi",
         description="Plans sharding and recomputation of a JAX training step together.",
         epilog="Exit codes: 0 done, 1 differences or over the budget, 2 usage, 3 no plan fits, "
-        "4 other errors, 130 interrupted.",
+        "4 other errors, 70 a fault of Kiwi, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"kiwi {VERSION}")
     group = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -124,6 +124,12 @@ class DeviceMesh:
         """
         from jax.sharding import AbstractMesh
 
+        if not hasattr(mesh, "axis_names"):
+            raise InvalidMeshError(
+                f"mesh={mesh!r} is no mesh of JAX.",
+                topic=topics.MESH,
+                suggestion=f"Use mesh_shape={mesh!r} for a shape.",
+            )
         names = tuple(mesh.axis_names)
         shape = tuple(mesh.shape[name] for name in names)
         made = cls.create(shape, hardware, names, topology, num_slices)
