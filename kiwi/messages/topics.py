@@ -702,8 +702,8 @@ ARGUMENTS_MISFIT = _error(
     "KIWI-L012",
     "The arguments are not the ones that the function takes",
     cause="The call has, or the function of --args returns, more, fewer or other arguments. With "
-    "--args a tuple or a list holds several arguments, a dictionary holds arguments by keyword, and anything else is one "
-    "argument.",
+    "--args a tuple or a list holds several arguments, a dictionary holds arguments by keyword, "
+    "and anything else is one argument.",
     remedy="Return state, batch  for def step(state, batch); return ((state, batch),) for one "
     "argument that is a tuple.",
 )

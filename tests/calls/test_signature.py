@@ -206,3 +206,15 @@ def test_a_name_that_is_no_parameter_is_refused_as_in_jax(option: str):
     with pytest.raises(InvalidArgumentError, match=f"{option} names 'weights'; step takes 'state'"):
         options_of(step, **{option: "weights"})
     options_of(lambda state, **others: state, **{option: "weights"})
+
+
+def test_missing_arguments_are_an_error_that_says_so():
+    call = call_of(lambda w, x: w @ x, (X, X.T))
+    with pytest.raises(InvalidFunctionError, match=r"L012(.|\n)*missing a required argument: 'x'"):
+        jax.make_jaxpr(call.function)(*call.leaves)
+
+
+def test_a_fault_of_the_function_stays_one():
+    call = call_of(lambda w: w @ "text", X)
+    with pytest.raises(TypeError, match="str"):
+        jax.make_jaxpr(call.function)(*call.leaves)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -271,3 +272,12 @@ def test_a_bug_is_still_one(run, monkeypatch):
     monkeypatch.setattr("kiwi.cli.commands.document", lambda _: 1 // 0)
     code, _, err = run(*planned("train.py:step"))
     assert code == 70 and "ZeroDivisionError" in err
+
+
+def test_a_reader_may_close_the_output():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "kiwi", "explain", "KIWI-M003"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 0 and not done.stderr
