@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import re
+import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -60,6 +61,9 @@ _UNKNOWN_AXIS = re.compile(r"Resource axis: (?P<axis>\S+) of .* is not found in 
 _UNBOUND_AXIS = re.compile(r"[Uu]nbound axis name: (?P<axis>\w+)")
 
 _NO_MESH = AbstractMesh((), ())
+
+_REPLACING: dict[tuple[Any, str], threading.RLock] = {}
+"""By object and name, the lock of the thread that replaces an attribute of jax (`_replaced`)."""
 
 # The state that holds the mesh of `jax.set_mesh` is in `config` in jax 0.10, in `mesh` in jax 0.11.
 _concrete_mesh = getattr(mesh_contexts, "device_context", None) or config.device_context
@@ -422,12 +426,14 @@ def _assumed(module: Any, name: str, instead: Any) -> AbstractContextManager[Non
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, by: Any) -> Iterator[None]:
-    original = getattr(module, name)
-    setattr(module, name, by)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
+    # Two threads that replaced it at once would each restore what the other one had put there.
+    with _REPLACING.setdefault((module, name), threading.RLock()):
+        original = getattr(module, name)
+        setattr(module, name, by)
+        try:
+            yield
+        finally:
+            setattr(module, name, original)
 
 
 def source_line(source_info: Any) -> str:

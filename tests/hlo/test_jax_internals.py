@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import threading
 from pathlib import Path
 
 import jax
@@ -189,3 +190,23 @@ def test_tokens_have_no_shape():
     main = jax_internals.functions(lowered.compiler_ir("stablehlo"))["main"]
     shapes = [jax_internals.tensor_shape_and_dtype(a) for a in jax_internals.block_arguments(main)]
     assert shapes.count(None) == 1 and ((2,), "f32") in shapes
+
+
+def test_two_threads_that_leave_out_callbacks_restore_jax():
+    """Programs of one plan are exported by several threads."""
+    original = jax_internals.python_callbacks.emit_python_callback
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with jax_internals.callbacks_without_results_left_out():
+            is_inside.set()
+            may_leave.wait()
+
+    thread = threading.Thread(target=other)
+    with jax_internals.callbacks_without_results_left_out():
+        thread.start()
+        # Without a lock the other thread is inside at once, and leaves last.
+        is_inside.wait(timeout=0.2)
+    may_leave.set()
+    thread.join()
+    assert jax_internals.python_callbacks.emit_python_callback is original
