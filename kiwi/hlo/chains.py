@@ -231,5 +231,9 @@ class Chains:
         """
         if self.graph.equations[index].is_constant or self._is_free(index):
             return False
+        if len(self._reads[index]) > MAX_READS:
+            return True
+        if len(self._members[index]) <= MAX_CHAIN:
+            return False
         computing = (k for k in self._wide_members(index) if self.graph.opcodes[k] - FREE_OPCODES)
-        return len(list(computing)) > MAX_CHAIN or len(self._reads[index]) > MAX_READS
+        return len(list(computing)) > MAX_CHAIN

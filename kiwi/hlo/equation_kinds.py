@@ -104,8 +104,8 @@ def interleaves(equation: Equation) -> bool:
     return any(interior for _, _, interior in equation.jaxpr_eqn.params["padding_config"])
 
 
-def is_resampling(equation: Equation) -> bool:
-    """Whether an equation pads between elements, or takes every n-th one."""
+def is_strided(equation: Equation) -> bool:
+    """Whether an equation is a slice with a stride, or a pad that puts elements between others."""
     if equation.name == "slice":
         return any(stride > 1 for stride in equation.jaxpr_eqn.params["strides"] or ())
     return interleaves(equation)

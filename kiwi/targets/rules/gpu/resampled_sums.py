@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from kiwi.hlo.chains import Chains
-from kiwi.hlo.equation_kinds import is_map, is_resampling
+from kiwi.hlo.equation_kinds import is_map, is_strided
 from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation
 from kiwi.kernels.emitted_instructions import EmittedInstructions
@@ -103,7 +103,7 @@ def _is_resampled(graph: HloGraph, index: int, sums: Collection[int]) -> bool:
             producer = program.values[operand].producer
             if producer is None or producer in seen or producer in sums:
                 continue
-            if is_resampling(program.equations[producer]):
+            if is_strided(program.equations[producer]):
                 return True
             if is_map(graph, producer):
                 seen.add(producer)

@@ -9,11 +9,10 @@ broadcast is a broadcast.
 """
 
 from kiwi.hlo.chains import Chains
-from kiwi.hlo.equation_kinds import WINDOWED, interleaves, is_resampling, repeats
+from kiwi.hlo.equation_kinds import WINDOWED, interleaves, is_strided, repeats
 from kiwi.hlo.units import Unit, UnitGraph
 from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.kernel import MovedBeside
-from kiwi.kernels.strides import is_strided
 from kiwi.targets.rule import Rule, fusing
 from kiwi.targets.witness import Example, Witness, array
 
@@ -27,7 +26,7 @@ def is_apart(chains: Chains, index: int) -> bool:
     readers = program.readers[output]
     if any(opcodes[reader] & WINDOWED for reader in readers):
         return True
-    is_sliced = any(is_resampling(program.equations[reader]) for reader in readers)
+    is_sliced = any(is_strided(program.equations[reader]) for reader in readers)
     return is_sliced and not chains.is_narrow(index)
 
 
