@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from kiwi.api import PlannedFunction
+from kiwi.calls.signature import misfit
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, KiwiError, NotEnoughDevicesError
 from kiwi.messages import topics
 from kiwi.options import Options
@@ -68,20 +69,18 @@ def load(spec: str, args_name: str) -> UserFunction:
 
 
 def _check_taken(user: UserFunction, args_name: str) -> None:
-    try:
-        signature = inspect.signature(user.function)
-    except (TypeError, ValueError):  # Functions written in C have no signature.
+    """Raises `InvalidFunctionError` if the function does not take the arguments of its file."""
+    reason = misfit(user.function, user.args, user.kwargs)
+    if reason is None:
         return
-    try:
-        signature.bind(*user.args, **user.kwargs)
-    except TypeError as error:
-        count, names = len(user.args), ", ".join(user.kwargs)
-        returned = f"the keywords {names}" if names else f"{count} argument{'s' * (count != 1)}"
-        name = getattr(user.function, "__name__", "the function")
-        raise InvalidFunctionError(
-            f"{args_name} returns {returned}, and {name}{signature} does not take that: {error}.",
-            topic=topics.ARGUMENTS_MISFIT,
-        ) from error
+    count, names = len(user.args), ", ".join(user.kwargs)
+    returned = f"the keywords {names}" if names else f"{count} argument{'s' * (count != 1)}"
+    name = getattr(user.function, "__name__", "the function")
+    signature = inspect.signature(user.function)
+    raise InvalidFunctionError(
+        f"{args_name} returns {returned}, and {name}{signature} does not take that: {reason}.",
+        topic=topics.ARGUMENTS_MISFIT,
+    )
 
 
 def load_function(spec: str) -> Callable[..., Any]:

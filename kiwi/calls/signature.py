@@ -221,23 +221,27 @@ class Call(Arguments):
         return self.context.mesh or next(meshes, None)
 
 
-def _check_taken(
-    fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: TypeError
-) -> None:
-    """Raises `InvalidFunctionError` if the function's signature does not take the arguments."""
+def misfit(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Returns why a function's signature does not take some arguments; None if it takes them, or if
+    the function has no signature."""
     try:
         signature = inspect.signature(fun)
     except (TypeError, ValueError):  # Functions written in C have no signature.
-        return
+        return None
     try:
         signature.bind(*args, **kwargs)
-    except TypeError as misfit:
-        raise InvalidFunctionError(
-            f"{function_name(fun)}{signature} does not take these arguments: {misfit}.",
-            topic=topics.ARGUMENTS_MISFIT,
-            suggestion="Pass the arguments one by one; a tuple of them needs a star: "
-            "kiwi.plan(step, *make_args()).",
-        ) from error
+    except TypeError as error:
+        return str(error)
+    return None
+
+
+def _misfit_error(fun: Callable[..., Any], reason: str) -> InvalidFunctionError:
+    return InvalidFunctionError(
+        f"{function_name(fun)}{inspect.signature(fun)} does not take these arguments: {reason}.",
+        topic=topics.ARGUMENTS_MISFIT,
+        suggestion="Pass the arguments one by one; a tuple of them needs a star: "
+        "kiwi.plan(step, *make_args()).",
+    )
 
 
 def bind(
@@ -261,8 +265,10 @@ def bind(
         try:
             return fun(*positional, **keywords)
         except TypeError as error:
-            _check_taken(fun, positional, keywords, error)
-            raise
+            reason = misfit(fun, positional, keywords)
+            if reason is None:
+                raise
+            raise _misfit_error(fun, reason) from error
 
     # So JAX's errors during tracing name the user's function and file.
     flat_function.__signature__ = inspect.signature(flat_function)  # type: ignore[attr-defined]
