@@ -25,6 +25,7 @@ from kiwi.plans.estimate import Estimate
 from kiwi.plans.file import malformed, read
 from kiwi.plans.history import Trial
 from kiwi.plans.plan import Plan
+from kiwi.plans.record import KnownFigures
 from kiwi.plans.restore import (
     check_arguments,
     compiled_of,
@@ -39,7 +40,7 @@ from kiwi.plans.restore import (
 from kiwi.xla.read.compiled_program import CompiledProgram
 
 
-class SavedPlan:
+class SavedPlan(KnownFigures):
     """A plan read from a file: its decisions, without the function that the plan is for.
 
     - `document`: the whole content of the file (`kiwi.plans.document`).
@@ -65,19 +66,8 @@ class SavedPlan:
             raise malformed(error, name) from error
 
     @property
-    def peak_bytes(self) -> int:
-        """The compiled peak of device memory; without a check, the estimated peak."""
-        return (self.compiled or self.estimate).peak_bytes
-
-    @property
-    def step_seconds(self) -> float:
-        """The step time of the compiled schedule; if it is unknown, the estimated step time."""
-        seconds = None if self.compiled is None else self.compiled.step_seconds
-        return self.estimate.step_seconds if seconds is None else seconds
-
-    @property
     def fits(self) -> bool:
-        """Whether the peak is within the memory budget."""
+        """Whether the peak is within the memory budget of a device. Host memory is not compared."""
         return self.peak_bytes <= self.memory_budget_bytes
 
     def apply(self, fun: Callable[..., Any], *, strict: bool = True) -> "AppliedPlan":

@@ -97,8 +97,29 @@ class Round:
         return self.predicted_peak_bytes if compiled_bytes is None else compiled_bytes
 
 
+class KnownFigures:
+    """The figures of a plan as the compiler states them, or else as estimated.
+
+    - `estimate`, `compiled`: as in `PlanRecord`.
+    """
+
+    estimate: Estimate
+    compiled: CompiledProgram | None
+
+    @property
+    def peak_bytes(self) -> int:
+        """The compiled peak of device memory; without a check, the estimated peak."""
+        return (self.compiled or self.estimate).peak_bytes
+
+    @property
+    def step_seconds(self) -> float:
+        """The step time of the compiled schedule; if it is unknown, the estimated step time."""
+        seconds = None if self.compiled is None else self.compiled.step_seconds
+        return self.estimate.step_seconds if seconds is None else seconds
+
+
 @dataclass(frozen=True, eq=False)
-class PlanRecord:
+class PlanRecord(KnownFigures):
     """How one training step runs on a mesh; see `kiwi.plan`.
 
     - `mesh`: the device mesh.
@@ -189,17 +210,6 @@ class PlanRecord:
         count; without a check, the estimated peaks."""
         is_within = self.host_limit_bytes is None or self.host_peak_bytes <= self.host_limit_bytes
         return self.peak_bytes <= self.memory_budget_bytes and is_within
-
-    @property
-    def peak_bytes(self) -> int:
-        """The compiled peak of device memory; without a check, the estimated peak."""
-        return (self.compiled or self.estimate).peak_bytes
-
-    @property
-    def step_seconds(self) -> float:
-        """The step time of the compiled schedule; if it is unknown, the estimated step time."""
-        seconds = None if self.compiled is None else self.compiled.step_seconds
-        return self.estimate.step_seconds if seconds is None else seconds
 
     @property
     def time_ratio(self) -> float | None:
