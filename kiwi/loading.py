@@ -184,7 +184,7 @@ def _arguments(module: Any, path: str, name: str) -> Any:
         )
     maker = getattr(module, name)
     try:
-        return maker()
+        arguments = maker()
     except (KiwiError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -192,6 +192,12 @@ def _arguments(module: Any, path: str, name: str) -> Any:
             f"{name} of {path} raises {_said(error)}{_line_in(error)}.",
             topic=topics.ARGUMENTS_RAISE,
         ) from error
+    if arguments is None:
+        raise InvalidArgumentError(
+            f"{name} of {path} returned None, and not the function's arguments.",
+            topic=topics.NO_ARGUMENTS_RETURNED,
+        )
+    return arguments
 
 
 # The code below distinguishes faults of the user's code from faults of Kiwi.

@@ -21,6 +21,7 @@ from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
+from kiwi.mesh.device_mesh import checked_shape
 from kiwi.mesh.shipped import find_table
 from kiwi.messages import Note, topics
 from kiwi.sizes import parse_size
@@ -203,7 +204,7 @@ class TargetOptions:
         return new_mesh if table.environment is None else replace(new_mesh, table=table)
 
     def _is_shape_of(self, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
-        return self.mesh_shape is None or tuple(self.mesh_shape) == tuple(mesh.axis_sizes)
+        return self.mesh_shape is None or checked_shape(self.mesh_shape) == tuple(mesh.axis_sizes)
 
     def budget_bytes(self, table: ProfileTable) -> int:
         """The memory budget of one device; raises `InvalidSizeError` for an invalid size."""

@@ -188,7 +188,7 @@ def _gather(rows: Sequence[_Row]) -> LinearCost:
 @lru_cache(maxsize=64)
 def best_placement(shape: tuple[int, ...], dimensions: tuple[Dimension, ...]) -> Placement:
     """Returns the best placement of a mesh of `shape`, see the module's text. The mesh has as many
-    devices as the dimensions together, the first of which is the slices."""
+    devices as the dimensions together. The first dimension counts the slices."""
     of_slices = list(_divided(dimensions[0].extent, shape))
     slice_shape = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
     extents = tuple(dimension.extent for dimension in dimensions[1:])

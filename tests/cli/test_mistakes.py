@@ -1,5 +1,6 @@
 """Ordinary mistakes of users: each gives one paragraph with a code, and none looks like a bug."""
 
+import errno
 import os
 import re
 import subprocess
@@ -43,6 +44,9 @@ def summed(w, x):
 
 def constrained(w, x):
     return jax.lax.with_sharding_constraint(w @ w, jax.sharding.PartitionSpec("data"))
+
+def other(params, batch):
+    return params
 
 def tells(w, x):
     print("told while traced")
@@ -132,7 +136,7 @@ OF_FUNCTIONS = [
 ]
 OF_ARGUMENTS = [
     ("texts", "T004"),
-    ("nothing", "L012"),
+    ("nothing", "L013"),
     ("one", "L012"),
     ("names", "L012"),
     ("broken", "L011"),
@@ -144,6 +148,7 @@ OF_ARGUMENTS = [
 ]
 OF_OPTIONS = [
     ("--mesh 0", "D001"),
+    ("--mesh -2,4", "D001"),
     ("--mesh 2,2,2,2", "D002"),
     ("--axis-names a", "D004"),
     ("--axis-names a,a", "D004"),
@@ -157,6 +162,12 @@ OF_OPTIONS = [
     ("--budget 0", "M004"),
     ("--budget abc", "M003"),
     ("--budget nan", "M003"),
+    ("--budget 60%", "M003"),
+    ("--budget 16G", "M003"),
+    ("--budget -1GiB", "M004"),
+    ("--budget=-1GiB", "M004"),
+    ("--budget 4.06", "M008"),
+    ("--host-budget 64", "M008"),
     ("--host-budget 0", "M004"),
     ("--offload-arguments yes", "M007"),
     ("--planner nope", "O001"),
@@ -180,6 +191,8 @@ OF_OPTIONS = [
     ("--on-host nope", "S010"),
     ("--out none/plan.json", "F001"),
     ("--out folder", "F001"),
+    ("--out train.py/plan.json", "F001"),
+    (f"--out {300 * 'n'}.json", "F001"),
     ("--report none/plan.html", "F001"),
 ]
 OF_OTHERS = [
@@ -252,7 +265,40 @@ def test_a_file_may_have_the_name_of_a_module(run, tmp_path):
 def test_a_folder_that_is_read_only(run, tmp_path):
     (tmp_path / "folder").chmod(0o500)
     code, _, err = run(*planned("train.py:step", "--out", "folder/plan.json"))
-    assert code == 4 and "permission denied" in err
+    assert code == 4 and "Permission denied" in err
+
+
+def test_a_full_disk_is_told_after_the_summary(run, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    for option in ("--out", "--report"):
+        code, out, err = run(*planned("train.py:step", option, "plan.file"))
+        assert code == 4 and err.startswith("kiwi: error: KIWI-F001: ") and "disk is full" in err
+        assert "Plan for 8" in out
+
+
+def test_a_full_output_is_no_fault_of_kiwi():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kiwi", "explain", "KIWI-M003"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4 and done.stderr.startswith("kiwi: error: KIWI-F010: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_plan_of_another_function_is_told_as_such(run):
+    assert run(*planned("train.py:step", "--donate", "0", "--out", "plan.json"))[0] == 0
+    code, _, err = run("verify", "plan.json", "train.py:other", "--target", "cpu")
+    assert code == 4 and err.startswith("kiwi: error: KIWI-P002: ")
+    assert "another function" in err and "made for step" in err
+
+
+@pytest.mark.parametrize("command", ["search", "sweep"])
+def test_help_shows_the_default_effort(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "thorough (quick)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_budget_that_nothing_fits_has_an_exit_code_of_its_own(run):
