@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kiwi.errors import KiwiError
+from kiwi.errors import InvalidArgumentError, KiwiError
 from kiwi.messages import topics
 from kiwi.system import unwritable
 
@@ -43,8 +43,9 @@ class FileFormat:
 
         **Raises:** `error` if the file cannot be written.
         """
+        target = path_of(path)
         try:
-            _write(content, Path(path))
+            _write(content, target)
         except OSError as error:
             raise unwritable(
                 f"The {self.what} cannot be written to {path}", error, self.error
@@ -55,8 +56,9 @@ class FileFormat:
 
         **Raises:** as `parse`; `error` if the file cannot be read.
         """
+        source = path_of(path)
         try:
-            content = Path(path).read_bytes()
+            content = source.read_bytes()
         except OSError as error:
             raise self.error(
                 f"The {self.what} {path} cannot be read: {error.strerror}.",
@@ -74,7 +76,7 @@ class FileFormat:
         text = content.decode("utf-8", errors="replace")
         try:
             parsed = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if f'"format": "{self.name}"' not in text[:64]:
                 raise self._foreign(name, "It is not JSON.") from error
             cut = not text.rstrip().endswith(self.ending)
@@ -123,13 +125,28 @@ class FileFormat:
         )
 
 
+def path_of(path: Any) -> Path:
+    """Returns a path of the caller.
+
+    **Raises:** `InvalidArgumentError` if it is no path.
+    """
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise InvalidArgumentError(
+            f"{path!r} is no path of a file.",
+            topic=topics.ARGUMENT,
+            suggestion='Pass text such as "plan.json", or a pathlib.Path.',
+        )
+    return Path(path)
+
+
 def write_text(text: str, path: str | Path) -> None:
     """Writes a text file, as `FileFormat.write` does.
 
     **Raises:** `InvalidArgumentError` if the file cannot be written.
     """
+    target = path_of(path)
     try:
-        _write(text.encode("utf-8"), Path(path))
+        _write(text.encode("utf-8"), target)
     except OSError as error:
         raise unwritable(f"{path} cannot be written", error) from error
 
@@ -139,7 +156,7 @@ def check_writable(path: str | Path) -> None:
 
     **Raises:** `InvalidArgumentError` if it cannot.
     """
-    number = _refusal(Path(path))
+    number = _refusal(path_of(path))
     if number is not None:
         raise unwritable(f"{path} cannot be written", OSError(number, os.strerror(number)))
 

@@ -7,9 +7,9 @@ groups use the same links, and each gets a share of 1 / s.
 b is the larger buffer of one device (see `kiwi.mesh.collectives`), n the number of devices of a
 part, N the number of devices of all parts together, and beta the rate of one link, one way.
 
-- **All-reduce** over whole dimensions. As many copies of a reduce-scatter and an all-gather as
-  there are dimensions run at the same time, each on a part of the buffer and in another order of
-  the dimensions, so that all links are always busy. A device receives over both links of a ring, or
+- **All-reduce** over whole dimensions. The buffer is cut into as many parts as there are
+  dimensions. Each part has its own reduce-scatter and all-gather, which run through the dimensions
+  in another order, so that all links are always busy. A device receives over both links of a ring, or
   over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of b
   at the sum of the rates of its links; it receives no more if its dimensions come first. The time
   is twice the largest quotient of the two over all S.

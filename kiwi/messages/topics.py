@@ -1017,7 +1017,8 @@ PLAN_FILE = _error(
 OTHER_STEP = _error(
     "KIWI-P002",
     "A saved plan is for another function or other arguments",
-    cause="The function, its shapes or its constants changed since the plan was saved.",
+    cause="The function, its shapes or its constants changed since the plan was saved, or another "
+    "function is named.",
     remedy="Plan again; or use apply(fun, strict=False) if only values of constants changed.",
 )
 
@@ -1041,7 +1042,7 @@ UNPRICED_OPERATORS = _error(
     "KIWI-P007",
     "The operators of a plan have no prices of their own",
     cause="A planner that prices no layouts made the plan: it is a schedule of one device.",
-    remedy='Use explain(plan, "search"), or make the plan with planner="joint".',
+    remedy='Use plan.explain("search"), or make the plan with planner="joint".',
 )
 
 NO_PROBLEM = _error(
