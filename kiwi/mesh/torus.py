@@ -9,9 +9,9 @@ part, N the number of devices of all parts together, and beta the rate of one li
 
 - **All-reduce** over whole dimensions. The buffer is cut into as many parts as there are
   dimensions. Each part has its own reduce-scatter and all-gather, which run through the dimensions
-  in another order, so that all links are always busy. A device receives over both links of a ring, or
-  over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of b
-  at the sum of the rates of its links; it receives no more if its dimensions come first. The time
+  in another order, so that all links are always busy. A device receives over both links of a ring,
+  or over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of
+  b at the sum of the rates of its links; it receives no more if its dimensions come first. The time
   is twice the largest quotient of the two over all S.
 - **All-gather, reduce-scatter.** One ring runs through all chips of several dimensions, and uses
   two links of a chip: (N - 1) / N b / (2 beta). The algorithm of the all-reduce is used if it is
