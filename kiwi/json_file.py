@@ -130,7 +130,7 @@ def path_of(path: Any) -> Path:
 
     **Raises:** `InvalidArgumentError` if it is no path.
     """
-    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+    if not isinstance(path, str | os.PathLike) or not path or "\0" in str(path):
         raise InvalidArgumentError(
             f"{path!r} is no path of a file.",
             topic=topics.ARGUMENT,

@@ -20,6 +20,9 @@ from kiwi.messages import topics
 from kiwi.options import Options
 from kiwi.quiet import start_jax
 
+MOST_CPU_DEVICES = 2**14
+"""For a larger mesh no virtual devices are started: JAX needs long to start them."""
+
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
@@ -33,9 +36,9 @@ class UserFunction:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Starts `count` virtual CPU devices. Planning needs no accelerator. With virtual devices, the
-    compile check needs no process of its own."""
-    start_jax(count)
+    """Starts `count` virtual CPU devices, or one if `count` exceeds `MOST_CPU_DEVICES`. Planning
+    needs no devices. With virtual devices, the compile check needs no process of its own."""
+    start_jax(count if count <= MOST_CPU_DEVICES else 1)
 
 
 def use_attached_devices() -> None:

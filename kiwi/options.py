@@ -37,6 +37,10 @@ GRANULARITIES = ("operators", "names")
 """The values of the option `granularity`: the things that have one residency each."""
 
 
+MOST_SECONDS = 1e9
+"""A longer time limit, or an infinite one, is cut to this one, which plan files can hold."""
+
+
 @dataclass(frozen=True)
 class Flag:
     """The command-line flag of an option. `parse` converts its text to the option's value."""
@@ -376,7 +380,9 @@ class SearchOptions:
             value = getattr(self, name, None)
             if value is not None and not is_valid(value):
                 raise InvalidArgumentError(
-                    f"{name}={value!r} is not {description}.", topic=topics.ARGUMENT
+                    f"{name}={value!r} is not {description}.",
+                    topic=topics.ARGUMENT,
+                    suggestion=f"Pass {description}, or leave {name} out.",
                 )
         for name in ("time_limit_seconds", "gap", "seed", "effort", "solver"):
             if getattr(self, name) is None:
@@ -385,7 +391,8 @@ class SearchOptions:
                     topic=topics.ARGUMENT,
                     suggestion=f"Leave {name} out, which takes the default.",
                 )
-        object.__setattr__(self, "time_limit_seconds", float(self.time_limit_seconds))
+        seconds = min(float(self.time_limit_seconds), MOST_SECONDS)
+        object.__setattr__(self, "time_limit_seconds", seconds)
 
     @property
     def planner_name(self) -> str:

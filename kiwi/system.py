@@ -28,7 +28,7 @@ _WHY_UNWRITABLE = {
         "Use a shorter file name.",
     ),
     errno.ENOENT: (
-        "The folder of the path does not exist.",
+        "The folder of the path does not exist, or takes no new files.",
         "Make the folder first, or use a path in a folder that exists.",
     ),
     errno.ENOTDIR: (

@@ -37,9 +37,10 @@ class JitOptions:
 
         - `given`: the options as `jax.jit` takes them.
 
-        **Raises:** `InvalidArgumentError` if a name or position does not exist, or if an argument
-        is both static and donated.
+        **Raises:** `InvalidArgumentError` if `fun` is no function, if a name or position does not
+        exist, or if an argument is both static and donated.
         """
+        check_function(fun)
         parameters, known = _positional_parameters(fun), parameter_names(fun)
         for kind in ("static_argnames", "donate_argnames"):
             unknown = [name for name in _tuple(given[kind]) if known and name not in known]
@@ -62,6 +63,17 @@ class JitOptions:
                 suggestion="Static arguments have no buffer to donate.",
             )
         return cls(*static, *donate, given["in_shardings"], given["out_shardings"])
+
+
+def check_function(fun: Any) -> None:
+    """Checks that a caller's function can be called.
+
+    **Raises:** `InvalidArgumentError` if it cannot.
+    """
+    if not callable(fun):
+        raise InvalidArgumentError(
+            f"kiwi plans functions, not {type(fun).__name__}.", topic=topics.NOT_A_FUNCTION
+        )
 
 
 def _positional_parameters(fun: Callable[..., Any]) -> list[str]:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output = Output(json=parsed.json)
     try:
         for name in WRITTEN:
-            if getattr(parsed, name, None):
+            if getattr(parsed, name, None) is not None:
                 check_writable(getattr(parsed, name))
         with faults_explained():
             is_done = parsed.run(parsed, output)

@@ -178,6 +178,9 @@ OF_OPTIONS = [
     ("--time-limit 0", "A006"),
     ("--gap -1", "A006"),
     ("--seed -5", "A006"),
+    ("--seed 99999999999", "A006"),
+    ("--gap inf", "A006"),
+    ("--time-limit nan", "A006"),
     ("--while-trips -1", "A006"),
     ("--donate 7", "A004"),
     ("--in-shardings x,-", "S013"),
@@ -251,6 +254,13 @@ def test_a_fault_that_only_another_process_meets_is_told_as_well(run):
 def test_a_step_may_have_side_effects(run):
     code, out, _ = run(*planned("train.py:tells"))
     assert code == 0 and "Plan for 8" in out
+
+
+def test_a_time_limit_may_be_infinite(run):
+    code, _, err = run(*planned("train.py:step", "--time-limit", "inf", "--out", "plan.json"))
+    assert code == 0, err
+    code, _, err = run(*planned("train.py:step", "--out", ""))
+    assert code == 4 and "KIWI-A001: '' is no path of a file" in err
 
 
 def test_a_file_may_have_the_name_of_a_module(run, tmp_path):
