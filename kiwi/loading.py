@@ -36,9 +36,10 @@ class UserFunction:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Starts `count` virtual CPU devices, or one if `count` exceeds `MOST_CPU_DEVICES`. Planning
-    needs no devices. With virtual devices, the compile check needs no process of its own."""
-    start_jax(count if count <= MOST_CPU_DEVICES else 1)
+    """Starts `count` virtual CPU devices, or one if `count` is not positive or exceeds
+    `MOST_CPU_DEVICES`. Planning needs no devices. With virtual devices, the compile check needs no
+    process of its own."""
+    start_jax(count if 1 <= count <= MOST_CPU_DEVICES else 1)
 
 
 def use_attached_devices() -> None:

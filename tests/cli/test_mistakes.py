@@ -337,3 +337,23 @@ def test_a_reader_may_close_the_output():
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "words"),
+    [
+        ("JAX_ENABLE_X64", "maybe", 4, "KIWI-D013: jax cannot be imported: "),
+        ("XLA_FLAGS", "--xla_nope", 1, "Unknown flag"),
+    ],
+)
+def test_environment_variables_of_jax(variable, value, code, words, tmp_path):
+    (tmp_path / "train.py").write_text(FILE)
+    command = [sys.executable, "-m", "kiwi", *planned(f"{tmp_path / 'train.py'}:step")]
+    done = subprocess.run(
+        command,
+        env=os.environ | {variable: value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr
