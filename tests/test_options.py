@@ -4,7 +4,7 @@ import inspect
 import math
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -105,5 +105,6 @@ def test_a_value_of_another_kind_is_refused_by_name(name: str, value):
 
 
 def test_numbers_of_numpy_and_an_infinite_time_limit_are_taken():
-    options = Options(seed=np.int64(3), donate_argnums=[np.int32(0)], time_limit_seconds=math.inf)
+    given: dict[str, Any] = {"seed": np.int64(3), "donate_argnums": [np.int32(0)]}
+    options = Options(time_limit_seconds=math.inf, **given)
     assert options.time_limit_seconds == MOST_SECONDS
