@@ -182,7 +182,7 @@ class ClosedLoop(Generic[P]):
 
     def _take(self, found: P, known: P | None = None) -> None:
         """Takes an overlapping program if its plan also fits as a program that waits for its
-        collectives, whose memory and collectives are recorded with it.
+        collectives. The memory and the collectives of the waiting program are recorded with it.
 
         - `known`: a proposal with a compiled program that waits. If it is not of the same plan, the
           plan is compiled into such a program now.

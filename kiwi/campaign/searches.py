@@ -52,8 +52,8 @@ class LeastPeakSearch:
     attempt: Attempt = LEAST_PEAK
 
     def applies(self, campaign: Campaign) -> bool:
-        """If the solver found no plan. After a refusal by a compiled program, the least predicted
-        peak would say less."""
+        """Returns whether the solver found no plan. After a refusal by a compiled program, the
+        least predicted peak would say less."""
         return not campaign.is_given and not isinstance(campaign.refusal, BudgetNotMetError)
 
     def run(self, campaign: Campaign) -> None:
@@ -69,12 +69,12 @@ class LeastPeakSearch:
 
 @dataclass(frozen=True)
 class BaselineSearch:
-    """Searches from another planner's plan."""
+    """Starts the search from the plan of another planner."""
 
     attempt: Attempt = BASELINES
 
     def applies(self, campaign: Campaign) -> bool:
-        """Unless the caller gives a start."""
+        """Returns whether the caller gives no start."""
         return not campaign.is_given
 
     def run(self, campaign: Campaign) -> None:
@@ -95,7 +95,7 @@ class AboveBudgetSearch:
     attempt: Attempt = ABOVE_BUDGET
 
     def applies(self, campaign: Campaign) -> bool:
-        """If there is a compiler."""
+        """Returns whether there is a compiler."""
         return campaign.tools.compile is not None
 
     def run(self, campaign: Campaign) -> None:
@@ -122,8 +122,8 @@ class FreeProgramSearch:
     attempt: Attempt = FREE_PROGRAM
 
     def applies(self, campaign: Campaign) -> bool:
-        """If there is a compiler, if estimates alone have refused the budget, and if the least
-        peak known is not too far above it (`shares.MOST_RAISED_TO_FREE`)."""
+        """Returns whether there is a compiler, estimates alone have refused the budget, and the
+        least known peak is not too far above it (`shares.MOST_RAISED_TO_FREE`)."""
         refusal = campaign.refusal
         if campaign.tools.compile is None or isinstance(refusal, BudgetNotMetError):
             return False
@@ -146,7 +146,7 @@ class SearchWithoutPins:
     attempt: Attempt = WITHOUT_PINS
 
     def applies(self, campaign: Campaign) -> bool:
-        """If something is pinned, and the budget was refused."""
+        """Returns whether something is pinned and the budget was refused."""
         is_refused = isinstance(campaign.refusal, InfeasibleBudgetError)
         return is_refused and bool(campaign.problem.fixed.pins.labels)
 

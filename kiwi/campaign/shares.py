@@ -228,9 +228,9 @@ MOST_OVER = 0.5
 follows."""
 
 FURTHER = 0.04
-"""For each plan of less memory tried before, the limit falls by this part of the budget, in
-addition to the excess of the last program: the peaks of programs whose collectives begin early
-follow the peaks of plans loosely."""
+"""The limit falls by the excess of the last program, and by this part of the budget for each plan
+of less memory tried before. The peaks of programs whose collectives begin early follow the peaks of
+plans only loosely."""
 
 LITTLE_FURTHER = 0.01
 """The first limit falls by this part of the budget, in addition to the excess of the first program:

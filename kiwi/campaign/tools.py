@@ -3,6 +3,7 @@ solver, and the log of its progress.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -169,6 +170,10 @@ class ProgressLog:
             self._entries.append(Progress(seconds, *state, progress.iterations))
 
 
+MOST_SEED = 2**32
+"""The seeds of numpy's generators are below this number."""
+
+
 def check_search(settings: Settings) -> None:
     """Checks the settings of a search.
 
@@ -183,8 +188,17 @@ def check_search(settings: Settings) -> None:
             f"time_limit_seconds={settings.time_limit_seconds} is not positive.",
             topic=topics.OUT_OF_RANGE,
         )
-    if settings.seed < 0:
-        raise InvalidArgumentError(f"seed={settings.seed} is negative.", topic=topics.OUT_OF_RANGE)
+    if not 0 <= settings.seed < MOST_SEED:
+        raise InvalidArgumentError(
+            f"seed={settings.seed} is not between 0 and {MOST_SEED - 1}.",
+            topic=topics.OUT_OF_RANGE,
+        )
+    if not 0 <= settings.gap < math.inf:
+        raise InvalidArgumentError(
+            f"gap={settings.gap} is not a fraction of the step time.",
+            topic=topics.OUT_OF_RANGE,
+            suggestion="Pass for example gap=0.01 for 1 %.",
+        )
     trips = settings.while_trips
     for count in (trips,) if isinstance(trips, int) else trips.values():
         if count < 0:

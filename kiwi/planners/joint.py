@@ -50,7 +50,8 @@ class Joint(ProblemPlanner):
 
     @property
     def baselines(self) -> tuple[ProblemPlanner, ...]:
-        """The registered planners with whose plans the search may begin (`is_start`)."""
+        """The registered planners that can supply the search with a plan to begin with
+        (`is_start`)."""
         registered = planners().values()
         return tuple(
             planner

@@ -102,7 +102,8 @@ def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """For each node of the whole problem, its class, and its option by option of the class."""
+    """The class of each node of the whole problem, and the node's option for each option of the
+    class."""
 
     class_of: Sequence[int]
     options: Sequence[np.ndarray]
