@@ -129,15 +129,6 @@ TIED_LAYERS = Attempt(
     "kiwi.campaign.equal_layers",
 )
 
-TWO_GROUPS = Attempt(
-    "layers in two groups",
-    Kind.SOLUTION,
-    "A mixture of two solutions with tied layers is faster than either.",
-    "The first layers as in one solution, the others as in the other.",
-    ("TIED_SHARE", "TIED_ROUNDS", "DIFFERENT_LAYERS_GAIN"),
-    "kiwi.campaign.equal_layers",
-)
-
 DIFFERENT_LAYERS = Attempt(
     "layers that differ",
     Kind.SOLUTION,
@@ -321,7 +312,6 @@ ATTEMPTS = (
     WITH_CORRECTIONS,
     EACH_OPERATOR,
     TIED_LAYERS,
-    TWO_GROUPS,
     DIFFERENT_LAYERS,
     OBVIOUS_START,
     CROWDED_COPIES,
