@@ -6,7 +6,7 @@ from typing import Any
 
 from kiwi.campaign.attempts import ATTEMPTS
 
-GONE = {"layers in two groups": "solution"}
+GONE = {"layers in two groups": "solution", "from a baseline": "search"}
 """Attempts that were removed because of this record, with their kinds."""
 
 

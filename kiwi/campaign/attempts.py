@@ -54,16 +54,6 @@ LEAST_PEAK = Attempt(
     "kiwi.campaign.obvious_starts",
 )
 
-BASELINES = Attempt(
-    "from a baseline",
-    Kind.SEARCH,
-    "No plan was found so far, and the least peak known is close to the budget.",
-    'What the baselines of "joint" recompute is offered as well; the search begins with the '
-    "fastest of their plans that fits.",
-    ("BASELINES_SHARE", "BASELINES_HOPELESS", "BASELINES_CLOSE", "SECOND_SEARCH_SHARE"),
-    "kiwi.planners.joint",
-)
-
 ABOVE_BUDGET = Attempt(
     "above the budget",
     Kind.SEARCH,
@@ -305,7 +295,6 @@ ATTEMPTS = (
     WITH_OFFLOADING,
     FIRST_SEARCH,
     LEAST_PEAK,
-    BASELINES,
     ABOVE_BUDGET,
     FREE_PROGRAM,
     WITHOUT_PINS,
