@@ -42,10 +42,8 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     kinds = {attempt.name: attempt.kind.value for attempt in ATTEMPTS}
-    for name, kind in {
-        **kinds,
-        **{gone: f"{kind}, removed" for gone, kind in GONE.items()},
-    }.items():
+    kinds |= {name: f"{kind}, removed" for name, kind in GONE.items()}
+    for name, kind in kinds.items():
         requests = [row for row in counted if name in row["made"]]
         times = sum(row["made"][name] for row in requests)
         answers = sum(name in row["answers"] for row in counted)
