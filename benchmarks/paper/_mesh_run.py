@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.paper._setup import Results
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
+from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
 from kiwi.planners.alpa import Alpa, RuleBased
@@ -30,7 +31,7 @@ from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
-from kiwi.problem.translation import Choices, offered
+from kiwi.problem.translation import Choices
 from kiwi.solver.evaluate import fitting
 from kiwi.solver.result import conclude
 
@@ -280,6 +281,15 @@ def fastest_start(
         if estimate_solution(Solved(problem, start)).peak_bytes <= budget_bytes:
             return start
     return None
+
+
+def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
+    """Returns, for each unit, the residencies that several plans choose, for `Fixed.offered`."""
+    by_unit = zip(*(plan_choices.units for plan_choices in choices), strict=True)
+    return tuple(
+        tuple(dict.fromkeys(unit_choice.residency for unit_choice in unit_choices))
+        for unit_choices in by_unit
+    )
 
 
 def outcome(plan: Plan) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import kiwi
-from benchmarks.paper._mesh_run import fastest_start, start_from
+from benchmarks.paper._mesh_run import fastest_start, offered, start_from
 from examples import gpt, mlp
 from kiwi.campaign.attempts import LEAST_PEAK
 from kiwi.campaign.campaign import Campaign
@@ -16,7 +16,7 @@ from kiwi.planners.product import JOINT
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.history import Outcome
 from kiwi.problem.solved import Solved
-from kiwi.problem.translation import Choices, offered
+from kiwi.problem.translation import Choices
 from tests.helpers.planning import WAITING
 
 GPT = replace(gpt.SIZES["tiny"], vocabulary=0, layers=1)
