@@ -125,7 +125,7 @@ def _asked(case: Case) -> Request:
         donate_argnums=0,
         plan_cache=False,
     )
-    return Request(step, MODELS[model].arguments, {name: SHARES[name] for name in ("free", "60")})
+    return Request(step, MODELS[model].arguments, {name: SHARES[name] for name in ("free", "80")})
 
 
 _REQUESTS: Mapping[str, Callable[[Case], Request]] = {
