@@ -7,14 +7,12 @@ from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
 from kiwi.campaign.attempts import (
     ABOVE_BUDGET,
-    BASELINES,
     FIRST_SEARCH,
     FREE_PROGRAM,
     LEAST_PEAK,
     WITHOUT_PINS,
 )
 from kiwi.campaign.campaign import Campaign, Search
-from kiwi.campaign.limits import limit_below
 from kiwi.campaign.obvious_starts import least_peak
 from kiwi.campaign.refusals import blamed, raised_limits, with_least_peak
 from kiwi.campaign.tools import Tools
@@ -65,27 +63,6 @@ class LeastPeakSearch:
         campaign.refusal = with_least_peak(campaign.refusal, budget_bytes, least.peak_bytes)
         if least.start is not None:
             campaign.begin_again(least.start)
-
-
-@dataclass(frozen=True)
-class BaselineSearch:
-    """Starts the search from the plan of another planner."""
-
-    attempt: Attempt = BASELINES
-
-    def applies(self, campaign: Campaign) -> bool:
-        """Returns whether the caller gives no start."""
-        return not campaign.is_given
-
-    def run(self, campaign: Campaign) -> None:
-        """Begins again from the fastest plan of another planner."""
-        assert campaign.refusal is not None
-        limit_bytes = limit_below(campaign.refusal, campaign.budget_bytes)
-        budget_bytes = limit_bytes or campaign.budget_bytes
-        tools = campaign.tools.with_settings(memory_budget_bytes=budget_bytes)
-        other = campaign.other_start(campaign.refusal, tools)
-        if other is not None:
-            campaign.begin_again(other)
 
 
 @dataclass(frozen=True)
@@ -164,7 +141,6 @@ class SearchWithoutPins:
 SEARCHES: tuple[Search, ...] = (
     FirstSearch(),
     LeastPeakSearch(),
-    BaselineSearch(),
     AboveBudgetSearch(),
     FreeProgramSearch(),
     SearchWithoutPins(),

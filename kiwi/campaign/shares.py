@@ -18,17 +18,6 @@ LEAST_PEAK_SHARE = 0.1
 """Each of the two searches for the least peak of the fastest shardings stops after this part of the
 work."""
 
-BASELINES_SHARE = 1 / 2
-"""All baselines together stop after this part of the work. Each may spend an equal part of it."""
-
-BASELINES_HOPELESS = 1.25
-"""Baselines are not tried if the smallest peak found is more than this many times the budget. They
-only select other operators to recompute, and so cannot lower a peak that far."""
-
-BASELINES_CLOSE = 1.02
-"""Baselines are not tried if the peak of the smallest compiled program is more than this many times
-the budget. They would have to save the part beyond the budget."""
-
 FIRST_RAISED = 1.1
 """If no peak is known, the first limit above the budget is this many times the budget."""
 
