@@ -40,7 +40,14 @@ FIRST_SEARCH = Attempt(
     Kind.SEARCH,
     "Always.",
     "The problem under the budget, from no start or from the one that the caller gives.",
-    ("PROBLEM_ROUNDS", "PREDICTED_ROUNDS", "LATE_SHARE", "LATE_SECONDS", "LONG_STEP_AIM"),
+    (
+        "ENOUGH_PROGRAMS",
+        "PROBLEM_ROUNDS",
+        "PREDICTED_ROUNDS",
+        "LATE_SHARE",
+        "LATE_SECONDS",
+        "LONG_STEP_AIM",
+    ),
     "kiwi.campaign.campaign",
 )
 
@@ -96,6 +103,7 @@ WITH_CORRECTIONS = Attempt(
         "NOTICED_KERNEL",
         "UNPLANNED_TRANSFERS",
         "MOST_CORRECTIONS",
+        "CORRECTED_PROGRAMS",
         "CORRECTED_SHARE",
     ),
     "kiwi.campaign.learnt_seconds",

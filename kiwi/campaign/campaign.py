@@ -113,7 +113,10 @@ def run(campaign: Campaign, searches: Sequence[Search]) -> tuple[PlanningProblem
 
     **Raises:** the last refusal if no search finds a plan.
     """
+    left = campaign.tools.programs
     for search in searches:
+        if campaign.refusal is not None and left is not None and not left.count:
+            break
         if search.applies(campaign):
             with campaign.tools.history.within(search.attempt):
                 search.run(campaign)

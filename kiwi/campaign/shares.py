@@ -62,6 +62,10 @@ LEAST_ARGUMENT_SHARE = 1e-3
 
 # The rounds of one search.
 
+ENOUGH_PROGRAMS = 6
+"""A closed loop ends after this many programs if one of them is within the budget. Further programs
+gain a few percent, and take as long as the first ones."""
+
 PROBLEM_ROUNDS = 5
 """A search of a problem ends after this many rounds, each with a compiled plan or a refusal."""
 
@@ -297,6 +301,9 @@ All of it would be too much: a plan that counts on little overlap hides more tha
 MOST_CORRECTIONS = 2
 """A step is planned again with corrections from programs at most this often. The plan with the
 fastest program is the answer."""
+
+CORRECTED_PROGRAMS = 2
+"""The number of programs that each planning with corrected prices may compile."""
 
 CORRECTED_SHARE = 0.5
 """Planning again with corrections stops after this part of the work."""

@@ -39,6 +39,13 @@ class Interruption:
         self.has_come = False
 
 
+@dataclass(eq=False)
+class ProgramsLeft:
+    """The number of programs that several closed loops may still compile together."""
+
+    count: int
+
+
 @dataclass(frozen=True, eq=False)
 class Tools:
     """The settings of a search, the compiler that checks plans, and the allowance of the search.
@@ -50,6 +57,8 @@ class Tools:
       for each of the compiler's ways to overlap.
     - `learns_overlap`: whether a search ends with `LessOverlap` if a program hides less
       communication than its plan counts on.
+    - `programs`: the number of programs that may still be compiled, shared with all tools made from
+      these; None for any number.
     - `share`: the share of the settings' allowance that searches may spend.
     - `operators`: the number of operators of the step, on which the allowance depends; None if it
       is not known.
@@ -62,6 +71,7 @@ class Tools:
     compile: Begin | None = None
     compiles_overlapping: tuple[Begin, ...] = ()
     learns_overlap: bool = False
+    programs: ProgramsLeft | None = None
     share: float = 1.0
     operators: int | None = None
     history: History = field(default_factory=History)

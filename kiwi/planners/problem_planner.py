@@ -15,7 +15,7 @@ from kiwi.campaign.learnt_seconds import learnt
 from kiwi.campaign.overlap_search import compiled_seconds
 from kiwi.campaign.reordered_units import reformulated
 from kiwi.campaign.searches import SEARCHES
-from kiwi.campaign.tools import ProgressLog, Tools
+from kiwi.campaign.tools import ProgramsLeft, ProgressLog, Tools
 from kiwi.corrections import Corrections
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.options import Settings
@@ -52,8 +52,9 @@ class ProblemPlanner(Planner):
             if not new_corrections:
                 break
             corrections = corrections.and_also(new_corrections)
-            corrected_tools = tools.part(shares.CORRECTED_SHARE).with_settings(
-                corrections=corrections
+            corrected_tools = replace(
+                tools.part(shares.CORRECTED_SHARE).with_settings(corrections=corrections),
+                programs=ProgramsLeft(shares.CORRECTED_PROGRAMS),
             )
             with tools.history.within(WITH_CORRECTIONS):
                 try:
