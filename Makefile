@@ -16,7 +16,7 @@ find_python = for python in python3.11 python3 python3.12 python3.13; do \
 	&& { echo $$python; break; }; done
 PYTHON ?= $(shell $(find_python))
 
-.PHONY: help install demo test test-slow test-witnesses lint format types imports docs pictures check clean
+.PHONY: help install demo test test-slow test-witnesses lint format types imports docs package pictures check clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,6 +63,9 @@ imports: $(STAMP) ## Check which package may import which
 
 docs: $(STAMP) ## Build the documentation into site/, strictly
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+package: $(STAMP) ## Build sdist and wheel, and try each in an empty environment (PYTHONS="python3.12 ...")
+	$(BIN)/python -m benchmarks.packaging $(PYTHONS)
 
 pictures: $(STAMP) ## Draw the pictures of docs/extend/architecture.md from the code
 	$(BIN)/python -m benchmarks.structure

@@ -24,6 +24,7 @@ from kiwi.calls.signature import (
     Call,
     JitOptions,
     bind,
+    check_function,
     function_name,
     parameter_names,
 )
@@ -182,11 +183,7 @@ def jit(
 
 
 def _unwrapped(fun: Any) -> Callable[..., Any]:
-    if not callable(fun):
-        raise InvalidArgumentError(
-            f"kiwi plans functions, not {type(fun).__name__}.",
-            topic=topics.NOT_A_FUNCTION,
-        )
+    check_function(fun)
     return fun.function if isinstance(fun, PlannedFunction) else fun
 
 

@@ -213,6 +213,12 @@ class CompilerUnavailableError(CompileCheckError):
     default_topic = topics.COMPILER
 
 
+class MachineLimitError(KiwiError, RuntimeError):
+    """The operating system refuses files, processes or memory that planning needs."""
+
+    default_topic = topics.MACHINE_LIMIT
+
+
 class PlanFileError(KiwiError, ValueError):
     """A plan file that cannot be read: missing, truncated, altered, foreign or too new."""
 

@@ -1,5 +1,7 @@
 """JSON files with a header that names their format and its version."""
 
+import contextlib
+import errno
 import json
 import os
 import sys
@@ -10,6 +12,7 @@ from typing import Any
 
 from kiwi.errors import InvalidArgumentError, KiwiError
 from kiwi.messages import topics
+from kiwi.system import unwritable
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class FileFormat:
 
         **Raises:** `error` if the file cannot be written.
         """
+        target = path_of(path)
         try:
-            _write(content, Path(path))
+            _write(content, target)
         except OSError as error:
-            raise self.error(
-                f"The {self.what} cannot be written to {path}: {error.strerror}.",
-                topic=topics.UNWRITABLE,
+            raise unwritable(
+                f"The {self.what} cannot be written to {path}", error, self.error
             ) from error
 
     def read(self, path: str | Path) -> dict[str, Any]:
@@ -53,8 +56,9 @@ class FileFormat:
 
         **Raises:** as `parse`; `error` if the file cannot be read.
         """
+        source = path_of(path)
         try:
-            content = Path(path).read_bytes()
+            content = source.read_bytes()
         except OSError as error:
             raise self.error(
                 f"The {self.what} {path} cannot be read: {error.strerror}.",
@@ -72,7 +76,7 @@ class FileFormat:
         text = content.decode("utf-8", errors="replace")
         try:
             parsed = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if f'"format": "{self.name}"' not in text[:64]:
                 raise self._foreign(name, "It is not JSON.") from error
             cut = not text.rstrip().endswith(self.ending)
@@ -121,17 +125,30 @@ class FileFormat:
         )
 
 
+def path_of(path: Any) -> Path:
+    """Returns a path of the caller.
+
+    **Raises:** `InvalidArgumentError` if it is no path.
+    """
+    if not isinstance(path, str | os.PathLike) or not path or "\0" in str(path):
+        raise InvalidArgumentError(
+            f"{path!r} is no path of a file.",
+            topic=topics.ARGUMENT,
+            suggestion='Pass text such as "plan.json", or a pathlib.Path.',
+        )
+    return Path(path)
+
+
 def write_text(text: str, path: str | Path) -> None:
-    """Writes a text file.
+    """Writes a text file, as `FileFormat.write` does.
 
     **Raises:** `InvalidArgumentError` if the file cannot be written.
     """
+    target = path_of(path)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        _write(text.encode("utf-8"), target)
     except OSError as error:
-        raise InvalidArgumentError(
-            f"{path} cannot be written: {error.strerror}.", topic=topics.UNWRITABLE
-        ) from error
+        raise unwritable(f"{path} cannot be written", error) from error
 
 
 def check_writable(path: str | Path) -> None:
@@ -139,16 +156,26 @@ def check_writable(path: str | Path) -> None:
 
     **Raises:** `InvalidArgumentError` if it cannot.
     """
-    target = Path(path)
-    reason = None
-    if target.is_dir():
-        reason = "it is a folder"
-    elif not target.parent.is_dir():
-        reason = f"there is no folder {target.parent}"
-    elif not os.access(target if target.exists() else target.parent, os.W_OK):
-        reason = "permission denied"
-    if reason is not None:
-        raise InvalidArgumentError(f"{path} cannot be written: {reason}.", topic=topics.UNWRITABLE)
+    number = _refusal(path_of(path))
+    if number is not None:
+        raise unwritable(f"{path} cannot be written", OSError(number, os.strerror(number)))
+
+
+def _refusal(target: Path) -> int | None:
+    """Returns the number of the error that writing a file would give; None if none is known."""
+    try:
+        if target.is_dir():
+            return errno.EISDIR
+        if not target.parent.exists():
+            return errno.ENOENT
+        if not target.parent.is_dir():
+            return errno.ENOTDIR
+        place = target if target.exists() else target.parent
+    except OSError as error:
+        return error.errno
+    if os.access(place, os.W_OK):
+        return None
+    return errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
 
 
 def _write(content: bytes, target: Path) -> None:
@@ -185,5 +212,10 @@ def _replace(content: bytes, target: Path) -> None:
     # Threads or processes that write the same file each have a draft of their own.
     writer = f"{os.getpid()}-{threading.get_ident()}"
     draft = target.with_name(f"{target.name}.{writer}.part")
-    draft.write_bytes(content)
-    draft.replace(target)
+    try:
+        draft.write_bytes(content)
+        draft.replace(target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise

@@ -20,6 +20,9 @@ from kiwi.messages import topics
 from kiwi.options import Options
 from kiwi.quiet import start_jax
 
+MOST_CPU_DEVICES = 2**14
+"""For a larger mesh no virtual devices are started: JAX needs long to start them."""
+
 
 @dataclass(frozen=True, eq=False)
 class UserFunction:
@@ -33,9 +36,10 @@ class UserFunction:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Starts `count` virtual CPU devices. Planning needs no accelerator. With virtual devices, the
-    compile check needs no process of its own."""
-    start_jax(count)
+    """Starts `count` virtual CPU devices, or one if `count` is not positive or exceeds
+    `MOST_CPU_DEVICES`. Planning needs no devices. With virtual devices, the compile check needs no
+    process of its own."""
+    start_jax(count if 1 <= count <= MOST_CPU_DEVICES else 1)
 
 
 def use_attached_devices() -> None:
@@ -184,7 +188,7 @@ def _arguments(module: Any, path: str, name: str) -> Any:
         )
     maker = getattr(module, name)
     try:
-        return maker()
+        arguments = maker()
     except (KiwiError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -192,6 +196,12 @@ def _arguments(module: Any, path: str, name: str) -> Any:
             f"{name} of {path} raises {_said(error)}{_line_in(error)}.",
             topic=topics.ARGUMENTS_RAISE,
         ) from error
+    if arguments is None:
+        raise InvalidArgumentError(
+            f"{name} of {path} returned None, and not the function's arguments.",
+            topic=topics.NO_ARGUMENTS_RETURNED,
+        )
+    return arguments
 
 
 # The code below distinguishes faults of the user's code from faults of Kiwi.

@@ -8,12 +8,14 @@ read the fields. Type checkers cannot read the fields; they take the names and t
 
 import argparse
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import jax
+import numpy as np
 from typing_extensions import TypedDict
 
 from kiwi.calls.constraints import Constraints, specs_of_text
@@ -21,6 +23,7 @@ from kiwi.corrections import NO_CORRECTIONS, Corrections
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.trips import DEFAULT_TRIPS, WhileTrips
 from kiwi.mesh import DeviceMesh, Hardware, ProfileTable
+from kiwi.mesh.device_mesh import checked_shape
 from kiwi.mesh.shipped import find_table
 from kiwi.messages import Note, topics
 from kiwi.sizes import parse_size
@@ -32,6 +35,10 @@ Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh | DeviceMesh
 
 GRANULARITIES = ("operators", "names")
 """The values of the option `granularity`: the things that have one residency each."""
+
+
+MOST_SECONDS = 1e9
+"""A longer time limit, or an infinite one, is cut to this one, which plan files can hold."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,61 @@ def _is_yes(text: str) -> bool:
 def _option(default: Any, name: str, help: str | None = None, **more: Any) -> Any:
     """Returns the field of an option with a flag on the command line. Parameters: as in `Flag`."""
     return field(default=default, metadata={"flag": Flag(name, help, **more)})
+
+
+def _is_a(*types: type) -> Callable[[Any], bool]:
+    """Returns a function that says whether a value has one of these types. A bool is no number."""
+    return lambda value: isinstance(value, types) and (bool in types or not isinstance(value, bool))
+
+
+def _is_one_or_several(kind: type) -> Callable[[Any], bool]:
+    """Returns a function that says whether a value is of a kind, or a collection of such values."""
+    is_one = _is_a(kind)
+
+    def is_valid(value: Any) -> bool:
+        is_several = isinstance(value, Collection) and not isinstance(value, str)
+        return all(map(is_one, value)) if is_several else is_one(value)
+
+    return is_valid
+
+
+def _are_trips(value: Any) -> bool:
+    is_number = _is_a(Integral)
+    if isinstance(value, Mapping):
+        return all(isinstance(part, str) and is_number(trips) for part, trips in value.items())
+    return is_number(value)
+
+
+_YES_OR_NO = _is_a(bool, np.bool_), "True or False"
+_POSITIONS = _is_one_or_several(Integral), "a position, or a sequence of positions"
+_NAMES = _is_one_or_several(str), "a name, or a sequence of names"
+_VALUES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "topology": (_is_a(str), 'text such as "2x4"'),
+    "num_slices": (_is_a(Integral), "a whole number"),
+    "solver": (_is_a(str), "the name of a solver"),
+    "effort": (_is_a(str), '"quick", "normal" or "thorough"'),
+    "time_limit_seconds": (_is_a(Real), "a number of seconds"),
+    "gap": (_is_a(Real), "a fraction such as 0.01"),
+    "seed": (_is_a(Integral), "a whole number"),
+    "granularity": (_is_a(str), '"operators" or "names"'),
+    "while_trips": (_are_trips, "a whole number, or a mapping of text to whole numbers"),
+    "corrections": (_is_a(Corrections), "the corrections of a plan (plan.corrections)"),
+    "on_progress": (callable, "a function"),
+    "constraints": (_is_a(Constraints), "a kiwi.Constraints"),
+    "static_argnums": _POSITIONS,
+    "static_argnames": _NAMES,
+    "donate_argnums": _POSITIONS,
+    "donate_argnames": _NAMES,
+    **dict.fromkeys(
+        (
+            *("respect_user_checkpoint", "respect_user_shardings", "equal_layers", "any_time"),
+            *("open_loops", "offload_arguments", "plan_cache"),
+        ),
+        _YES_OR_NO,
+    ),
+}
+"""For each option whose type can be told: whether a value other than None can be its value, and a
+description of its values. Other checks follow where the option is used."""
 
 
 class PlannerObject(Protocol):
@@ -203,7 +265,7 @@ class TargetOptions:
         return new_mesh if table.environment is None else replace(new_mesh, table=table)
 
     def _is_shape_of(self, mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> bool:
-        return self.mesh_shape is None or tuple(self.mesh_shape) == tuple(mesh.axis_sizes)
+        return self.mesh_shape is None or checked_shape(self.mesh_shape) == tuple(mesh.axis_sizes)
 
     def budget_bytes(self, table: ProfileTable) -> int:
         """The memory budget of one device; raises `InvalidSizeError` for an invalid size."""
@@ -314,7 +376,23 @@ class SearchOptions:
     any_time: bool = field(default=False, metadata={"in_files": False})
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "time_limit_seconds", float(self.time_limit_seconds))
+        for name, (is_valid, description) in _VALUES.items():
+            value = getattr(self, name, None)
+            if value is not None and not is_valid(value):
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is not {description}.",
+                    topic=topics.ARGUMENT,
+                    suggestion=f"Pass {description}, or leave {name} out.",
+                )
+        for name in ("time_limit_seconds", "gap", "seed", "effort", "solver"):
+            if getattr(self, name) is None:
+                raise InvalidArgumentError(
+                    f"{name}=None has no meaning.",
+                    topic=topics.ARGUMENT,
+                    suggestion=f"Leave {name} out, which takes the default.",
+                )
+        seconds = min(float(self.time_limit_seconds), MOST_SECONDS)
+        object.__setattr__(self, "time_limit_seconds", seconds)
 
     @property
     def planner_name(self) -> str:

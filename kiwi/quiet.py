@@ -9,6 +9,8 @@ import contextlib
 import functools
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -50,7 +52,7 @@ def without_complaints() -> Iterator[None]:
     except OSError:  # Standard error is closed: nobody reads it.
         yield
         return
-    with tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as held, _told_at_death(held.fileno()):
         os.dup2(held.fileno(), 2)
         try:
             yield
@@ -63,6 +65,23 @@ def without_complaints() -> Iterator[None]:
             shown = essential(text, has_gpu=_has_gpu(), has_tpu=_has_tpu())
             sys.stderr.write(shown)
             sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _told_at_death(held: int) -> Iterator[None]:
+    """A context manager in which a process writes the file `held` to standard error if this process
+    dies. XLA ends its process, without a Python exception, if it does not know a flag of
+    `XLA_FLAGS`. Nothing is done without that variable."""
+    shell = shutil.which("sh") if os.environ.get("XLA_FLAGS") else None
+    if shell is None:
+        yield
+        return
+    script = f"read line || cat /dev/fd/{held} >&2"
+    with subprocess.Popen([shell, "-c", script], stdin=subprocess.PIPE, pass_fds=(held,)) as guard:
+        try:
+            yield
+        finally:
+            guard.communicate(b"alive\n")
 
 
 def _has_gpu() -> bool:

@@ -9,7 +9,7 @@ from kiwi.api import PlannedFunction
 from kiwi.calls.host_memory import OnHost
 from kiwi.calls.signature import Call
 from kiwi.campaign.known_peaks import note_peak
-from kiwi.errors import InvalidArgumentError
+from kiwi.errors import InvalidArgumentError, PlanMismatchError
 from kiwi.hlo import jax_internals
 from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.messages import topics
@@ -97,20 +97,29 @@ class AppliedPlan(PlannedFunction):
 
     def __init__(self, fun: Callable[..., Any], saved: SavedPlan, *, strict: bool) -> None:
         options = saved.document["options"]
-        super().__init__(
-            fun,
-            Options(
-                mesh=saved.mesh,
-                memory_budget=saved.memory_budget_bytes,
-                planner=_planner_of(options),
-                verify=options.get("verify"),
-                respect_user_checkpoint=options.get("respect_user_checkpoint", False),
-                respect_user_shardings=options.get("respect_user_shardings", True),
-                open_loops=options["open_loops"],
-                while_trips=options.get("while_trips", DEFAULT_TRIPS),
-                **saved.document["function"]["binding"],
-            ),
+        planned = Options(
+            mesh=saved.mesh,
+            memory_budget=saved.memory_budget_bytes,
+            planner=_planner_of(options),
+            verify=options.get("verify"),
+            respect_user_checkpoint=options.get("respect_user_checkpoint", False),
+            respect_user_shardings=options.get("respect_user_shardings", True),
+            open_loops=options["open_loops"],
+            while_trips=options.get("while_trips", DEFAULT_TRIPS),
+            **saved.document["function"]["binding"],
         )
+        try:
+            super().__init__(fun, planned)
+        except InvalidArgumentError as error:
+            if error.topic not in (topics.NO_SUCH_PARAMETER, topics.NO_SUCH_POSITION):
+                raise
+            raise PlanMismatchError(
+                "The saved plan is for another function, whose parameters are others: "
+                f"{error.what}",
+                topic=topics.OTHER_STEP,
+                cause=f"The plan was made for {saved.document['function']['name']}.",
+                suggestion="Name that function, or plan this one.",
+            ) from error
         self.saved = saved
         self._strict = strict
         names = "as_traced", "fetches_elements", "platforms"

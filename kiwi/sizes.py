@@ -1,5 +1,6 @@
 """Memory sizes and durations as text."""
 
+import numbers
 import re
 
 from kiwi.errors import InvalidSizeError
@@ -17,42 +18,81 @@ _UNIT_BYTES = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
+_SHORT_UNITS = ("k", "m", "g", "t", "ki", "mi", "gi", "ti")
+"""Units of other programs, which may mean powers of 10 or of 2."""
+
+_SIZE = re.compile(r"\s*(?P<sign>-?)\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
+_SHARE = re.compile(r"\s*(?P<percent>\d+(?:\.\d+)?)\s*%\s*")
+_MOST_BYTES = 2.0**62
+"""Larger sizes are cut to this one, which no memory reaches."""
+
+LEAST_WITHOUT_UNIT = 2**20
+"""A smaller size in bytes is written as an `int`, or as text with its unit. A text or a `float`
+without a unit and below this size is as a rule a number of GiB."""
 
 
 def parse_size(size: int | float | str) -> int:
     """Returns the bytes of `size`, which is a number of bytes, or text such as "16GiB", "40GB" or
     "1.5 GiB".
 
-    **Raises:** `InvalidSizeError` if the size cannot be read or is not positive.
+    **Raises:** `InvalidSizeError` if the size cannot be read or is not positive, or if a text or a
+    `float` without a unit is below `LEAST_WITHOUT_UNIT`.
     """
-    suggestion = 'A number of bytes, or text such as "16GiB" or "40GB".'
     if isinstance(size, str):
-        size_bytes = _parse_text(size)
-    elif isinstance(size, bool) or not isinstance(size, int | float) or size != size:
-        raise InvalidSizeError(
-            f"{size!r} is not a memory size.", topic=topics.SIZE_UNREADABLE, suggestion=suggestion
-        )
+        size_bytes, has_unit = _parse_text(size)
+    elif isinstance(size, bool) or not isinstance(size, numbers.Real) or size != size:
+        raise InvalidSizeError(f"{size!r} is not a memory size.", topic=topics.SIZE_UNREADABLE)
     else:
-        size_bytes = int(min(size, 2.0**62))
-    if size_bytes <= 0:
+        size_bytes, has_unit = size, isinstance(size, numbers.Integral)
+    if size_bytes <= 0 or (has_unit and size_bytes < 1):
         raise InvalidSizeError(
-            f"A memory size of {size!r} is not positive.",
-            topic=topics.SIZE_NOT_POSITIVE,
-            suggestion=suggestion,
+            f"A memory size of {size!r} is not positive.", topic=topics.SIZE_NOT_POSITIVE
         )
-    return size_bytes
+    if not has_unit and size_bytes < LEAST_WITHOUT_UNIT:
+        raise _without_unit(size)
+    return int(min(size_bytes, _MOST_BYTES))
 
 
-def _parse_text(text: str) -> int:
+def _parse_text(text: str) -> tuple[float, bool]:
+    """Returns the bytes of a text, and whether the text names their unit."""
     match = _SIZE.fullmatch(text)
-    if match is None or match["unit"].lower() not in _UNIT_BYTES:
-        raise InvalidSizeError(
-            f"The memory size {text!r} cannot be read.",
-            topic=topics.SIZE_UNREADABLE,
-            cause="It is not a number followed by one of B, KB, MB, GB, TB, KiB, MiB, GiB, TiB.",
+    unit = "" if match is None else match["unit"].lower()
+    if match is None or unit not in _UNIT_BYTES:
+        raise _unreadable(text)
+    return float(match["sign"] + match["number"]) * _UNIT_BYTES[unit], bool(unit)
+
+
+def _unreadable(text: str) -> InvalidSizeError:
+    """Returns the error for a text that is no size, with what was probably meant."""
+    share, match = _SHARE.fullmatch(text), _SIZE.fullmatch(text)
+    cause, suggestion = None, None
+    if share is not None:
+        cause = "A share says nothing without the size that it is a share of."
+        suggestion = (
+            f"Plan without a budget first. In Python, memory_budget=int("
+            f"{float(share['percent']) / 100:g} * plan.peak_bytes) is a share of that plan's peak; "
+            "on the command line, write the share of the printed peak as a size, such as 9.6GiB."
         )
-    return int(float(match["number"]) * _UNIT_BYTES[match["unit"].lower()])
+    elif match is not None and match["unit"].lower() in _SHORT_UNITS:
+        unit = match["unit"][0].upper()
+        cause = f"{match['unit']!r} is no unit of Kiwi."
+        suggestion = f'Write "{match["number"]}{unit}iB" or "{match["number"]}{unit}B".'
+    return InvalidSizeError(
+        f"The memory size {text!r} cannot be read.",
+        topic=topics.SIZE_UNREADABLE,
+        cause=cause,
+        suggestion=suggestion,
+    )
+
+
+def _without_unit(size: float | str) -> InvalidSizeError:
+    number = size.strip() if isinstance(size, str) else f"{size:.10g}"
+    return InvalidSizeError(
+        f"A memory size of {size!r} has no unit, and would be {number} bytes.",
+        topic=topics.SIZE_WITHOUT_UNIT,
+        suggestion=f'Write "{number}GiB", or "{number}B" if bytes are meant; in Python, an int is '
+        "a number of bytes as well.",
+    )
 
 
 def format_bytes(size: float) -> str:
@@ -74,7 +114,7 @@ def size_above(size_bytes: int) -> str:
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if rounded_bytes % factor == 0:
             return f'"{rounded_bytes // factor}{unit}"'
-    return str(rounded_bytes)
+    return f'"{rounded_bytes}B"'
 
 
 def format_seconds(seconds: float) -> str:

@@ -1,15 +1,18 @@
 """Options are declared once: every function that takes them names and documents all of them."""
 
 import inspect
+import math
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
 import kiwi
-from kiwi.options import Options, OptionTypes, SearchOptions, Settings, flags
+from kiwi.errors import InvalidArgumentError
+from kiwi.options import MOST_SECONDS, Options, OptionTypes, SearchOptions, Settings, flags
 
 NAMES = [option.name for option in fields(Options)]
 
@@ -72,3 +75,36 @@ def test_settings_take_the_options_of_the_search_over():
 def test_the_command_line_reads_options_from_text(name, text, value):
     (flag,) = [flag for option, flag in flags() if option.name == name]
     assert flag.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("time_limit_seconds", "10 s"),
+        ("time_limit_seconds", None),
+        ("gap", "1%"),
+        ("seed", 1.5),
+        ("num_slices", "2"),
+        ("topology", 8),
+        ("effort", 3),
+        ("solver", None),
+        ("while_trips", {"solve": "ten"}),
+        ("plan_cache", "no"),
+        ("respect_user_checkpoint", "yes"),
+        ("donate_argnums", "w"),
+        ("static_argnames", (0,)),
+        ("constraints", {"w": P("x")}),
+        ("corrections", "plan.json"),
+        ("on_progress", True),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(name: str, value):
+    with pytest.raises(InvalidArgumentError, match=name) as caught:
+        Options(**{name: value})
+    assert name in caught.value.suggestion
+
+
+def test_numbers_of_numpy_and_an_infinite_time_limit_are_taken():
+    given: dict[str, Any] = {"seed": np.int64(3), "donate_argnums": [np.int32(0)]}
+    options = Options(time_limit_seconds=math.inf, **given)
+    assert options.time_limit_seconds == MOST_SECONDS

@@ -2,6 +2,7 @@
 
 import ast
 
+import numpy as np
 import pytest
 
 from kiwi.errors import InvalidSizeError
@@ -12,8 +13,10 @@ from kiwi.sizes import format_bytes, format_seconds, parse_size, size_above
     ("size", "expected"),
     [
         (1, 1),
-        (1.9, 1),
-        ("123", 123),
+        (1.5 * 2**20, 3 * 2**19),
+        ("2097152", 2**21),
+        ("123B", 123),
+        (np.int64(5), 5),
         ("16GiB", 16 * 2**30),
         ("40GB", 40 * 10**9),
         (" 1.5 GiB ", 3 * 2**29),
@@ -22,6 +25,8 @@ from kiwi.sizes import format_bytes, format_seconds, parse_size, size_above
         ("7 tb", 7 * 10**12),
         ("10b", 10),
         (float("inf"), 2**62),
+        (10**400, 2**62),
+        ("9" * 400 + "GiB", 2**62),
     ],
 )
 def test_size_is_read(size, expected: int):
@@ -30,7 +35,7 @@ def test_size_is_read(size, expected: int):
 
 @pytest.mark.parametrize(
     "size",
-    ["", "GiB", "16 gigs", "1e9", "-4GiB", "16GiB16", "1.2.3GB", True, None, [1], float("nan")],
+    ["", "GiB", "16 gigs", "1e9", "16GiB16", "1.2.3GB", True, None, [1], float("nan")],
 )
 def test_unreadable_size_is_refused_with_its_value(size):
     with pytest.raises(InvalidSizeError) as caught:
@@ -39,11 +44,33 @@ def test_unreadable_size_is_refused_with_its_value(size):
     assert "16GiB" in caught.value.suggestion
 
 
-@pytest.mark.parametrize("size", [0, -5, "0GiB", 0.5, "0.2B"])
+@pytest.mark.parametrize("size", [0, -5, -0.5, "0GiB", "-1GiB", "0", "-3", "0.2B"])
 def test_size_that_is_not_positive_is_refused(size):
     with pytest.raises(InvalidSizeError, match="not positive") as caught:
         parse_size(size)
     assert repr(size) in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("size", "number"),
+    [("4.06", "4.06"), (" 16 ", "16"), (0.5, "0.5"), (80.0, "80"), (1e6, "1000000")],
+)
+def test_a_small_size_without_a_unit_is_asked_about(size, number: str):
+    with pytest.raises(InvalidSizeError, match="has no unit") as caught:
+        parse_size(size)
+    assert caught.value.code == "KIWI-M008" and repr(size) in caught.value.what
+    assert f'"{number}GiB"' in caught.value.suggestion
+    assert f'"{number}B"' in caught.value.suggestion
+
+
+@pytest.mark.parametrize(
+    ("size", "suggested"),
+    [("60%", "int(0.6 * plan.peak_bytes)"), ("16G", '"16GiB"'), ("80 gi", '"80GB"')],
+)
+def test_what_was_probably_meant_is_suggested(size, suggested: str):
+    with pytest.raises(InvalidSizeError, match="cannot be read") as caught:
+        parse_size(size)
+    assert suggested in caught.value.suggestion
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Counts the attempts of plans without a recorded count, and writes the table of all.
 
-    python -m benchmarks.attempts --suites=goldens,planning_time,fidelity,field
+    python -m benchmarks.attempts --suites=goldens,planning_time,fidelity,field,asked
 
 Each case is planned in a process of its own. Its rows are written to `--out` as soon as it ends, so
 an interrupted run continues where it stopped.

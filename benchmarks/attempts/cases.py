@@ -17,11 +17,21 @@ SHARES: Mapping[str, float | None] = {"free": None, "80": 0.8, "60": 0.6}
 """The budgets, as shares of the compiled peak of the plan without a budget. None: no budget."""
 
 
+HOST: Mapping[str, Any] = {"host_memory_budget": "64GiB"}
+ASKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "offloading": ("mlp", HOST),
+    "offloading_in_scans": ("llama", HOST),
+    "arguments_on_the_host": ("mlp", {**HOST, "offload_arguments": True}),
+    "schedule": ("mlp", {"planner": "rotor", "mesh_shape": (1,)}),
+}
+"""Requests for what no other suite asks for: a model of the goldens and the options."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One step on one kind of hardware, under some budgets.
 
-    - `suite`: "goldens", "fidelity", "field" or "planning_time".
+    - `suite`: "goldens", "fidelity", "field", "planning_time" or "asked".
     - `program`: the name of the step in its suite.
     - `target`: a target of the goldens, or a profile for the other suites.
     """
@@ -104,11 +114,26 @@ def _of_planning_time(case: Case) -> Request:
     return Request(_planned(step, case.target, program.donated), arguments, shares)
 
 
+def _asked(case: Case) -> Request:
+    from benchmarks.goldens.models import MODELS
+
+    model, options = ASKED[case.program]
+    step = kiwi.jit(
+        MODELS[model].step(),
+        **{"mesh_shape": MESH_SHAPE, **options},
+        profile=case.target,
+        donate_argnums=0,
+        plan_cache=False,
+    )
+    return Request(step, MODELS[model].arguments, {name: SHARES[name] for name in ("free", "80")})
+
+
 _REQUESTS: Mapping[str, Callable[[Case], Request]] = {
     "goldens": _golden,
     "planning_time": _of_planning_time,
     "fidelity": _of_fidelity,
     "field": _of_field,
+    "asked": _asked,
 }
 SUITES = tuple(_REQUESTS)
 
@@ -124,7 +149,13 @@ def cases(suites: tuple[str, ...], profiles: tuple[str, ...]) -> Iterator[Case]:
     if "goldens" in suites:
         for series in all_series():
             yield Case("goldens", series.model, series.target)
-    for suite, programs in (("planning_time", TIMED), ("fidelity", MODELS), ("field", FIELD)):
+    suites_of_programs = {
+        "planning_time": TIMED,
+        "fidelity": MODELS,
+        "asked": ASKED,
+        "field": FIELD,
+    }
+    for suite, programs in suites_of_programs.items():
         for profile in profiles if suite in suites else ():
             for program in programs:
                 if profile in (getattr(programs[program], "profiles", ()) or (profile,)):

@@ -55,11 +55,13 @@ def counted(history: Sequence[Trial]) -> Row:
     made, work = Counter[str](), Counter[str]()
     answers = set[str]()
     for trial in history:
-        for name in {*trial.within, trial.attempt}:
+        # Sets of arguments on the host are numbered: "arguments on the host, set 2".
+        names = {*trial.within, trial.attempt.partition(", ")[0]}
+        for name in names:
             made[name] += 1
             work[name] += trial.work
         if trial.outcome is Outcome.ANSWER:
-            answers.update((*trial.within, trial.attempt))
+            answers.update(names)
     return {"made": dict(made), "work": dict(work), "answers": sorted(answers)}
 
 

@@ -6,6 +6,9 @@ from typing import Any
 
 from kiwi.campaign.attempts import ATTEMPTS
 
+GONE = {"layers in two groups": "solution", "from a baseline": "search"}
+"""Attempts that were removed because of this record, with their kinds."""
+
 
 def markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the page about all rows."""
@@ -26,7 +29,8 @@ def summary(rows: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns one row for each attempt, in the order of `kiwi.campaign.attempts`.
+    """Returns one row for each attempt, in the order of `kiwi.campaign.attempts`, then for those
+    that were removed (`GONE`).
 
     Work is relative to the work of all first searches. An attempt inside another one counts for
     both.
@@ -37,14 +41,13 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "| kind | attempt | requests that made it | times | made the answer of | work |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for attempt in ATTEMPTS:
-        name = attempt.name
+    kinds = {attempt.name: attempt.kind.value for attempt in ATTEMPTS}
+    kinds |= {name: f"{kind}, removed" for name, kind in GONE.items()}
+    for name, kind in kinds.items():
         requests = [row for row in counted if name in row["made"]]
         times = sum(row["made"][name] for row in requests)
         answers = sum(name in row["answers"] for row in counted)
         work = sum(row["work"][name] for row in requests) / total
         share = f"{work:.1%}" if work else "–"
-        lines.append(
-            f"| {attempt.kind.value} | {name} | {len(requests)} | {times} | {answers} | {share} |"
-        )
+        lines.append(f"| {kind} | {name} | {len(requests)} | {times} | {answers} | {share} |")
     return lines

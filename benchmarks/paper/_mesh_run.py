@@ -20,18 +20,25 @@ from typing import Any
 from benchmarks.paper._setup import Results
 from kiwi.codec import from_plain, to_plain
 from kiwi.errors import KiwiError
+from kiwi.memory.residency import Residency
 from kiwi.mesh import DeviceMesh
 from kiwi.options import Settings
-from kiwi.planners.joint import fastest_start
+from kiwi.planners.alpa import Alpa, RuleBased
 from kiwi.planners.product import JOINT
-from kiwi.planners.registry import planner_named
+from kiwi.planners.registry import planner_named, planners
+from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
+from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Solved, Start
 from kiwi.problem.step import StepToPlan
-from kiwi.problem.translation import Choices, offered
+from kiwi.problem.translation import Choices
+from kiwi.solver.evaluate import fitting
 from kiwi.solver.result import conclude
 
-BASELINES = tuple(planner.name for planner in JOINT.baselines)
+BASELINES = tuple(
+    planner.name for planner in planners().values() if isinstance(planner, Alpa | RuleBased)
+)
+"""The planners of the paper that shard, with recomputation by a rule or without it."""
 PLANNERS = (*BASELINES, "joint")
 GRID = 0.88
 """The factor from one budget of "joint" to the next."""
@@ -179,7 +186,7 @@ class MeshRun:
         budget = settings.memory_budget_bytes
         if settings.planner == "joint":
             known = [] if alone else [f.choices for f in self.fitting(budget)]
-            start_of_joint = JOINT.start_from(known, self._traced, budget, settings)
+            start_of_joint = start_from(known, self._traced, budget, settings)
             return start_of_joint or self._start(settings)
         start = self._start(settings)
         known = [] if alone else [f.choices for f in self._found]
@@ -240,6 +247,49 @@ class MeshRun:
         result = conclude(unlimited, solution, 0.0, solver="stored")
         planner = planner_named(found.planner)
         return planner.plan_of(step, Solved(problem, solution), result, budget)
+
+
+def start_from(
+    choices: Sequence[Choices], step: StepToPlan, budget_bytes: int, settings: Settings
+) -> Start | None:
+    """Returns a problem of "joint" that has the first fitting plan as a solution, with that
+    solution; None if no plan fits.
+
+    Only that plan's residencies are offered in addition: short searches end worse with more
+    options.
+
+    - `choices`: the choices of the plans, the fastest plan first.
+    """
+    for plan in choices:
+        problem = JOINT.formulate(step, budget_bytes, settings, offered=offered([plan]))
+        solution = fastest_start(problem, [plan], budget_bytes)
+        if solution is not None:
+            return Start(problem, solution)
+    return None
+
+
+def fastest_start(
+    problem: PlanningProblem, choices: Sequence[Choices], budget_bytes: int
+) -> tuple[int, ...] | None:
+    """Returns the fastest plan that fits, as a solution of a problem; None if none fits.
+
+    - `choices`: the choices of the plans. Plans that are no solutions of the problem are ignored.
+    """
+    limited = replace(problem.problem, limit_bytes=budget_bytes)
+    starts = [start for plan in choices if (start := plan.solution_of(problem)) is not None]
+    for _, start in fitting(limited, starts):
+        if estimate_solution(Solved(problem, start)).peak_bytes <= budget_bytes:
+            return start
+    return None
+
+
+def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
+    """Returns, for each unit, the residencies that several plans choose, for `Fixed.offered`."""
+    by_unit = zip(*(plan_choices.units for plan_choices in choices), strict=True)
+    return tuple(
+        tuple(dict.fromkeys(unit_choice.residency for unit_choice in unit_choices))
+        for unit_choices in by_unit
+    )
 
 
 def outcome(plan: Plan) -> dict[str, Any]:

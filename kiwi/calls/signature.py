@@ -1,12 +1,14 @@
 """The arguments of a call as `jax.jit` treats them: static arguments, donated arguments, pytrees,
 given shardings."""
 
+import enum
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from kiwi.errors import InvalidArgumentError, InvalidFunctionError, ShardingConflictError
@@ -35,9 +37,10 @@ class JitOptions:
 
         - `given`: the options as `jax.jit` takes them.
 
-        **Raises:** `InvalidArgumentError` if a name or position does not exist, or if an argument
-        is both static and donated.
+        **Raises:** `InvalidArgumentError` if `fun` is no function, if a name or position does not
+        exist, or if an argument is both static and donated.
         """
+        check_function(fun)
         parameters, known = _positional_parameters(fun), parameter_names(fun)
         for kind in ("static_argnames", "donate_argnames"):
             unknown = [name for name in _tuple(given[kind]) if known and name not in known]
@@ -60,6 +63,17 @@ class JitOptions:
                 suggestion="Static arguments have no buffer to donate.",
             )
         return cls(*static, *donate, given["in_shardings"], given["out_shardings"])
+
+
+def check_function(fun: Any) -> None:
+    """Checks that a caller's function can be called.
+
+    **Raises:** `InvalidArgumentError` if it cannot.
+    """
+    if not callable(fun):
+        raise InvalidArgumentError(
+            f"kiwi plans functions, not {type(fun).__name__}.", topic=topics.NOT_A_FUNCTION
+        )
 
 
 def _positional_parameters(fun: Callable[..., Any]) -> list[str]:
@@ -316,12 +330,34 @@ def _shape_of(fun: Callable[..., Any], tree: Any, number: int, leaf: Any) -> jax
         aval = jax.typeof(leaf)
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
     except (TypeError, AttributeError) as error:
-        path = _path_name(_leaf_paths(tree)[number], _positional_parameters(fun))
+        path = _leaf_paths(tree)[number]
+        name = _path_name(path, _positional_parameters(fun))
         raise InvalidArgumentError(
-            f"Argument {path} is {type(leaf).__name__}, not an array.",
+            f"Argument {name} is {type(leaf).__name__}, not an array.",
             topic=topics.NOT_AN_ARRAY,
             cause=f"{str(error).rstrip('.')}.",
+            suggestion=_suggestion_for(leaf, is_whole=len(path) == 2),
         ) from error
+
+
+def _suggestion_for(leaf: Any, *, is_whole: bool) -> str | None:
+    """Returns how to pass a value that is no array; None if its kind is not known. `is_whole`:
+    whether the value is a whole argument, and not a part of one."""
+    if isinstance(leaf, np.ndarray):
+        return f"Convert it to numbers: jax has no arrays of dtype {leaf.dtype}."
+    if hasattr(leaf, "__array__"):
+        return "Convert it with jax.numpy.asarray."
+    if not isinstance(leaf, str | bytes | enum.Enum | type) and not inspect.isroutine(leaf):
+        return None
+    if is_whole:
+        return (
+            "Name the argument in static_argnums or static_argnames. For the command line, "
+            "decorate the function with kiwi.jit(static_argnums=...)."
+        )
+    return (
+        "Take it out of the argument and pass it as one of its own, named in static_argnums: a "
+        "part of an argument cannot be static."
+    )
 
 
 def _explicit_sharding(leaf: Any) -> NamedSharding | None:

@@ -40,7 +40,14 @@ FIRST_SEARCH = Attempt(
     Kind.SEARCH,
     "Always.",
     "The problem under the budget, from no start or from the one that the caller gives.",
-    ("PROBLEM_ROUNDS", "PREDICTED_ROUNDS", "LATE_SHARE", "LATE_SECONDS", "LONG_STEP_AIM"),
+    (
+        "ENOUGH_PROGRAMS",
+        "PROBLEM_ROUNDS",
+        "PREDICTED_ROUNDS",
+        "LATE_SHARE",
+        "LATE_SECONDS",
+        "LONG_STEP_AIM",
+    ),
     "kiwi.campaign.campaign",
 )
 
@@ -52,16 +59,6 @@ LEAST_PEAK = Attempt(
     "search begins again with them; else the refusal names their peak if it is lower.",
     ("LEAST_PEAK_SHARE", "SECOND_SEARCH_SHARE"),
     "kiwi.campaign.obvious_starts",
-)
-
-BASELINES = Attempt(
-    "from a baseline",
-    Kind.SEARCH,
-    "No plan was found so far, and the least peak known is close to the budget.",
-    'What the baselines of "joint" recompute is offered as well; the search begins with the '
-    "fastest of their plans that fits.",
-    ("BASELINES_SHARE", "BASELINES_HOPELESS", "BASELINES_CLOSE", "SECOND_SEARCH_SHARE"),
-    "kiwi.planners.joint",
 )
 
 ABOVE_BUDGET = Attempt(
@@ -106,6 +103,7 @@ WITH_CORRECTIONS = Attempt(
         "NOTICED_KERNEL",
         "UNPLANNED_TRANSFERS",
         "MOST_CORRECTIONS",
+        "CORRECTED_PROGRAMS",
         "CORRECTED_SHARE",
     ),
     "kiwi.campaign.learnt_seconds",
@@ -126,15 +124,6 @@ TIED_LAYERS = Attempt(
     "Equal layers make up enough of the problem.",
     "One decision for the equal operators of all layers.",
     ("TIED_SHARE", "TIED_ROUNDS"),
-    "kiwi.campaign.equal_layers",
-)
-
-TWO_GROUPS = Attempt(
-    "layers in two groups",
-    Kind.SOLUTION,
-    "A mixture of two solutions with tied layers is faster than either.",
-    "The first layers as in one solution, the others as in the other.",
-    ("TIED_SHARE", "TIED_ROUNDS", "DIFFERENT_LAYERS_GAIN"),
     "kiwi.campaign.equal_layers",
 )
 
@@ -314,14 +303,12 @@ ATTEMPTS = (
     WITH_OFFLOADING,
     FIRST_SEARCH,
     LEAST_PEAK,
-    BASELINES,
     ABOVE_BUDGET,
     FREE_PROGRAM,
     WITHOUT_PINS,
     WITH_CORRECTIONS,
     EACH_OPERATOR,
     TIED_LAYERS,
-    TWO_GROUPS,
     DIFFERENT_LAYERS,
     OBVIOUS_START,
     CROWDED_COPIES,

@@ -13,7 +13,6 @@ from typing import Protocol
 from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
 from kiwi.campaign.closed_loop import ClosedLoop
-from kiwi.campaign.limits import limit_below
 from kiwi.campaign.planner_facts import PlannerFacts
 from kiwi.campaign.problem_search import ProblemSearch
 from kiwi.campaign.proposer import Refusal
@@ -23,10 +22,6 @@ from kiwi.plans.plan import Plan
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
-
-OtherStart = Callable[[Refusal, Tools], Start | None]
-"""Returns a start for another search, or None. The arguments are the refusal of the search before,
-and tools whose settings hold the budget that the start must meet."""
 
 
 @dataclass(eq=False)
@@ -38,7 +33,6 @@ class Campaign:
     - `start`: the problem of the first search, and a solution to begin with, if one is known.
     - `is_given`: whether the caller gave the start. No other start is looked for then.
     - `formulate`: returns the planner's problem for other settings.
-    - `other_start`: returns a start from another planner's plan.
     - `plan`: the answer; None until a search has found one. `solves`: the problem that the plan
       solves.
     - `refusal`: the error of the last search that found no plan; None if there was none.
@@ -50,7 +44,6 @@ class Campaign:
     start: Start
     is_given: bool
     formulate: Callable[[Settings], PlanningProblem]
-    other_start: OtherStart
     plan: Plan | None = None
     solves: PlanningProblem | None = None
     refusal: Refusal | None = None
@@ -86,14 +79,9 @@ class Campaign:
     def begin_again(self, start: Start) -> None:
         """Searches from another start and takes the plan as the answer.
 
-        The first limit follows from the last refusal (`limit_below`).
-
         **Raises:** the errors of `ClosedLoop.run` if this search finds no plan either.
         """
-        limit_bytes = None
-        if self.refusal is not None:
-            limit_bytes = limit_below(self.refusal, self.budget_bytes)
-        self.answered(self.search(start, self.second_tools, limit_bytes), start.problem)
+        self.answered(self.search(start, self.second_tools), start.problem)
 
     def answered(self, plan: Plan, problem: PlanningProblem) -> None:
         """Records a plan as the answer, with the problem that it solves."""
@@ -125,7 +113,10 @@ def run(campaign: Campaign, searches: Sequence[Search]) -> tuple[PlanningProblem
 
     **Raises:** the last refusal if no search finds a plan.
     """
+    left = campaign.tools.programs
     for search in searches:
+        if campaign.refusal is not None and left is not None and not left.count:
+            break
         if search.applies(campaign):
             with campaign.tools.history.within(search.attempt):
                 search.run(campaign)

@@ -17,12 +17,15 @@ collective runs beside computation. A program *overlaps* if collectives do.
    so, all rounds begin anew with a barrier at every step. Without a compiler, all plans have a
    barrier at every step, and the estimated peak counts as the compiled one.
 
+Once a program fits, no more than `shares.ENOUGH_PROGRAMS` are compiled.
+
 The fastest plan within the budget is the answer. If no plan fits, the error names the smallest peak
 of a program as the nearest budget that can be met.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import islice
 from typing import Generic
@@ -66,8 +69,13 @@ from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 from kiwi.sizes import format_bytes
 from kiwi.timings import begin_round
+from kiwi.xla.compilers import Begin
 from kiwi.xla.read.compiled_program import CompiledProgram
-from kiwi.xla.step import Arrangement
+from kiwi.xla.step import Arrangement, Step
+
+
+class EnoughPrograms(Exception):
+    """The loop has compiled as many programs as it may. It ends with the best plan so far."""
 
 
 class ClosedLoop(Generic[P]):
@@ -99,6 +107,7 @@ class ClosedLoop(Generic[P]):
         self._first: P | Refusal | None = None
         self._compiled_before: list[Plan] = []
         self._ties_all = tools.compile is None
+        self._programs = 0
 
     def run(self) -> Plan:
         """Returns the fastest plan that fits.
@@ -117,12 +126,15 @@ class ClosedLoop(Generic[P]):
             if not is_any or not self._tools.settings.any_time:
                 raise
             self._tools.interruption.has_come = True
+        except EnoughPrograms:
+            self._overlapping = self._overlapping or (self._search and self._search.found)
+            if self._overlapping is not None and not self._rounds:
+                self._rounds.append(_round(self._overlapping))
         answer = self._answer()
         if answer is not None:
             return self._noted(answer)
         if self._nearest is None:
-            assert refusal is not None
-            raise refusal
+            raise refusal or _none_in(self._programs)
         raise self._not_met(self._with_rounds(self._nearest))
 
     def _overlap_answers(self) -> bool:
@@ -173,7 +185,8 @@ class ClosedLoop(Generic[P]):
         The search begins with the plan `first` and continues with plans of less memory. It compiles
         no plan of less memory that is predicted to take longer than `most_seconds`.
         """
-        compiles, history = self._tools.compiles_overlapping, self._tools.history
+        begins, history = self._tools.compiles_overlapping, self._tools.history
+        compiles = [functools.partial(self._begun, begin) for begin in begins]
         settings, learns = self._tools.settings, self._tools.learns_overlap
         known = settings.corrections.overlap if learns else None
         self._search = OverlapSearch(self._budget_bytes, compiles, history, known)
@@ -182,7 +195,7 @@ class ClosedLoop(Generic[P]):
 
     def _take(self, found: P, known: P | None = None) -> None:
         """Takes an overlapping program if its plan also fits as a program that waits for its
-        collectives, whose memory and collectives are recorded with it.
+        collectives. The memory and the collectives of the waiting program are recorded with it.
 
         - `known`: a proposal with a compiled program that waits. If it is not of the same plan, the
           plan is compiled into such a program now.
@@ -419,7 +432,24 @@ class ClosedLoop(Generic[P]):
         if known is not None:
             return known.compiled
         begin = self._tools.compile
-        return None if begin is None else begin(plan.step)()
+        return None if begin is None else self._begun(begin, plan.step)()
+
+    def _begun(self, begin: Begin, step: Step) -> Callable[[], CompiledProgram]:
+        """Begins to compile a step; raises `EnoughPrograms` if no more programs may be compiled."""
+        left = self._tools.programs
+        if self._has_enough or (left is not None and left.count <= 0):
+            raise EnoughPrograms
+        self._programs += 1
+        if left is not None:
+            left.count -= 1
+        return begin(step)
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether a program fits, and enough programs are compiled."""
+        found = self._search and self._search.found
+        fits = self._best is not None or self._overlapping is not None or found is not None
+        return fits and self._programs >= shares.ENOUGH_PROGRAMS
 
     def _with_rounds(self, plan: Plan) -> Plan:
         """Returns the plan with all rounds so far and its notes."""
@@ -439,6 +469,15 @@ class ClosedLoop(Generic[P]):
             plan=nearest,
             least_peak_bytes=peak_bytes,
         )
+
+
+def _none_in(programs: int) -> NoPlanFoundError:
+    """Returns the error if none of the programs that were compiled fits."""
+    return NoPlanFoundError(
+        f"None of {programs} compiled programs fits the budget.",
+        cause="The budget is close to the least that is possible.",
+        suggestion="A larger memory_budget or mesh.",
+    )
 
 
 def _with_needed_barriers(proposal: P) -> P:

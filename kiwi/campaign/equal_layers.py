@@ -2,24 +2,19 @@
 
 1. The *tied* problem is solved. It has one node for the equal nodes of all layers
    (`kiwi.problem.equal_layers`).
-2. If equal decisions would load one channel and leave another idle, the layers are divided into
-   two groups (`best_mixture`). The groups take two solutions of the tied problem, found at
-   different weights of the channels (`SolveResult.others`). Their sizes balance the loads.
-3. The whole problem is solved for a few rounds, from the tied solution and from the balance of
-   channels of step 1 or 2. The reported bound is the whole problem's.
-4. If these rounds gain more than `shares.DIFFERENT_LAYERS_GAIN`, the layers differ for a reason,
+2. The whole problem is solved for a few rounds, from the tied solution and from its balance of
+   channels. The reported bound is the whole problem's.
+3. If these rounds gain more than `shares.DIFFERENT_LAYERS_GAIN`, the layers differ for a reason,
    and the search continues from the solution found. Otherwise the tied solution is the answer.
 
 In a later round of the closed loop the problem is no less constrained than in the round before. The
 bound of that round therefore still holds. If the tied solution costs hardly more than the answer of
-that round, it is the answer without step 3.
+that round, it is the answer without step 2.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import replace
 
 from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
@@ -27,15 +22,13 @@ from kiwi.campaign.attempts import (
     DIFFERENT_LAYERS,
     EACH_OPERATOR,
     TIED_LAYERS,
-    TWO_GROUPS,
 )
 from kiwi.campaign.tools import Tools, spent
 from kiwi.problem.build import PlanningProblem
 from kiwi.problem.equal_layers import equal_nodes
 from kiwi.solver import Problem, Progress, SolveResult, evaluate
 from kiwi.solver.effort import Allowance
-from kiwi.solver.evaluate import fitting, hidden_amount
-from kiwi.solver.loads.restricted import Restricted
+from kiwi.solver.evaluate import fitting
 from kiwi.solver.result import Balances, conclude, is_closed
 from kiwi.solver.settle import settled
 from kiwi.solver.tied import EqualNodes, Tied, tied
@@ -66,7 +59,6 @@ class EqualLayers:
         self._known: tuple[Problem, SolveResult] | None = None
         self._balances: Balances | None = None
         self._found: list[tuple[Problem, int, SolveResult]] = []
-        self._is_grouped = False
         self.made_by = 0
         """The number of the last answer's record in the history."""
         if tools.settings.equal_layers:
@@ -98,7 +90,7 @@ class EqualLayers:
     def _searched(
         self, problem: Problem, allowed: Allowance, warm_start: Sequence[int] | None
     ) -> SolveResult:
-        """Solves a problem as the module's docstring says: tied, in groups, then as a whole."""
+        """Solves a problem as the module's docstring says: tied, then as a whole."""
         warm_start = self._best_seen(problem, warm_start)
         if not self._equal:
             result = self._tools.solve(problem, allowed, warm_start, balances=self._balances)
@@ -114,40 +106,35 @@ class EqualLayers:
             answer = self._tools.solve(problem, remaining, warm_start)
             answer = self._logged(EACH_OPERATOR, problem, settled_result(problem, answer))
             return _after([tied_result], _with_peak_of(answer, tied_result))
-        searches = [tied_result]
-        groups = self._better_groups(problem, tied_problem, tied_result, tied_allowance)
-        if groups is not None:
-            tied_problem, grouped = groups
-            searches.append(grouped)
-            remaining = remaining.less(spent(grouped)).at_least(tied_allowance)
-        best = searches[-1]
-        assert best.objective is not None and best.solution is not None
-        start = tied_problem.expanded(best.solution)
+        assert tied_result.objective is not None
+        start = tied_problem.expanded(tied_result.solution)
         self._see(start)
-        earlier = self._bounded(problem, best.objective)
+        decisions = len(tied_problem.classes)
+        earlier = self._bounded(problem, tied_result.objective)
         if earlier is not None:
-            return _after(searches, _with_bound(problem, start, earlier, len(tied_problem.classes)))
+            return _after([tied_result], _with_bound(problem, start, earlier, decisions))
         given_start = () if warm_start is None else tuple(warm_start)
         better = _cheaper(problem, start, given_start)
         polished = self._tools.solve(
-            problem, remaining, better, shares.POLISH_ROUNDS, best.balances
+            problem, remaining, better, shares.POLISH_ROUNDS, tied_result.balances
         )
         assert polished.objective is not None
-        is_better = polished.objective < (1 - shares.DIFFERENT_LAYERS_GAIN) * best.objective
+        most_seconds = (1 - shares.DIFFERENT_LAYERS_GAIN) * tied_result.objective
+        is_better = polished.objective < most_seconds
         self._logged(DIFFERENT_LAYERS, problem, polished, is_better=is_better)
         if not is_better:
-            answer = _with_bound(problem, start, polished, len(tied_problem.classes))
+            answer = _with_bound(problem, start, polished, decisions)
             self._known = problem, answer
-            return _after(searches, answer)
+            return _after([tied_result], answer)
         self._equal = ()  # Layers differ in later rounds, too.
         if is_closed(polished.objective, polished.bound, self._tools.settings.gap):
-            return _after(searches, settled_result(problem, polished))
+            return _after([tied_result], settled_result(problem, polished))
         remaining = remaining.less(spent(polished)).at_least(tied_allowance)
         answer = settled_result(problem, self._tools.solve(problem, remaining, polished.solution))
         # A search that ends at once has no balances: those of the search before it are kept.
         self._balances = answer.balances or polished.balances
         self._logged(DIFFERENT_LAYERS, problem, answer)
-        return _after([*searches, polished], answer)
+        return _after([tied_result, polished], answer)
 
     def _see(self, solution: Sequence[int]) -> None:
         """Records a solution without the options of further nodes."""
@@ -163,31 +150,6 @@ class EqualLayers:
         given = [] if warm_start is None else [tuple(warm_start)]
         best = fitting(problem, (*given, *known))
         return best[0][1] if best else warm_start
-
-    def _better_groups(
-        self, problem: Problem, small: Tied, first: SolveResult, part: Allowance
-    ) -> tuple[Tied, SolveResult] | None:
-        """Returns the problem with two groups of layers, and its result; None if it does not gain
-        enough. In later rounds the layers are in these groups from the start."""
-        assert first.objective is not None
-        most_cost = (1 - shares.DIFFERENT_LAYERS_GAIN) * first.objective
-        if self._is_grouped or first.bound > most_cost:
-            return None
-        mixture = best_mixture(small.problem, first, max(tie.end_layer for tie in self._equal))
-        if mixture is None or mixture.cost > most_cost:
-            return None
-        equal = mixture.groups(self._equal)
-        groups = tied(problem, equal)
-        restricted = mixture.between(groups, small, self._equal)
-        grouped = self._tools.solve(
-            restricted.problem, part, None, shares.TIED_ROUNDS, first.balances
-        )
-        is_better = grouped.objective is not None and grouped.objective <= most_cost
-        self._logged(TWO_GROUPS, problem, grouped, is_better=is_better)
-        if grouped.solution is None or not is_better:
-            return None
-        self._equal, self._is_grouped = equal, True
-        return groups, replace(grouped, solution=restricted.whole(grouped.solution))
 
     def _bounded(self, problem: Problem, objective: float) -> SolveResult | None:
         """Returns the whole problem's result of an earlier round if its bound holds for this round
@@ -318,95 +280,3 @@ def _after(searches: Sequence[SolveResult], last: SolveResult) -> SolveResult:
         seconds=sum(result.seconds for result in results),
         deterministic=all(result.deterministic for result in results),
     )
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """A mixture of two solutions of the tied problem.
-
-    - `cost`: the cost of the step, without resharding between the two groups of layers.
-    - `before`: the solution for the layers before `layer`.
-    - `behind`: the solution for `layer` and all layers after it.
-    """
-
-    cost: float
-    before: tuple[int, ...]
-    behind: tuple[int, ...]
-    layer: int
-
-    def groups(self, equal: Sequence[EqualNodes]) -> tuple[EqualNodes, ...]:
-        """Returns the equal nodes, split so that each of the two layers at the border is a group of
-        its own, between the layers before and the layers behind."""
-        for layer in (self.layer - 1, self.layer, self.layer + 1):
-            equal = [group for tie in equal for group in tie.split(layer)]
-        return tuple(equal)
-
-    def between(self, groups: Tied, small: Tied, equal: Sequence[EqualNodes]) -> Restricted:
-        """Returns the problem of the groups in which the layers before the border are fixed to
-        `before`, and the layers behind it to `behind`. The two layers at the border, and nodes
-        outside of the equal layers, keep all options.
-
-        - `groups`: the tied problem with these groups. `small`: the tied problem without groups.
-        - `equal`: the equal nodes of all layers.
-        """
-        restricted = Restricted.nothing(groups.problem)
-        grouped = {member for tie in equal for member in tie.members}
-        options_of = {
-            member: options
-            for tie, *options in zip(small.classes, self.before, self.behind, strict=True)
-            for member in tie.members
-            if member in grouped
-        }
-        masks = [np.ones(len(kept), dtype=np.bool_) for kept in restricted.kept]
-        for group, mask in zip(groups.classes, masks, strict=True):
-            options = options_of.get(group.members[0])
-            if options is not None and not self.layer - 1 <= group.first_layer <= self.layer:
-                mask[:] = False
-                mask[options[group.first_layer >= self.layer]] = True
-        return restricted.to(masks)
-
-
-def best_mixture(problem: Problem, found: SolveResult, layers: int) -> Mixture | None:
-    """Returns the cheapest mixture of two solutions of the tied problem over all pairs and all
-    borders between layers; None if the search found only one solution.
-
-    - `problem`: the tied problem. `found`: its result. `layers`: the number of equal layers.
-    """
-    assert found.solution is not None
-    ends = [_End.of(problem, solution) for solution in (found.solution, *found.others)]
-    return min(
-        (
-            Mixture(cost, before.solution, behind.solution, layer)
-            for before in ends
-            for behind in ends
-            if before is not behind
-            for layer in range(1, layers)
-            for cost in [behind.mixed_cost(before, layer / layers)]
-        ),
-        key=lambda mixture: mixture.cost,
-        default=None,
-    )
-
-
-@dataclass(frozen=True)
-class _End:
-    """A solution, its cost in seconds without overlap, and its loads in seconds by window and
-    channel."""
-
-    solution: tuple[int, ...]
-    cost: float
-    loads: Mapping[tuple[int, int], float]
-
-    @classmethod
-    def of(cls, problem: Problem, solution: tuple[int, ...]) -> "_End":
-        priced = evaluate(problem, solution)
-        return cls(solution, priced.cost + priced.hidden, priced.loads)
-
-    def mixed_cost(self, other: "_End", share: float) -> float:
-        """Returns the cost, with overlap, if the other solution has this share of all layers."""
-        self_share, other_share = 1 - share, share
-        keys = {*self.loads, *other.loads}
-        loads = {
-            k: self_share * self.loads.get(k, 0) + other_share * other.loads.get(k, 0) for k in keys
-        }
-        return self_share * self.cost + other_share * other.cost - hidden_amount(loads)

@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kiwi.campaign import shares
-from kiwi.errors import BudgetNotMetError, KiwiError
-from kiwi.plans.plan import Plan
 from kiwi.plans.record import Round
 
 
@@ -261,16 +259,3 @@ class OverlapLimits(LimitController):
         self.low_bytes = low_bytes
         more_bytes = 0 if self.high_bytes is None else self.high_bytes - low_bytes
         return self.middle() if self.is_worth(more_bytes, shares.LOOSE) else None
-
-
-def limit_below(error: KiwiError, budget_bytes: int) -> int | None:
-    """Returns the limit of the search after one whose programs were all over the budget: the
-    predicted peak of the nearest plan less its excess, at most the budget.
-
-    Returns None if the error is not about a compiled program (`BudgetNotMetError`).
-    """
-    if not isinstance(error, BudgetNotMetError):
-        return None
-    nearest: Plan = error.plan
-    last = Measured(budget_bytes, nearest.estimate.peak_bytes, nearest.peak_bytes)
-    return min(budget_bytes, LimitController(budget_bytes).by_excess(last.planned_bytes, last))

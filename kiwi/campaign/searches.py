@@ -7,14 +7,12 @@ from kiwi.campaign import shares
 from kiwi.campaign.attempt import Attempt
 from kiwi.campaign.attempts import (
     ABOVE_BUDGET,
-    BASELINES,
     FIRST_SEARCH,
     FREE_PROGRAM,
     LEAST_PEAK,
     WITHOUT_PINS,
 )
 from kiwi.campaign.campaign import Campaign, Search
-from kiwi.campaign.limits import limit_below
 from kiwi.campaign.obvious_starts import least_peak
 from kiwi.campaign.refusals import blamed, raised_limits, with_least_peak
 from kiwi.campaign.tools import Tools
@@ -52,8 +50,8 @@ class LeastPeakSearch:
     attempt: Attempt = LEAST_PEAK
 
     def applies(self, campaign: Campaign) -> bool:
-        """If the solver found no plan. After a refusal by a compiled program, the least predicted
-        peak would say less."""
+        """Returns whether the solver found no plan. After a refusal by a compiled program, the
+        least predicted peak would say less."""
         return not campaign.is_given and not isinstance(campaign.refusal, BudgetNotMetError)
 
     def run(self, campaign: Campaign) -> None:
@@ -68,34 +66,13 @@ class LeastPeakSearch:
 
 
 @dataclass(frozen=True)
-class BaselineSearch:
-    """Searches from another planner's plan."""
-
-    attempt: Attempt = BASELINES
-
-    def applies(self, campaign: Campaign) -> bool:
-        """Unless the caller gives a start."""
-        return not campaign.is_given
-
-    def run(self, campaign: Campaign) -> None:
-        """Begins again from the fastest plan of another planner."""
-        assert campaign.refusal is not None
-        limit_bytes = limit_below(campaign.refusal, campaign.budget_bytes)
-        budget_bytes = limit_bytes or campaign.budget_bytes
-        tools = campaign.tools.with_settings(memory_budget_bytes=budget_bytes)
-        other = campaign.other_start(campaign.refusal, tools)
-        if other is not None:
-            campaign.begin_again(other)
-
-
-@dataclass(frozen=True)
 class AboveBudgetSearch:
     """Searches under limits above the budget: compiled programs may need less than predicted."""
 
     attempt: Attempt = ABOVE_BUDGET
 
     def applies(self, campaign: Campaign) -> bool:
-        """If there is a compiler."""
+        """Returns whether there is a compiler."""
         return campaign.tools.compile is not None
 
     def run(self, campaign: Campaign) -> None:
@@ -122,8 +99,8 @@ class FreeProgramSearch:
     attempt: Attempt = FREE_PROGRAM
 
     def applies(self, campaign: Campaign) -> bool:
-        """If there is a compiler, if estimates alone have refused the budget, and if the least
-        peak known is not too far above it (`shares.MOST_RAISED_TO_FREE`)."""
+        """Returns whether there is a compiler, estimates alone have refused the budget, and the
+        least known peak is not too far above it (`shares.MOST_RAISED_TO_FREE`)."""
         refusal = campaign.refusal
         if campaign.tools.compile is None or isinstance(refusal, BudgetNotMetError):
             return False
@@ -146,7 +123,7 @@ class SearchWithoutPins:
     attempt: Attempt = WITHOUT_PINS
 
     def applies(self, campaign: Campaign) -> bool:
-        """If something is pinned, and the budget was refused."""
+        """Returns whether something is pinned and the budget was refused."""
         is_refused = isinstance(campaign.refusal, InfeasibleBudgetError)
         return is_refused and bool(campaign.problem.fixed.pins.labels)
 
@@ -164,7 +141,6 @@ class SearchWithoutPins:
 SEARCHES: tuple[Search, ...] = (
     FirstSearch(),
     LeastPeakSearch(),
-    BaselineSearch(),
     AboveBudgetSearch(),
     FreeProgramSearch(),
     SearchWithoutPins(),

@@ -18,17 +18,6 @@ LEAST_PEAK_SHARE = 0.1
 """Each of the two searches for the least peak of the fastest shardings stops after this part of the
 work."""
 
-BASELINES_SHARE = 1 / 2
-"""All baselines together stop after this part of the work. Each may spend an equal part of it."""
-
-BASELINES_HOPELESS = 1.25
-"""Baselines are not tried if the smallest peak found is more than this many times the budget. They
-only select other operators to recompute, and so cannot lower a peak that far."""
-
-BASELINES_CLOSE = 1.02
-"""Baselines are not tried if the peak of the smallest compiled program is more than this many times
-the budget. They would have to save the part beyond the budget."""
-
 FIRST_RAISED = 1.1
 """If no peak is known, the first limit above the budget is this many times the budget."""
 
@@ -72,6 +61,10 @@ LEAST_ARGUMENT_SHARE = 1e-3
 """Arguments smaller than this part of the bytes of all candidates stay on the device."""
 
 # The rounds of one search.
+
+ENOUGH_PROGRAMS = 6
+"""A closed loop ends after this many programs if one of them is within the budget. Further programs
+gain a few percent, and take as long as the first ones."""
 
 PROBLEM_ROUNDS = 5
 """A search of a problem ends after this many rounds, each with a compiled plan or a refusal."""
@@ -228,9 +221,9 @@ MOST_OVER = 0.5
 follows."""
 
 FURTHER = 0.04
-"""For each plan of less memory tried before, the limit falls by this part of the budget, in
-addition to the excess of the last program: the peaks of programs whose collectives begin early
-follow the peaks of plans loosely."""
+"""The limit falls by the excess of the last program, and by this part of the budget for each plan
+of less memory tried before. The peaks of programs whose collectives begin early follow the peaks of
+plans only loosely."""
 
 LITTLE_FURTHER = 0.01
 """The first limit falls by this part of the budget, in addition to the excess of the first program:
@@ -308,6 +301,9 @@ All of it would be too much: a plan that counts on little overlap hides more tha
 MOST_CORRECTIONS = 2
 """A step is planned again with corrections from programs at most this often. The plan with the
 fastest program is the answer."""
+
+CORRECTED_PROGRAMS = 2
+"""The number of programs that each planning with corrected prices may compile."""
 
 CORRECTED_SHARE = 0.5
 """Planning again with corrections stops after this part of the work."""

@@ -3,6 +3,7 @@ solver, and the log of its progress.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,6 +39,13 @@ class Interruption:
         self.has_come = False
 
 
+@dataclass(eq=False)
+class ProgramsLeft:
+    """The number of programs that several closed loops may still compile together."""
+
+    count: int
+
+
 @dataclass(frozen=True, eq=False)
 class Tools:
     """The settings of a search, the compiler that checks plans, and the allowance of the search.
@@ -49,6 +57,8 @@ class Tools:
       for each of the compiler's ways to overlap.
     - `learns_overlap`: whether a search ends with `LessOverlap` if a program hides less
       communication than its plan counts on.
+    - `programs`: the number of programs that may still be compiled, shared with all tools made from
+      these; None for any number.
     - `share`: the share of the settings' allowance that searches may spend.
     - `operators`: the number of operators of the step, on which the allowance depends; None if it
       is not known.
@@ -61,6 +71,7 @@ class Tools:
     compile: Begin | None = None
     compiles_overlapping: tuple[Begin, ...] = ()
     learns_overlap: bool = False
+    programs: ProgramsLeft | None = None
     share: float = 1.0
     operators: int | None = None
     history: History = field(default_factory=History)
@@ -169,6 +180,10 @@ class ProgressLog:
             self._entries.append(Progress(seconds, *state, progress.iterations))
 
 
+MOST_SEED = 2**32
+"""The seeds of numpy's generators are below this number."""
+
+
 def check_search(settings: Settings) -> None:
     """Checks the settings of a search.
 
@@ -183,8 +198,17 @@ def check_search(settings: Settings) -> None:
             f"time_limit_seconds={settings.time_limit_seconds} is not positive.",
             topic=topics.OUT_OF_RANGE,
         )
-    if settings.seed < 0:
-        raise InvalidArgumentError(f"seed={settings.seed} is negative.", topic=topics.OUT_OF_RANGE)
+    if not 0 <= settings.seed < MOST_SEED:
+        raise InvalidArgumentError(
+            f"seed={settings.seed} is not between 0 and {MOST_SEED - 1}.",
+            topic=topics.OUT_OF_RANGE,
+        )
+    if not 0 <= settings.gap < math.inf:
+        raise InvalidArgumentError(
+            f"gap={settings.gap} is not a fraction of the step time.",
+            topic=topics.OUT_OF_RANGE,
+            suggestion="Pass for example gap=0.01 for 1 %.",
+        )
     trips = settings.while_trips
     for count in (trips,) if isinstance(trips, int) else trips.values():
         if count < 0:

@@ -60,9 +60,11 @@ def plan(arguments: argparse.Namespace, output: Output) -> bool:
     with output.progress() as show, measured() as watch:
         planned, user = _planned(arguments, show, watch)
         new_plan = planned.plan(*user.args, **user.kwargs)
-    output.written("Plan saved to", arguments.out, new_plan.save)
-    output.written("Report written to", arguments.report, new_plan.write_report)
-    output.result(document(new_plan), str(new_plan))
+    try:
+        output.written("Plan saved to", arguments.out, new_plan.save)
+        output.written("Report written to", arguments.report, new_plan.write_report)
+    finally:  # The summary is not lost if a file cannot be written.
+        output.result(document(new_plan), str(new_plan))
     ratio = new_plan.time_ratio
     if ratio is not None and abs(ratio - 1) > MOST_DEVIATION:
         output.note(_deviating(new_plan, ratio).line)
@@ -313,10 +315,12 @@ def sweep(arguments: argparse.Namespace, output: Output) -> bool:
             on_point=lambda _: show(advance=1),
             **options,
         )
-    _write_sweep(swept, arguments, output)
-    header = ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took")
-    output.result(sweep_json(swept), table(header, _sweep_rows(swept)))
-    output.note(f"{total} combinations in {swept.seconds:.0f} s; * is on the Pareto front")
+    try:
+        _write_sweep(swept, arguments, output)
+    finally:
+        header = ("mesh", "budget", "step", "peak", "compiled", "gap", "", "took")
+        output.result(sweep_json(swept), table(header, _sweep_rows(swept)))
+        output.note(f"{total} combinations in {swept.seconds:.0f} s; * is on the Pareto front")
     return swept.best is not None
 
 
@@ -450,12 +454,14 @@ def search(arguments: argparse.Namespace, output: Output) -> bool:
             ),
             **options,
         )
-    output.result(result.json(), str(result))
-    output.note(f"Best: {result.best_row.configuration}; {result.seconds:.0f} s")
-    if arguments.table:
-        write_text(json.dumps(result.json(), indent=1), arguments.table)
-    output.written("Plan saved to", arguments.out, result.best.save)
-    output.written("Report written to", arguments.report, result.write_report)
+    try:
+        if arguments.table:
+            write_text(json.dumps(result.json(), indent=1), arguments.table)
+        output.written("Plan saved to", arguments.out, result.best.save)
+        output.written("Report written to", arguments.report, result.write_report)
+    finally:
+        output.result(result.json(), str(result))
+        output.note(f"Best: {result.best_row.configuration}; {result.seconds:.0f} s")
     return True
 
 

@@ -13,7 +13,9 @@ Exit codes:
 """
 
 import argparse
+import contextlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -23,15 +25,16 @@ from kiwi.cli import commands
 from kiwi.cli.maxtext import add_arguments as _add_maxtext
 from kiwi.cli.maxtext import maxtext
 from kiwi.cli.output import Output
-from kiwi.configurations.search import OBJECTIVES
+from kiwi.configurations.search import DEFAULT_EFFORT, OBJECTIVES
 from kiwi.deviation.measured import QUANTITIES
 from kiwi.deviation.reduction import MOST_TESTS
 from kiwi.errors import InfeasibleError, KiwiError
 from kiwi.json_file import check_writable
 from kiwi.loading import faults_explained
-from kiwi.options import flags, integers_of_text, mesh_of_text
+from kiwi.options import Options, flags, integers_of_text, mesh_of_text
 from kiwi.planners.registry import described
 from kiwi.plans.explain import SEARCH
+from kiwi.system import limit_error
 from kiwi.version import VERSION
 
 DONE, NO, USAGE, INFEASIBLE, FAILED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 70, 130
@@ -44,11 +47,12 @@ WRITTEN = ("out", "report", "table")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code. `arguments`: the command's arguments, by default
     from the command line."""
-    parsed = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    parsed = _parser().parse_args(_joined(given))
     output = Output(json=parsed.json)
     try:
         for name in WRITTEN:
-            if getattr(parsed, name, None):
+            if getattr(parsed, name, None) is not None:
                 check_writable(getattr(parsed, name))
         with faults_explained():
             is_done = parsed.run(parsed, output)
@@ -58,19 +62,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.error("Interrupted.")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader, such as `head`, has what it wanted. Nothing is left to flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # The reader, such as `head`, has what it wanted.
         return DONE
-    except KiwiError as error:
-        if parsed.debug:
-            traceback.print_exc()
-        output.error(_one_line(error))
-        return INFEASIBLE if isinstance(error, InfeasibleError) else FAILED
     except Exception as error:
         if parsed.debug:
             traceback.print_exc()
+        return _failed(error, output)
+
+
+def _failed(error: Exception, output: Output) -> int:
+    """Prints a line about an error, and returns the exit code."""
+    if isinstance(error, OSError):
+        _drop_output()  # If standard output cannot be written, flushing it at exit fails as well.
+    known = error if isinstance(error, KiwiError) else limit_error(error)
+    if known is None:
         output.error(f"{type(error).__name__}: {error} (--debug shows where)")
         return BUG
+    output.error(_one_line(known))
+    return INFEASIBLE if isinstance(known, InfeasibleError) else FAILED
+
+
+def _drop_output() -> None:
+    """Leads standard output to nowhere, so that nothing is left to flush at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments, with each value that begins with a minus and a digit joined to its
+    option, as in `--budget=-1GiB`. argparse takes such a value for the name of an option."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and re.match(r"-[\d.]", argument) and re.fullmatch(r"--[a-z-]+", joined[-1]):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _one_line(error: KiwiError) -> str:
@@ -149,7 +176,9 @@ def _add_function(parser: argparse.ArgumentParser) -> None:
 
 def _add_options(
     parser: argparse.ArgumentParser,
+    *,
     verify: str = "auto",
+    effort: str | None = None,
     several_of: Sequence[str] = (),
     **several: Any,
 ) -> None:
@@ -157,11 +186,13 @@ def _add_options(
     counts.
 
     - `verify`: the default of `--verify`.
+    - `effort`: the effort of a command that does not take the function's own.
     - `several_of`: the options that can be given several times, with the argparse settings
       `several`.
     """
+    own_defaults = {"verify": verify, "effort": effort or Options.effort}
     for option, flag in flags():
-        default = verify if option.name == "verify" else option.default
+        default = own_defaults.get(option.name, option.default)
         text = None if flag.help is None else flag.help.format(default=default)
         parser.add_argument(
             flag.name,
@@ -220,7 +251,14 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     _add_function(parser)
-    _add_options(parser, "none", ("mesh_shape", "memory_budget"), action="append", required=True)
+    _add_options(
+        parser,
+        verify="none",
+        effort=DEFAULT_EFFORT,
+        several_of=("mesh_shape", "memory_budget"),
+        action="append",
+        required=True,
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes (2)")
     parser.add_argument("--out", metavar="SWEEP.json", help="save the table")
     parser.add_argument("--report", metavar="SWEEP.html", help="report of the fastest plan")
@@ -228,7 +266,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("function", metavar="FILE.py:MAKE_STEP")
-    _add_options(parser, several_of=("mesh_shape",), action="append")
+    _add_options(parser, effort=DEFAULT_EFFORT, several_of=("mesh_shape",), action="append")
     parser.add_argument("--devices", type=_numbers, required=True, help="how many, e.g. 8 or 8,32")
     parser.add_argument("--most-axes", type=int, default=3, help="of a mesh: 1, 2 or 3 (3)")
     for flag, name, text in (

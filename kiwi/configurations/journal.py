@@ -20,6 +20,7 @@ from kiwi.configurations.tasks import Found, Request, packed, unpacked
 from kiwi.errors import InvalidArgumentError, KiwiError
 from kiwi.messages import topics
 from kiwi.plans.file import read, write
+from kiwi.system import unwritable
 from kiwi.version import VERSION
 
 ROWS = "rows.jsonl"
@@ -48,14 +49,13 @@ class Journal:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._open(self._folder, _header(request), numbers)
             except OSError as error:
-                raise InvalidArgumentError(
-                    f"The search cannot be kept in {folder}: {error.strerror}.",
-                    topic=topics.UNWRITABLE,
-                    suggestion="A folder that may be written to.",
-                ) from error
+                raise unwritable(f"The search cannot be kept in {folder}", error) from error
 
     def note(self, task: Task, found: Found) -> None:
-        """Records the outcome of a task."""
+        """Records the outcome of a task.
+
+        **Raises:** `InvalidArgumentError` if the folder can no longer be written.
+        """
         if self._folder is None:
             return
         number = task[1]
@@ -68,7 +68,10 @@ class Journal:
             "outcome": to_plain(found.outcome),
             "plan": self.files.get(number) if found.packed is not None else None,
         }
-        self._append(self._folder, line)
+        try:
+            self._append(self._folder, line)
+        except OSError as error:
+            raise unwritable(f"The search cannot be kept in {self._folder}", error) from error
 
     def _open(
         self, folder: Path, header: dict[str, Any], numbers: Mapping[Configuration, int]

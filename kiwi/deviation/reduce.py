@@ -3,7 +3,6 @@ function does."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from kiwi.deviation.printed import loaded, printed
 from kiwi.deviation.reduction import MOST_TESTS, Reduced, Reduction, Report, smaller_meshes
 from kiwi.errors import InvalidArgumentError
 from kiwi.hlo.tracing import trace
+from kiwi.json_file import write_text
 from kiwi.messages import topics
 from kiwi.options import Options
 from kiwi.plans.plan import Plan
@@ -93,8 +93,11 @@ class Witness:
         }
 
     def write(self, path: str) -> None:
-        """Writes the text to a file."""
-        Path(path).write_text(self.text, encoding="utf-8")
+        """Writes the text to a file.
+
+        **Raises:** `InvalidArgumentError` if the file cannot be written.
+        """
+        write_text(self.text, path)
 
     def __str__(self) -> str:
         mesh = "x".join(map(str, self.reduced.mesh_shape))

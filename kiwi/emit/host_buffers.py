@@ -169,7 +169,7 @@ def _local_shape(context: Context, layout: TensorSharding, shape: Sequence[int])
 
 
 def _matrix(local: Sequence[int]) -> tuple[int, int]:
-    """Returns the rows and columns of the matrix as which a shard is stored."""
+    """Returns the number of rows and of columns of the matrix that stores a shard."""
     columns = local[-1] if len(local) > 1 else gcd(local[0], _TILE_COLUMNS)
     return prod(local) // columns, columns
 

@@ -4,7 +4,6 @@ The readers of a chain's value compute the chain. How long chains are depends on
 (`Fusion`); see `kiwi.hlo.fusion`.
 """
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -211,11 +210,7 @@ class Chains:
         (`kiwi.hlo.distinct_elements`) take less than `OF_VECTORS` of the result's bytes."""
         outputs = self.graph.program.equations[index].outputs
         size = self.graph.program.values[outputs[0]].size_bytes if outputs else 0
-        return self._distinct_bytes[value] < OF_VECTORS * size
-
-    @functools.cached_property
-    def _distinct_bytes(self) -> tuple[int, ...]:
-        return distinct_bytes(self.graph)
+        return distinct_bytes(self.graph)[value] < OF_VECTORS * size
 
     def _is_free(self, index: int) -> bool:
         """Whether all readers compute the chain, however long it is, because it reads only vectors.

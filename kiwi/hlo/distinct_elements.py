@@ -4,6 +4,7 @@ A broadcast repeats elements. An elementwise operator whose operands are repeate
 results. XLA moves such an operator before the broadcast, so that it costs next to nothing.
 """
 
+import functools
 from collections.abc import Sequence
 from math import prod
 
@@ -12,6 +13,7 @@ from kiwi.hlo.graph import HloGraph
 from kiwi.hlo.program import Equation
 
 
+@functools.lru_cache(maxsize=4)
 def distinct_bytes(graph: HloGraph) -> tuple[int, ...]:
     """Returns, for each value, the bytes of its distinct elements: elements that may differ from
     each other."""

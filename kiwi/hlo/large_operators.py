@@ -9,7 +9,7 @@ neither wait for computation nor delay it.
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, MATMULS
 from kiwi.hlo.graph import HloGraph
@@ -64,16 +64,33 @@ def early_values(units: UnitGraph) -> Mapping[int, bool]:
 @functools.lru_cache(maxsize=4)
 def late_values(units: UnitGraph) -> Mapping[int, bool]:
     """Returns, by value that a unit computes, whether it is late."""
-    program, is_large, late = units.graph.program, large_units(units), dict[int, bool]()
+    is_large = large_units(units)
+    return without_dependents(
+        units, units.graph.program.next_values, lambda reader, _: is_large[reader]
+    )
+
+
+def without_dependents(
+    units: UnitGraph, needed: Container[int], needs: Callable[[int, int], bool]
+) -> dict[int, bool]:
+    """Returns, by value that a unit computes, whether nothing that is asked about depends on it.
+
+    - `needed`: values that are taken to have dependents.
+    - `needs`: whether a unit that reads a value is a dependent. Takes the unit's index and the
+      value.
+    """
+    is_free: dict[int, bool] = {}
     for unit in reversed(units.units):
         for value in unit.outputs:
-            readers = [units.units[reader] for reader in units.readers.get(value, ())]
-            is_late = value not in program.next_values
-            is_late = is_late and not any(is_large[reader.index] for reader in readers)
-            late[value] = is_late and all(
-                late[output] for reader in readers for output in reader.outputs
+            readers = units.readers.get(value, ())
+            is_free[value] = (
+                value not in needed
+                and not any(needs(reader, value) for reader in readers)
+                and all(
+                    is_free[output] for reader in readers for output in units.units[reader].outputs
+                )
             )
-    return late
+    return is_free
 
 
 def reduces_late(units: UnitGraph, unit: Unit) -> bool:

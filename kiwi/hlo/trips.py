@@ -34,8 +34,8 @@ _PASSES = frozenset({"and", "convert_element_type"})
 def trips_of_while(eqn: Any, inputs: Sequence[Any], given: WhileTrips) -> int:
     """Returns the trip count of a traced `while`, at least 1.
 
-    - `inputs`: the condition's constants and the initial carries. An input with an attribute
-      `value` is a literal.
+    - `inputs`: the condition's constants and the initial carries, as a `Program` or a jaxpr has
+      them. In a `Program`, an input with an attribute `value` is a literal.
     - `given`: the user's trip counts.
     """
     exact, bounds = _counted(eqn, inputs)
@@ -147,6 +147,9 @@ def _limit(eqn: Any, atom: Any, places: Mapping[Any, int], inputs: Sequence[Any]
 
 
 def _value(given: Any) -> int | None:
+    """Returns the integer of a literal, of a `Program` or of a jaxpr; None for other inputs."""
+    if isinstance(given, jex.Literal):
+        return _integer(given.val)
     return _integer(given.value) if hasattr(given, "value") else None
 
 

@@ -26,8 +26,10 @@ class EmittedInstructions:
         self._is_fused = [is_map(graph, equation.index) for equation in equations]
         for index in stored:
             self._is_fused[index] = False
+        # The bytes of distinct elements are compared with the value's own bytes. `Chains` compares
+        # them with the bytes of the chain's result, so that small tensors are narrow there as well.
         pairs = zip(distinct_bytes(graph), graph.program.values, strict=True)
-        self._is_narrow = [distinct < OF_VECTORS * value.size_bytes for distinct, value in pairs]
+        self._is_repeated = [distinct < OF_VECTORS * value.size_bytes for distinct, value in pairs]
 
     def fuse(self, index: int, *, is_fused: bool) -> None:
         """Sets whether a map is fused with its readers."""
@@ -50,8 +52,8 @@ class EmittedInstructions:
         """Returns, for each map in the kernel that ends in `root`, the number of times that the
         kernel emits the map.
 
-        Maps with narrow results, whose elements a broadcast repeats, are left out: XLA computes
-        them before the broadcast, in kernels of their own.
+        Maps of values whose elements a broadcast repeats are left out: XLA computes them before the
+        broadcast, in kernels of their own.
         """
         program = self._graph.program
         members = self._members(root)
@@ -73,23 +75,24 @@ class EmittedInstructions:
 
     def is_from_tensors(self, index: int) -> bool:
         """Whether the stored operands of a map's kernel take at least half of the bytes of the
-        map's result. Narrow operands do not count."""
+        map's result. Operands whose elements a broadcast repeats do not count."""
         program = self._graph.program
         members = self._members(index)
         operands = {value for member in members for value in program.equations[member].reads}
         stored = (value for value in operands if program.values[value].producer not in members)
-        sizes = (program.values[value].size_bytes for value in stored if not self._is_narrow[value])
-        return 2 * sum(sizes) >= program.values[program.equations[index].outputs[0]].size_bytes
+        tensors = (value for value in stored if not self._is_repeated[value])
+        stored_bytes = sum(program.values[value].size_bytes for value in tensors)
+        return 2 * stored_bytes >= program.values[program.equations[index].outputs[0]].size_bytes
 
     def _members(self, root: int) -> set[int]:
-        """Returns the equations of the kernel that ends in `root`, without equations that compute
-        narrow values."""
+        """Returns the equations of the kernel that ends in `root`, without equations whose elements
+        a broadcast repeats."""
         program = self._graph.program
         members, pending = {root}, [root]
         while pending:
             for operand in program.equations[pending.pop()].reads:
                 producer = program.values[operand].producer
-                if producer is None or producer in members or self._is_narrow[operand]:
+                if producer is None or producer in members or self._is_repeated[operand]:
                     continue
                 if self._is_fused[producer]:
                     members.add(producer)

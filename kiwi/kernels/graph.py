@@ -74,12 +74,12 @@ class KernelGraph:
 
     @functools.cached_property
     def rows(self) -> Mapping[int, RowReduction]:
-        """By unit that reduces rows in the kernel of its readers, this reduction."""
+        """The reductions of rows in the kernels of their readers, by index of the reducing unit."""
         return {k.unit.index: k.rows for k in self.kernels if k.rows is not None}
 
     @functools.cached_property
     def shared(self) -> Mapping[int, SharedKernel]:
-        """By unit that an earlier kernel computes, this kernel."""
+        """The earlier kernels that compute a later unit as well, by index of that unit."""
         return {k.unit.index: k.shared for k in self.kernels if k.shared is not None}
 
     def overwritable(self, unit: Unit) -> tuple[int, ...]:

@@ -12,7 +12,13 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from kiwi.hlo.large_operators import large_ones, large_units, multiplies, share_of_bytes
+from kiwi.hlo.large_operators import (
+    large_ones,
+    large_units,
+    multiplies,
+    share_of_bytes,
+    without_dependents,
+)
 from kiwi.hlo.units import Unit, UnitGraph
 
 _ADDS = frozenset({"add", "add_any"})
@@ -47,9 +53,11 @@ def _read_late(units: UnitGraph) -> Mapping[int, bool]:
     repeated until nothing changes.
     """
     program = units.graph.program
-    multiplied = frozenset[int]()
+    of_matmuls, multiplied = _multiplied(units), frozenset[int]()
     while True:
-        late = _read_late_but(units, multiplied)
+        late = without_dependents(
+            units, multiplied, lambda reader, value: value in of_matmuls[reader]
+        )
         further = {
             carry.next
             for loop in program.loops
@@ -59,23 +67,6 @@ def _read_late(units: UnitGraph) -> Mapping[int, bool]:
         if further <= multiplied:
             return late
         multiplied |= further
-
-
-def _read_late_but(units: UnitGraph, multiplied: frozenset[int]) -> dict[int, bool]:
-    """Returns, by value, whether no matmul of the iteration depends on it. False for the values in
-    `multiplied`, and for values on which these depend."""
-    late: dict[int, bool] = {}
-    for unit in reversed(units.units):
-        for value in unit.outputs:
-            readers = [units.units[reader] for reader in units.readers.get(value, ())]
-            is_late = value not in multiplied
-            is_late = is_late and not any(
-                value in _multiplied(units)[reader.index] for reader in readers
-            )
-            late[value] = is_late and all(
-                late[output] for reader in readers for output in reader.outputs
-            )
-    return late
 
 
 @functools.lru_cache(maxsize=4)

@@ -166,9 +166,11 @@ class Kernel:
 
     Memory:
 
-    - `workspace`: memory besides operands and result, which depends on the sharding.
-    - `workspace_of_result`: memory besides operands and result, which depends on the size of the
-      result; None if there is none.
+    - `workspace`: buffers besides operands and result, whose bytes depend on the layouts before
+      partial sums are summed. Units that are recomputed together for one reader do not each hold
+      them (`kiwi.memory.live_ranges`, rule 5).
+    - `workspace_of_result`: memory besides operands and result, whose bytes depend on the result
+      once it is scattered. Each unit that is recomputed holds it; None if there is none.
     - `held_early`: buffers that are held from the start of the step.
     - `held_early_without_barriers`: further buffers that are held from the start of the step,
       unless a barrier of a plan prevents it.

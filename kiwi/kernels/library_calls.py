@@ -1,6 +1,5 @@
-"""Which maps behind a matmul or convolution the library computes with it, and which need other
-kernels.
-"""
+"""The maps behind a matmul or convolution: which of them the library computes in the same call, and
+which of them need kernels of their own."""
 
 from kiwi.hlo.equation_kinds import LIBRARY_OPCODES, is_map
 from kiwi.hlo.units import Unit, UnitGraph

@@ -164,8 +164,8 @@ class LiveRanges:
         return tuple(buffers)
 
     def _held(self, unit: Unit, runs: Sequence[Run]) -> list[tuple[int, int, int]]:
-        """Returns the intervals in which the unit's results are held, half-open, each with the
-        number of results that are held (the iterations of a stack)."""
+        """Returns the half-open intervals in which the unit's results are held, as triples (start,
+        end, count). `count` is the number of iterations whose results are held."""
         if any(output in self.units.graph.program.host_values for output in unit.outputs):
             return []
         if self._is_fresh_result(unit):

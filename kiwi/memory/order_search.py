@@ -180,7 +180,7 @@ def warm_up() -> None:
 
 
 def _edges(steps: Steps) -> list[tuple[int, int]]:
-    """Returns the sorted pairs of runs of which the first must precede the second."""
+    """Returns the pairs (a, b) of runs such that a must precede b, sorted."""
     run_of = list(chain.from_iterable([k] * n for k, n in enumerate(steps.runs)))
     pairs = {(run_of[a], run_of[b]) for a, b in steps.precedes}
     return sorted((a, b) for a, b in pairs if a != b)
@@ -222,7 +222,8 @@ class _Buffers(Arrays):
 
 @dataclass(frozen=True, eq=False)
 class _Ties(Arrays):
-    """For each run, the runs that must follow it and the runs that must precede it, as `_rows`."""
+    """The runs that must follow each run, and the runs that must precede it, as `_rows` returns
+    them."""
 
     after_start: np.ndarray
     after: np.ndarray

@@ -1,10 +1,11 @@
 """The grid of devices on which a step runs, and the link along each axis of the grid."""
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiwi.errors import InvalidMeshError, NotEnoughDevicesError
 from kiwi.mesh.hardware import Hardware, Link
@@ -59,7 +60,7 @@ class DeviceMesh:
     table: ProfileTable | None = field(default=None, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        _check_shape(self.shape)
+        checked_shape(self.shape)
         _check_names(self.axis_names, self.shape)
         if len(self.links) != len(self.shape):
             raise InvalidMeshError(
@@ -96,17 +97,16 @@ class DeviceMesh:
         another number of devices than the shape; `UnknownProfileError` if the catalogue lacks the
         name `hardware`.
         """
-        shape = _check_shape(shape)
-        if axis_names is None:
-            axis_names = _default_names(shape)
+        shape = checked_shape(shape)
+        names = _default_names(shape) if axis_names is None else _sequence_of_names(axis_names)
         entry = find_hardware(hardware) if isinstance(hardware, str) else hardware
         wiring, given = entry.interconnect, (topology, num_slices)
         if wiring is None:
             _check_no_topology(entry, *given)
-            return cls(shape, tuple(axis_names), _axis_links(shape, entry), entry)
+            return cls(shape, names, _axis_links(shape, entry), entry)
         chips = _topology(shape, entry, wiring, *given)
         placement = best_placement(shape, dimensions_of(chips, wiring, entry))
-        mesh = cls(shape, tuple(axis_names), (entry.intra_link,) * len(shape), entry, None, chips)
+        mesh = cls(shape, names, (entry.intra_link,) * len(shape), entry, None, chips)
         return mesh.placed(placement.device_order(mesh.dimensions), placement)
 
     @classmethod
@@ -345,7 +345,20 @@ def _axis_links(shape: tuple[int, ...], hardware: Hardware) -> tuple[Link, ...]:
     return (crossing,) * (len(shape) - inside) + (hardware.intra_link,) * inside
 
 
-def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+def _suggested_shape(shape: Any) -> str | None:
+    """Returns how to write a shape that was given as a number or as text; None for anything
+    else."""
+    if isinstance(shape, bool) or not isinstance(shape, int | str):
+        return None
+    sizes = [int(digits) for digits in re.findall(r"\d+", str(shape))]
+    if not sizes or min(sizes) < 1:
+        return None
+    axes = "one axis" if len(sizes) == 1 else f"{len(sizes)} axes"
+    written = f"({sizes[0]},)" if len(sizes) == 1 else str(tuple(sizes))
+    return f"Write mesh_shape={written} for a mesh of {axes}."
+
+
+def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the shape as a tuple. Raises `InvalidMeshError` if a size is no positive integer, or
     if more than three sizes exceed 1."""
     try:
@@ -358,6 +371,7 @@ def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
         raise InvalidMeshError(
             f"Mesh shape {shape!r} is not a sequence of positive integers.",
             topic=topics.MESH,
+            suggestion=_suggested_shape(shape),
         )
     if sum(size > 1 for size in sizes) > _MOST_AXES:
         raise InvalidMeshError(
@@ -375,6 +389,18 @@ def _default_names(shape: tuple[int, ...]) -> tuple[str, ...]:
             suggestion="Pass axis_names=.",
         )
     return _DEFAULT_NAMES[: len(shape)]
+
+
+def _sequence_of_names(names: Any) -> tuple[Any, ...]:
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InvalidMeshError(
+            f"Axis names {names!r} are not a sequence of names.",
+            topic=topics.AXIS_NAMES,
+            suggestion=f"Write axis_names=({names!r},) for a mesh of one axis."
+            if isinstance(names, str)
+            else None,
+        )
+    return tuple(names)
 
 
 def _check_names(names: Sequence[Hashable], shape: tuple[int, ...]) -> None:

@@ -171,7 +171,8 @@ class MoveGraph:
         return tuple(self.traffic[k] for k in self.ways[:, source, target] if k >= 0)
 
     def cheapest_move(self, source: int, target: int, tensor: MovedTensor) -> Traffic:
-        """Returns the cheapest move from `source` to `target`, whose seconds `weights` has."""
+        """Returns the cheapest move from the layout `source` to the layout `target`, by their
+        indices. `weights` holds its seconds."""
         return min(self.moves(source, target), key=lambda traffic: traffic.seconds(tensor))
 
 

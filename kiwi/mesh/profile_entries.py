@@ -117,7 +117,7 @@ class OperatorEntry:
     - `opcode`: the operator. `variant`: a further distinction, such as "bij,bjk->bik".
     - `dtype`, `shapes`: the dtype and the local shapes of the operands.
     - `flops`, `bytes`: the work, and the bytes read and written, for the roofline.
-    - `seconds`: the median. `spread`: half the interquartile range over the median.
+    - `seconds`: the median. `spread`: half the interquartile range, divided by the median.
 
     **Raises:** `InvalidArgumentError` for a figure that no measurement can give.
     """

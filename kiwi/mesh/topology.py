@@ -19,7 +19,7 @@ class Interconnect:
 
     - `generation`: the name of the chip.
     - `dimensions`: the number of dimensions of the grid, 2 or 3.
-    - `ring_multiple`: the number of chips of which the extent of a ring is a multiple, see `rings`.
+    - `ring_multiple`: the extent of a ring is a multiple of this number of chips, see `rings`.
     - `chip_config`: XLA:TPU's configuration in addition to the name.
     - `devices_per_chip`: the number of devices that JAX counts per chip.
     - `chip_bandwidth_bytes_per_second`: the bandwidth between the devices of one chip, one way;
@@ -107,7 +107,7 @@ class Topology:
         return cls(tuple(spans[: wiring.dimensions]), len({_place(device)[0] for device in chips}))
 
     def device_count(self, wiring: Interconnect) -> int:
-        """Returns the number of devices that JAX counts."""
+        """Returns the number of devices that JAX lists for these chips."""
         return prod(self.extents) * self.slices * wiring.devices_per_chip
 
     def ordered(self, devices: Iterable[Any]) -> list[Any]:

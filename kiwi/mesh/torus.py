@@ -7,11 +7,11 @@ groups use the same links, and each gets a share of 1 / s.
 b is the larger buffer of one device (see `kiwi.mesh.collectives`), n the number of devices of a
 part, N the number of devices of all parts together, and beta the rate of one link, one way.
 
-- **All-reduce** over whole dimensions. As many copies of a reduce-scatter and an all-gather as
-  there are dimensions run at the same time, each on a part of the buffer and in another order of
-  the dimensions, so that all links are always busy. A device receives over both links of a ring, or
-  over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of b
-  at the sum of the rates of its links; it receives no more if its dimensions come first. The time
+- **All-reduce** over whole dimensions. The buffer is cut into as many parts as there are
+  dimensions. Each part has its own reduce-scatter and all-gather, which run through the dimensions
+  in another order, so that all links are always busy. A device receives over both links of a ring,
+  or over one link at the end of a line. A set S of dimensions receives at least (prod n - 1) / N of
+  b at the sum of the rates of its links; it receives no more if its dimensions come first. The time
   is twice the largest quotient of the two over all S.
 - **All-gather, reduce-scatter.** One ring runs through all chips of several dimensions, and uses
   two links of a chip: (N - 1) / N b / (2 beta). The algorithm of the all-reduce is used if it is
@@ -188,7 +188,7 @@ def _gather(rows: Sequence[_Row]) -> LinearCost:
 @lru_cache(maxsize=64)
 def best_placement(shape: tuple[int, ...], dimensions: tuple[Dimension, ...]) -> Placement:
     """Returns the best placement of a mesh of `shape`, see the module's text. The mesh has as many
-    devices as the dimensions together, the first of which is the slices."""
+    devices as the dimensions together. The first dimension counts the slices."""
     of_slices = list(_divided(dimensions[0].extent, shape))
     slice_shape = [size // slices for size, slices in zip(shape, of_slices, strict=True)]
     extents = tuple(dimension.extent for dimension in dimensions[1:])

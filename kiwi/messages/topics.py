@@ -421,8 +421,8 @@ PACKAGE_MISSING = _error(
 UNWRITABLE = _error(
     "KIWI-F001",
     "A file cannot be written",
-    cause="The folder does not exist or may not be written to, or the disk is full.",
-    remedy="Use a path in a folder that exists and may be written to.",
+    cause="The operating system refuses to write the file; the message ends with its reason.",
+    remedy="Use a path in a folder that exists, may be written to and has space left.",
 )
 
 UNREADABLE = _error(
@@ -479,6 +479,14 @@ PLAIN_DATA = _error(
     "Data does not have the form of its kind",
     cause="A field is missing, unknown, or of another type.",
     remedy="Compare the field that the message names with a saved file.",
+)
+
+MACHINE_LIMIT = _error(
+    "KIWI-F010",
+    "The operating system refuses what planning needs",
+    cause="A disk is full, a folder may not be written to, or a limit of the machine is reached.",
+    remedy="Free disk space or memory, or set TMPDIR to a folder with space; `ulimit -a` shows the "
+    "limits of a process.",
 )
 
 
@@ -698,6 +706,13 @@ ARGUMENTS_RAISE = _error(
     "shapes. --debug shows the traceback.",
 )
 
+NO_ARGUMENTS_RETURNED = _error(
+    "KIWI-L013",
+    "The function that makes the arguments returns None",
+    cause="The function has no return statement, or one without a value.",
+    remedy="Let it return the arguments: return state, batch  (jax.ShapeDtypeStructs are enough).",
+)
+
 ARGUMENTS_MISFIT = _error(
     "KIWI-L012",
     "The arguments are not the ones that the function takes",
@@ -739,6 +754,14 @@ SIZE_NOT_POSITIVE = _error(
     "A memory size is not positive",
     cause="A budget of zero bytes or less holds no argument.",
     remedy='Pass a number of bytes, or text such as "16GiB" or "40GB".',
+)
+
+SIZE_WITHOUT_UNIT = _error(
+    "KIWI-M008",
+    "A memory size has no unit",
+    cause="A number without a unit is a number of bytes, and no step fits into so few.",
+    remedy='Write the unit: "16GiB" or "40GB". A small number of bytes is text such as "4096B", or '
+    "in Python an int.",
 )
 
 MEMORY_KIND = _error(
@@ -994,7 +1017,8 @@ PLAN_FILE = _error(
 OTHER_STEP = _error(
     "KIWI-P002",
     "A saved plan is for another function or other arguments",
-    cause="The function, its shapes or its constants changed since the plan was saved.",
+    cause="The function, its shapes or its constants changed since the plan was saved, or another "
+    "function is named.",
     remedy="Plan again; or use apply(fun, strict=False) if only values of constants changed.",
 )
 
@@ -1018,7 +1042,7 @@ UNPRICED_OPERATORS = _error(
     "KIWI-P007",
     "The operators of a plan have no prices of their own",
     cause="A planner that prices no layouts made the plan: it is a schedule of one device.",
-    remedy='Use explain(plan, "search"), or make the plan with planner="joint".',
+    remedy='Use plan.explain("search"), or make the plan with planner="joint".',
 )
 
 NO_PROBLEM = _error(
@@ -1299,8 +1323,10 @@ NO_ARRAY = _error(
 NOT_AN_ARRAY = _error(
     "KIWI-T004",
     "An argument is not an array",
-    cause="jax traces arrays and numbers; all other arguments are static.",
-    remedy="Name the argument in static_argnums or static_argnames.",
+    cause="jax traces arrays, numbers, and pytrees of these.",
+    remedy="Name a setting, such as a text or a function, in static_argnums or static_argnames. "
+    "Register a class that contains arrays with jax.tree_util.register_dataclass. Convert an array "
+    "of another library with jax.numpy.asarray.",
 )
 
 PMAP = _error(

@@ -112,7 +112,6 @@ class Alpa(ProblemPlanner):
 
     heeds_hints: ClassVar[bool] = True
     opens_loops: ClassVar[bool] = True
-    is_start: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,6 @@ class RuleBased(ProblemPlanner):
     rule: Rule
 
     opens_loops: ClassVar[bool] = True
-    is_start: ClassVar[bool] = True
 
     def fix(self, fixed: Fixed, step: StepToPlan, budget_bytes: int, settings: Settings) -> Fixed:
         """Returns the restrictions with the units that the rule recomputes."""

@@ -142,7 +142,7 @@ class _ByNames:
         most = MOST_POLICIES[self.settings.effort]
         if self.settings.planner_name == "xla":
             return ModelSearch(choices, self.free, budget_bytes, most)
-        return PolicySearch(choices, self.free, self.tight, budget_bytes, most)
+        return PolicySearch(choices, self.free, budget_bytes, most, tight=self.tight)
 
     @property
     def _residencies(self) -> tuple[str, ...]:

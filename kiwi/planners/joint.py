@@ -1,42 +1,22 @@
-"""Sharding and recomputation together ("joint"). If the search finds no plan by itself, it begins
-with a baseline's plan.
-
-"joint" offers only some of all residencies (`kiwi.memory.residency.MAX_TIMES`), and has many more
-options than a baseline. Close to the least possible memory, its search may end without a plan, or
-with programs just over the budget, although a baseline has a plan. In that case:
-
-1. The baselines plan the step for the same budget, lowered by the excess of such programs.
-2. The residencies of the fastest baseline's plan are offered to "joint" as well
-   (`kiwi.problem.build.Fixed.offered`), so that this plan is a solution of its problem
-   (`kiwi.problem.translation.Choices`). The residencies of only one baseline are offered, because
-   short searches end worse with more options.
-3. The search begins with that plan, and never ends with a slower one.
+"""Sharding and recomputation together ("joint").
 
 If values may be offloaded to the host, the step is first planned without offloading, with the whole
 allowance. The search with offloading begins with that plan and has half of the allowance. The
 faster plan of the two is the answer.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kiwi.campaign import shares
 from kiwi.campaign.attempts import WITH_OFFLOADING, WITHOUT_OFFLOADING
 from kiwi.campaign.offloading import gains
-from kiwi.campaign.proposer import Refusal
 from kiwi.campaign.tools import Tools
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, KiwiError, NoPlanFoundError
-from kiwi.options import Settings
+from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.planners.problem_planner import ProblemPlanner
-from kiwi.planners.registry import planners
-from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.plan import Plan
-from kiwi.problem.build import PlanningProblem
-from kiwi.problem.solved import Solved, Start
+from kiwi.problem.solved import Start
 from kiwi.problem.step import StepToPlan
-from kiwi.problem.translation import Choices, offered
-from kiwi.solver.evaluate import fitting
 
 
 @dataclass(frozen=True)
@@ -47,16 +27,6 @@ class Joint(ProblemPlanner):
     heeds_hints: ClassVar[bool] = True
     opens_loops: ClassVar[bool] = True
     offloads: ClassVar[bool] = True
-
-    @property
-    def baselines(self) -> tuple[ProblemPlanner, ...]:
-        """The registered planners with whose plans the search may begin (`is_start`)."""
-        registered = planners().values()
-        return tuple(
-            planner
-            for planner in registered
-            if isinstance(planner, ProblemPlanner) and planner.is_start
-        )
 
     def plan(
         self, step: StepToPlan, budget_bytes: int, tools: Tools, start: Start | None = None
@@ -102,72 +72,3 @@ class Joint(ProblemPlanner):
         problem = self.formulate(step, tools.settings.memory_budget_bytes, tools.settings)
         solution = plain.breakdown.choices.solution_of(problem)
         return None if solution is None else Start(problem, solution)
-
-    def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
-        """Returns a start with the fastest baseline's plan within the budget; None if there is
-        none. The baselines together spend at most `shares.BASELINES_SHARE` of the work."""
-        budget_bytes = tools.settings.memory_budget_bytes
-        if not may_help(error, budget_bytes):
-            return None
-        plans = sorted(self._baseline_choices(step, tools), key=lambda plan: plan[0])
-        choices = [choices for _, choices in plans]
-        return self.start_from(choices, step, budget_bytes, tools.settings)
-
-    def start_from(
-        self, choices: Sequence[Choices], step: StepToPlan, budget_bytes: int, settings: Settings
-    ) -> Start | None:
-        """Returns a problem that has the first fitting plan as a solution, with that solution; None
-        if no plan fits.
-
-        - `choices`: the choices of the plans, the fastest plan first.
-        """
-        for plan in choices:
-            problem = self.formulate(step, budget_bytes, settings, offered=offered([plan]))
-            solution = fastest_start(problem, [plan], budget_bytes)
-            if solution is not None:
-                return Start(problem, solution)
-        return None
-
-    def _baseline_choices(self, step: StepToPlan, tools: Tools) -> Iterator[tuple[float, Choices]]:
-        """Yields, for each baseline with a plan, the plan's seconds and its choices."""
-        baselines = self.baselines
-        baseline_tools = tools.unchecked.part(shares.BASELINES_SHARE / len(baselines))
-        for baseline in baselines:
-            if step.program.loops and not baseline.opens_loops:
-                continue
-            try:
-                budget_bytes = baseline_tools.settings.memory_budget_bytes
-                problem = baseline.formulate(step, budget_bytes, baseline_tools.settings)
-                plan = baseline.search(step, baseline_tools, Start(problem))
-            except KiwiError:  # The baseline has no plan, or cannot take the step; another one may.
-                continue
-            assert plan.solve_result.solution is not None
-            choices = Choices.of(problem, plan.solve_result.solution)
-            yield plan.estimate.step_seconds, choices
-
-
-def may_help(error: Refusal, budget_bytes: int) -> bool:
-    """Whether baselines are worth trying after "joint" found no plan, by the excess of its programs
-    or by the least peak found.
-
-    - `error`: the refusal of "joint".
-    """
-    if isinstance(error, BudgetNotMetError):
-        return error.plan.peak_bytes <= shares.BASELINES_CLOSE * budget_bytes
-    least = error.least_peak_bytes if isinstance(error, InfeasibleBudgetError) else None
-    return least is None or least <= shares.BASELINES_HOPELESS * budget_bytes
-
-
-def fastest_start(
-    problem: PlanningProblem, choices: Sequence[Choices], budget_bytes: int
-) -> tuple[int, ...] | None:
-    """Returns the fastest plan that fits, as a solution of a problem; None if none fits.
-
-    - `choices`: the choices of the plans. Plans that are no solutions of the problem are ignored.
-    """
-    limited = replace(problem.problem, limit_bytes=budget_bytes)
-    starts = [start for plan in choices if (start := plan.solution_of(problem)) is not None]
-    for _, start in fitting(limited, starts):
-        if estimate_solution(Solved(problem, start)).peak_bytes <= budget_bytes:
-            return start
-    return None

@@ -65,8 +65,6 @@ class Planner(ABC):
     - `opens_loops`: whether it plans the bodies of loops and branches (`kiwi.hlo.loops`).
     - `is_sharding`: whether it plans for several devices.
     - `offloads`: whether its problem offers host memory.
-    - `is_start`: whether "joint" may begin with its plans if it finds no plan by itself
-      (`kiwi.planners.joint`). Only a `ProblemPlanner` may be a start.
     """
 
     name: str
@@ -77,7 +75,6 @@ class Planner(ABC):
     opens_loops: ClassVar[bool] = False
     is_sharding: ClassVar[bool] = True
     offloads: ClassVar[bool] = False
-    is_start: ClassVar[bool] = False
 
     @property
     def parameters(self) -> dict[str, bool | int | float | str]:

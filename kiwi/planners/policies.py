@@ -57,26 +57,50 @@ REFUSED = Price(math.inf, math.inf, False)
 
 
 @dataclass
-class PolicySearch:
-    """A branch-and-bound search over policies.
+class PricedPolicies:
+    """The policies of some names, of which a search prices some.
 
     - `choices`: the residencies that each name may have, by the name's position.
-    - `free`, `tight`: return the two prices of a policy.
+    - `price`: returns the price of a policy.
     - `budget_bytes`: the budget of one device.
-    - `most`: the largest number of policies to price.
+    - `most`: the largest number of policies to price. If there are at most `EXHAUSTIVE` policies,
+      all may be priced.
     - `refused`: policies that are known not to fit, whatever their prices.
-    - `best`: the fastest policy found that fits, with its price; None if there is none.
-    - `known`, `tightened`: the free and the tight prices so far.
+    - `known`: the prices so far.
     """
 
     choices: Sequence[Sequence[str]]
-    free: Callable[[Policy], Price]
-    tight: Callable[[Policy], Price]
+    price: Callable[[Policy], Price]
     budget_bytes: float
     most: int
     refused: set[Policy] = field(default_factory=set)
-    best: tuple[Policy, Price] | None = None
     known: dict[Policy, Price] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """The number of policies."""
+        return math.prod(map(len, self.choices))
+
+    def price_of(self, policy: Policy) -> Price | None:
+        """Returns the price of a policy; None if no further policy may be priced."""
+        if policy not in self.known:
+            if len(self.known) >= self.most and self.count > EXHAUSTIVE:
+                return None
+            self.known[policy] = self.price(policy)
+        return self.known[policy]
+
+
+@dataclass(kw_only=True)
+class PolicySearch(PricedPolicies):
+    """A branch-and-bound search over policies, whose `price` is the free price.
+
+    - `tight`: returns the tight price of a policy.
+    - `best`: the fastest policy found that fits, with its price; None if there is none.
+    - `tightened`: the tight prices so far.
+    """
+
+    tight: Callable[[Policy], Price]
+    best: tuple[Policy, Price] | None = None
     tightened: dict[Policy, Price] = field(default_factory=dict)
 
     def run(self, starts: Sequence[Policy] = ()) -> Policy | None:
@@ -89,7 +113,7 @@ class PolicySearch:
             self._try(policy)
         if self.count <= EXHAUSTIVE:
             for policy in itertools.product(*self.choices):
-                self._of(policy)
+                self.price_of(policy)
             for policy in sorted(self.known, key=lambda policy: self.known[policy].seconds):
                 self._try(policy)
         else:
@@ -97,26 +121,13 @@ class PolicySearch:
         return None if self.best is None else self.best[0]
 
     @property
-    def count(self) -> int:
-        """The number of policies."""
-        return math.prod(map(len, self.choices))
-
-    @property
     def is_complete(self) -> bool:
         """Whether the search ended before the limit on the number of priced policies."""
         return self.count <= EXHAUSTIVE or len(self.known) < self.most
 
-    def _of(self, policy: Policy) -> Price | None:
-        """Returns the free price of a policy; None if no further policy may be priced."""
-        if policy not in self.known:
-            if len(self.known) >= self.most and self.count > EXHAUSTIVE:
-                return None
-            self.known[policy] = self.free(policy)
-        return self.known[policy]
-
     def _try(self, policy: Policy) -> None:
         """Makes a policy the best one if it fits and is faster than the best one so far."""
-        price = self._of(policy)
+        price = self.price_of(policy)
         if price is None or policy in self.refused or not self._is_better(price):
             return
         if not price.fits:
@@ -146,10 +157,10 @@ class PolicySearch:
 
     def _order(self) -> list[int]:
         """Returns the positions of the names in the order in which they are decided (rule 3)."""
-        plain = self._of(self._filled({}, DEVICE))
+        plain = self.price_of(self._filled({}, DEVICE))
 
         def cost(position: int) -> float:
-            alone = self._of(self._filled({position: REMAT}, DEVICE))
+            alone = self.price_of(self._filled({position: REMAT}, DEVICE))
             if plain is None or alone is None:
                 return math.inf
             saved = plain.peak_bytes - alone.peak_bytes
@@ -160,7 +171,7 @@ class PolicySearch:
     def _visit(self, order: Sequence[int], decided: dict[int, str]) -> None:
         """Searches the subtree of a node."""
         policy = self._filled(decided, DEVICE)
-        bound = self._of(policy)
+        bound = self.price_of(policy)
         if bound is None or (self.best and bound.seconds >= self.best[1].seconds):
             return
         self._try(policy)
@@ -174,6 +185,6 @@ class PolicySearch:
     def _is_too_large(self, decided: Mapping[int, str]) -> bool:
         """Whether a node is pruned because of its memory (rule 2)."""
         offers = {residency for allowed in self.choices for residency in allowed} - {DEVICE}
-        floors = [self._of(self._filled(decided, residency)) for residency in sorted(offers)]
+        floors = [self.price_of(self._filled(decided, residency)) for residency in sorted(offers)]
         limit = FLOOR * self.budget_bytes
         return all(price is not None and price.peak_bytes > limit for price in floors)

@@ -21,13 +21,13 @@ often.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD, REMAT
-from kiwi.planners.policies import EXHAUSTIVE, Policy, Price
+from kiwi.planners.policies import EXHAUSTIVE, Policy, Price, PricedPolicies
 
 NEAR = 1.01
 """Policies that are predicted to need more than this multiple of the budget are assumed not to fit,
@@ -50,30 +50,13 @@ _SAME = 1e-9
 
 
 @dataclass
-class ModelSearch:
+class ModelSearch(PricedPolicies):
     """A search over policies that predicts the prices of most of them.
 
-    - `choices`: the residencies that each name may have, by the name's position.
-    - `price`: returns the price of a policy.
-    - `budget_bytes`: the budget of one device.
-    - `most`: the largest number of policies to price.
-    - `refused`: policies that are known not to fit, whatever their prices.
-    - `known`: the prices so far.
     - `is_complete`: whether the search ended before the limit on the number of priced policies.
     """
 
-    choices: Sequence[Sequence[str]]
-    price: Callable[[Policy], Price]
-    budget_bytes: float
-    most: int
-    refused: set[Policy] = field(default_factory=set)
-    known: dict[Policy, Price] = field(default_factory=dict)
     is_complete: bool = False
-
-    @property
-    def count(self) -> int:
-        """The number of policies."""
-        return math.prod(map(len, self.choices))
 
     def run(self) -> Policy | None:
         """Returns the fastest policy found that fits; None if none fits."""
@@ -81,7 +64,7 @@ class ModelSearch:
             first: Sequence[Policy] = list(itertools.product(*self.choices))
         else:
             first = self._alone()
-        self.is_complete = all(self._of(policy) is not None for policy in first)
+        self.is_complete = all(self.price_of(policy) is not None for policy in first)
         if self.count > EXHAUSTIVE and self.is_complete:
             self._improve()
         return min(filter(self._fits, self.known), key=self._speed, default=None)
@@ -91,14 +74,6 @@ class ModelSearch:
         none = (REMAT,) * len(self.choices)
         kept = [(*none[:k], DEVICE, *none[k + 1 :]) for k in range(len(none))]
         return [none, *kept]
-
-    def _of(self, policy: Policy) -> Price | None:
-        """Returns the price of a policy; None if no further policy may be priced."""
-        if policy not in self.known:
-            if len(self.known) >= self.most and self.count > EXHAUSTIVE:
-                return None
-            self.known[policy] = self.price(policy)
-        return self.known[policy]
 
     def _speed(self, policy: Policy) -> tuple[float, float]:
         return self.known[policy].seconds, self.known[policy].peak_bytes
@@ -113,7 +88,7 @@ class ModelSearch:
             patience -= seconds >= best_seconds
             if patience < 0:
                 return
-            price = self._of(policy)
+            price = self.price_of(policy)
             if price is None:
                 self.is_complete = False
                 return

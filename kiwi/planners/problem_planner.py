@@ -13,10 +13,9 @@ from kiwi.campaign.campaign import Campaign, run, searched
 from kiwi.campaign.learnt_overlap import LessOverlap
 from kiwi.campaign.learnt_seconds import learnt
 from kiwi.campaign.overlap_search import compiled_seconds
-from kiwi.campaign.proposer import Refusal
 from kiwi.campaign.reordered_units import reformulated
 from kiwi.campaign.searches import SEARCHES
-from kiwi.campaign.tools import ProgressLog, Tools
+from kiwi.campaign.tools import ProgramsLeft, ProgressLog, Tools
 from kiwi.corrections import Corrections
 from kiwi.errors import InfeasibleBudgetError, NoPlanFoundError
 from kiwi.options import Settings
@@ -53,8 +52,9 @@ class ProblemPlanner(Planner):
             if not new_corrections:
                 break
             corrections = corrections.and_also(new_corrections)
-            corrected_tools = tools.part(shares.CORRECTED_SHARE).with_settings(
-                corrections=corrections
+            corrected_tools = replace(
+                tools.part(shares.CORRECTED_SHARE).with_settings(corrections=corrections),
+                programs=ProgramsLeft(shares.CORRECTED_PROGRAMS),
             )
             with tools.history.within(WITH_CORRECTIONS):
                 try:
@@ -152,9 +152,6 @@ class ProblemPlanner(Planner):
         def formulated(settings: Settings) -> PlanningProblem:
             return self.formulate(step, settings.memory_budget_bytes, settings)
 
-        def other_start(error: Refusal, tools: Tools) -> Start | None:
-            return self.other_start(error, step, tools)
-
         return Campaign(
             planner=self,
             step=step,
@@ -162,7 +159,6 @@ class ProblemPlanner(Planner):
             start=start or Start(formulated(tools.settings)),
             is_given=start is not None,
             formulate=formulated,
-            other_start=other_start,
         )
 
     def search(self, step: StepToPlan, tools: Tools, start: Start) -> Plan:
@@ -171,11 +167,3 @@ class ProblemPlanner(Planner):
         **Raises:** the errors of `kiwi.campaign.closed_loop.ClosedLoop.run`.
         """
         return searched(self, step, tools, start)
-
-    def other_start(self, error: Refusal, step: StepToPlan, tools: Tools) -> Start | None:
-        """Returns the start of another search after the first one found no plan; by default None.
-
-        - `error`: the refusal of the search before.
-        - `tools`: tools whose budget is lower if programs were over the user's budget.
-        """
-        return None

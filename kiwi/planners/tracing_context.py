@@ -60,8 +60,9 @@ def _under(call: Call, mesh: DeviceMesh | None) -> Iterator[Call]:
     """Yields the call under other meshes, in the order in which they are tried; none if the caller
     has set a mesh.
 
-    If arguments have Explicit axes, it is their mesh, since jax accepts their types under no other
-    mesh. Otherwise it is the plan's mesh, with Auto axes and then with Explicit axes.
+    If arguments have Explicit axes, the only mesh is theirs, since jax accepts their types under no
+    other mesh. Otherwise the meshes are the plan's mesh with Auto axes, and then with Explicit
+    axes.
     """
     if call.context.mesh is not None:
         return

@@ -93,8 +93,8 @@ def propagated_shardings(
     """Returns the shardings that XLA propagates to a program's values, by value index.
 
     Three kinds of values are left out: values whose sharding cannot be expressed in axes of the
-    mesh, values that XLA simplifies away, and results of equations with several results other than
-    kernels, which XLA's text does not distinguish.
+    mesh; values that XLA simplifies away; and the results of equations with several results, unless
+    the equation is a kernel. XLA's text does not distinguish several results.
 
     - `arguments`: the shardings of arguments and constants, by value index. A missing sharding is
       open.

@@ -107,6 +107,12 @@ def find_operator(plan: PlanRecord, operator: int | str) -> int:
                 suggestion="The index of a decision in plan.decisions.",
             )
         return operator
+    if not isinstance(operator, str):
+        raise InvalidArgumentError(
+            f"{operator!r} is neither the index nor the name of an operator.",
+            topic=topics.NO_SUCH_OPERATOR,
+            suggestion="Pass the index of a decision in plan.decisions, or a part of a name.",
+        )
     matching = [
         k
         for k, decision in enumerate(plan.decisions)

@@ -90,8 +90,15 @@ class MemoryReport:
 def memory_report(plan: PlanRecord) -> MemoryReport:
     """Returns the values alive at the compiled and at the predicted peak, and their differences.
 
-    **Raises:** `InvalidArgumentError` if the plan has no compiled program.
+    **Raises:** `InvalidArgumentError` for anything other than a plan, or if the plan has no
+    compiled program.
     """
+    if not isinstance(plan, PlanRecord):
+        raise InvalidArgumentError(
+            f"kiwi.memory_report takes a plan, not {type(plan).__name__}.",
+            topic=topics.ARGUMENT,
+            suggestion="kiwi.load_plan(path).apply(fun).plan(*args) makes a plan of a file.",
+        )
     if plan.compiled is None or plan.compiled.memory is None:
         raise InvalidArgumentError(
             "The plan carries no compiled program to report on.",

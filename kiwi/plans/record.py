@@ -1,7 +1,8 @@
 """A plan as data: the decisions, their predicted cost, and the compiled program's figures.
 
-All code that reads a plan (files, reports, explanations) takes a `PlanRecord`.
-`kiwi.plans.plan.Plan` adds the methods for users.
+All code that reads a plan (files, reports, explanations) takes a `PlanRecord`. Every such record is
+a `kiwi.plans.plan.Plan`, which has this code as methods for users. The two are apart only because a
+class cannot be imported by the modules that it imports.
 """
 
 import functools

@@ -43,7 +43,7 @@ def _chains(layers: "_Correspondence", planning: PlanningProblem) -> Iterator[Eq
             node, means = following[members[-1]]
             members.append(node)
             options.append(means[options[-1]])
-        yield EqualNodes(tuple(members), np.stack(options), layers.layer_of(start))
+        yield EqualNodes(tuple(members), np.stack(options))
 
 
 class _Correspondence:
@@ -53,20 +53,6 @@ class _Correspondence:
         self._planning = planning
         shift = repeated_layers(planning.units)
         self._units, self._arguments = shift.units.images, shift.arguments.images
-        self._unit_layer, self._argument_layer = (
-            {member: layer for chain in shifted.chains() for layer, member in enumerate(chain)}
-            for shifted in (shift.units, shift.arguments)
-        )
-
-    def layer_of(self, node: int) -> int:
-        """The number of layers before a node's layer, whether or not their nodes are equal."""
-        sources, units = self._planning.sources, self._planning.unit_nodes
-        if node < len(sources):
-            return self._argument_layer.get(sources[node].value, 0)
-        number = node - len(sources)
-        if number >= len(units):
-            number = self._planning.copies[number - len(units)].unit
-        return self._unit_layer.get(number, 0)
 
     def next_nodes(self) -> Next:
         """The counterparts of all nodes that have an equal node in the next layer."""

@@ -17,7 +17,7 @@ from kiwi.problem.build import PlanningProblem
 
 
 def exclusions(planning: PlanningProblem, unit: int) -> tuple[str, ...]:
-    """Returns the sentences for one unit."""
+    """Returns the sentences that say which choices a unit does not have, and why."""
     asked = planning.units.units[unit]
     return (*rule_exclusions(asked.rule, planning.mesh), *_residency(planning, asked))
 

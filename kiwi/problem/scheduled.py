@@ -173,9 +173,11 @@ class ScheduledRuns:
 
 
 def is_of_residencies(units: UnitGraph, steps: Sequence[int]) -> bool:
-    """Returns whether a schedule can be a solution of the joint problem: the units run in order,
-    each is recomputed at most once, and recomputation for a unit stands just before the unit,
-    sorted by depth of loops and then by unit."""
+    """Returns whether a schedule can be a solution of the joint problem.
+
+    Such a schedule runs the units in order, and recomputes each at most once. The units that it
+    recomputes for a unit stand just before that unit, sorted by depth of loops and then by index.
+    """
     around, count = units.graph.program.loops_around, len(units.units)
     runs = Counter(steps)
     if len(runs) < count or max(runs.values(), default=0) > 2:

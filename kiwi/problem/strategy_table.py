@@ -117,8 +117,8 @@ class StrategyTable:
 
 
 def _without_cut_sums(strategies: Sequence[ShardingStrategy]) -> Sequence[ShardingStrategy]:
-    """Returns all strategies without `cuts_sums`. A strategy with `cuts_sums` is returned only if
-    its result is smaller than every scattered result from the same operand layouts."""
+    """Returns the strategies without `cuts_sums`, and some of the others: those whose result is
+    smaller than the result of every strategy without `cuts_sums` that reads the same layouts."""
     least_bytes: dict[object, int] = {}
     for strategy in strategies:
         if not strategy.cuts_sums:

@@ -74,15 +74,6 @@ class Choices:
         return copies_that_follow(planning, options) if len(options) == len(known) else None
 
 
-def offered(choices: Sequence[Choices]) -> tuple[tuple[Residency, ...], ...]:
-    """Returns, for each unit, the residencies that several plans choose, for `Fixed.offered`."""
-    by_unit = zip(*(plan_choices.units for plan_choices in choices), strict=True)
-    return tuple(
-        tuple(dict.fromkeys(unit_choice.residency for unit_choice in unit_choices))
-        for unit_choices in by_unit
-    )
-
-
 def copies_that_follow(planning: PlanningProblem, choices: Sequence[int]) -> tuple[int, ...]:
     """Returns a whole solution, given the options of sources and units: the options of copies
     follow from them."""

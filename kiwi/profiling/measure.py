@@ -154,8 +154,8 @@ class Bench:
         return Timing(seconds, raw.spread * raw.seconds / seconds)
 
     def _without_calling(self, function: TimedFunction) -> Timing:
-        """Returns the time of a function as the difference of two programs, one of which computes
-        the function twice as often as the other."""
+        """Returns the time of a function: the difference between the times of two programs. The
+        second program computes the function twice as often as the first."""
         copies, once = 1, self._call(function)
         while once.seconds < _CALLS * self._calling_seconds and copies < _MOST_COPIES:
             copies *= 4
@@ -227,7 +227,7 @@ class Bench:
 def on_each_device(
     mesh: Any, function: TimedFunction, *, is_first_unused: bool = False
 ) -> Callable[..., Any]:
-    """Returns the function over global arrays, a part of which lies on each device of a jax mesh.
+    """Returns the function over global arrays. Each device of a jax mesh has a part of every array.
 
     - `is_first_unused`: whether the function takes one more argument in front, with the type of the
       result, and ignores it. The result may then overwrite this argument.

@@ -12,8 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from kiwi.errors import InvalidArgumentError
-from kiwi.messages import topics
+from kiwi.json_file import write_text
 
 _OF_A_PLAN = (
     *("base.js", "memory.js", "shardings.js", "tables.js", "curves.js", "planning.js"),
@@ -52,13 +51,7 @@ def write_page(path: str | Path, page: str) -> None:
 
     **Raises:** `InvalidArgumentError` if the file cannot be written.
     """
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"The report cannot be written to {path}: {error.strerror}.",
-            topic=topics.UNWRITABLE,
-        ) from error
+    write_text(page, path)
 
 
 def write_report(path: str | Path, data: Mapping[str, Any]) -> None:

@@ -311,8 +311,9 @@ class Search:
         self._count(engine)
         smallest = engine.primal.smallest
         if smallest is not None:
+            known = self._least_peak_bytes
             peak = smallest.peak_bytes
-            self._least_peak_bytes = min(peak, self._least_peak_bytes or peak)
+            self._least_peak_bytes = peak if known is None else min(peak, known)
 
     def _count(self, engine: Engine) -> None:
         self.rounds += engine.rounds

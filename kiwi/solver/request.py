@@ -50,12 +50,12 @@ class Request:
             ("round_limit", lambda n: n is None or n >= 1, "1 or more, or None for no limit"),
             ("work_limit", lambda n: n is None or n >= 0, "0 or more, or None for no limit"),
             ("time_limit_seconds", lambda n: n > 0, "a positive number"),
-            ("gap", lambda n: n >= 0, "0 or a small fraction"),
+            ("gap", lambda n: n >= 0, "0, or a small fraction such as 0.01"),
         ):
             value = getattr(self, name)
             if not fits(value):
                 raise InvalidArgumentError(
-                    f"{name} is {value}.", topic=topics.OUT_OF_RANGE, suggestion=f"give {wanted}"
+                    f"{name} is {value}.", topic=topics.OUT_OF_RANGE, suggestion=f"Give {wanted}."
                 )
         count = len(self.problem.nodes)
         if self.warm_start is not None and len(self.warm_start) != count:

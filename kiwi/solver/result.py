@@ -82,7 +82,6 @@ class SolveResult(Progress):
       meets the limit.
     - `deterministic`: False if the clock ended the search, so that another run may differ.
     - `balances`: the last balances, for a problem with loads.
-    - `others`: the solutions found at other balances, for a problem with loads.
     """
 
     status: SolveStatus
@@ -91,7 +90,6 @@ class SolveResult(Progress):
     least_peak_bound_bytes: int | None = None
     deterministic: bool = True
     balances: Balances = field(default_factory=dict, hash=False, repr=False)
-    others: tuple[tuple[int, ...], ...] = field(default=(), hash=False, repr=False)
 
 
 def is_closed(objective: float, bound: float, gap: float) -> bool:

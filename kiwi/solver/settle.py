@@ -16,10 +16,10 @@ from kiwi.solver.problem import Edge, Node, Problem
 def settled(problem: Problem, solution: Sequence[int]) -> tuple[int, ...]:
     """Returns a solution that costs no more than `solution`, with options that hold less memory.
 
-    A node's option is replaced by another option that costs no more beside the neighbours' options,
-    has the same load of every channel (so that as much of the cost stays hidden), and holds no more
-    memory at any time. The option with the fewest bytes times points of time is taken, and the
-    first of equal ones. Neither peak nor cost can rise. Nodes are settled from the last to the
+    The new option of a node costs no more beside the neighbours' options, and holds no more memory
+    at any time. It has the same load of every channel, so that as much of the cost stays hidden.
+    Among such options, the one with the fewest bytes times points of time is taken, and the first
+    of equal ones. Neither peak nor cost can rise. Nodes are settled from the last to the
     first, since a node is held for readers that come after it.
     """
     choice = list(solution)

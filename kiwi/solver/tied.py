@@ -28,25 +28,10 @@ class EqualNodes:
     - `members`: the indices of the nodes in the problem, at least one.
     - `options`: int64, shape (members, options): for each member, its option by option of the
       class; a permutation of the member's options.
-    - `first_layer`: the layer of the first member. The others are in the layers after it.
     """
 
     members: tuple[int, ...]
     options: np.ndarray
-    first_layer: int = 0
-
-    @property
-    def end_layer(self) -> int:
-        """The layer after the last member's."""
-        return self.first_layer + len(self.members)
-
-    def split(self, layer: int) -> "tuple[EqualNodes, ...]":
-        """Splits the class: the members in the layers before `layer`, and the other members. An
-        empty part is left out."""
-        count = min(max(0, layer - self.first_layer), len(self.members))
-        before = EqualNodes(self.members[:count], self.options[:count], self.first_layer)
-        behind = EqualNodes(self.members[count:], self.options[count:], self.first_layer + count)
-        return tuple(part for part in (before, behind) if part.members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +87,8 @@ def tied(problem: Problem, equal: Iterable[EqualNodes]) -> Tied:
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """For each node of the whole problem, its class, and its option by option of the class."""
+    """The class of each node of the whole problem, and the node's option for each option of the
+    class."""
 
     class_of: Sequence[int]
     options: Sequence[np.ndarray]

@@ -64,8 +64,8 @@ def new_workspace(net: Network) -> Workspace:
 
 @inner
 def _join(net, work, i, end, count):
-    """Makes node i the next member. `end`: its end of the edge to its parent, or -1. Returns the
-    number of members."""
+    """Makes node i the next member of the tree, and returns the number of members. `end`: the end
+    at node i of the edge to its parent; -1 for the root."""
     work.members[count] = i
     work.parent_end[i] = end
     work.inside[i] = True

@@ -62,7 +62,7 @@ def _warm_up_search() -> None:
 
 @functools.cache
 def _is_kept() -> bool:
-    """Whether numba's cache has the first loop."""
+    """Returns whether numba's cache on disk has the first compiled loop."""
     seed_random(0)
     return not seed_random.stats.cache_misses
 

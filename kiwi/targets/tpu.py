@@ -12,6 +12,7 @@ from kiwi.targets.rules import (
 )
 from kiwi.targets.rules.tpu import (
     interleaved_sums,
+    maps_behind_convolutions,
     maps_in_convolutions,
     maps_in_matmuls,
     products_of_vectors,
@@ -19,6 +20,7 @@ from kiwi.targets.rules.tpu import (
     scatters_as_maps,
     shared_kernels,
     stored_softmax,
+    sums_in_readers,
     tpu_batched_matmuls,
     tpu_combined_small_sums,
     tpu_combined_sums,
@@ -49,9 +51,11 @@ TPU = Target(
         maps_in_readers.RULE,
         maps_in_matmuls.RULE,
         maps_in_convolutions.RULE,
+        maps_behind_convolutions.RULE,
         products_of_vectors.RULE,
         interleaved_sums.RULE,
         stored_softmax.RULE,
+        sums_in_readers.RULE,
         scatters_as_maps.RULE,
         random_bits_as_maps.RULE,
         unfused_strides.RULE,

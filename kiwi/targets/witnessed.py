@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from kiwi.errors import InvalidArgumentError
+from kiwi.errors import InvalidArgumentError, check_known
 from kiwi.mesh import DeviceMesh
 from kiwi.messages import topics
 from kiwi.targets.registry import TARGETS
@@ -68,15 +68,18 @@ def outcomes(target: Target, names: Sequence[str]) -> Mapping[str, Outcome]:
 
     A program that does not compile is an outcome, not an error.
 
-    **Raises:** `CompilerUnavailableError` if the target's compiler is not installed;
-    `CompileCheckError` if its process ends without an answer, for example because a rule has no
-    witness.
+    **Raises:** `InvalidArgumentError` for a rule that the target does not have, or that has no
+    witness; `CompilerUnavailableError` if the target's compiler is not installed;
+    `CompileCheckError` if its process ends without an answer.
     """
+    rules = {rule.name: rule for rule in target.rules}
+    for name in names:
+        check_known(name, rules, "rule")
+        _witness(rules[name])
     mesh = DeviceMesh.create((1,), target.observed_on)
     target.compiler.check_available(mesh.hardware)
     request = {"target": target.name, "rules": list(names)}
     answer = begun_without_step(compiled_there, request)()
-    rules = {rule.name: rule for rule in target.rules}
     return {name: _outcome(target, rules[name], answer[name]) for name in names}
 
 

@@ -123,6 +123,28 @@ def test_a_leaf_that_is_no_array_is_refused_by_name():
     assert "static_argnums" in caught.value.suggestion
 
 
+class Other:
+    def __array__(self):
+        return np.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "suggestion"),
+    [
+        ("gelu", "static_argnums"),
+        (["gelu"], "Take it out of the argument"),
+        (len, "static_argnums"),
+        (np.array(["a"]), "dtype <U1"),
+        (Other(), "jax.numpy.asarray"),
+        (object(), "register_dataclass"),
+    ],
+)
+def test_a_leaf_that_is_no_array_is_told_how_to_pass_it(leaf, suggestion: str):
+    with pytest.raises(InvalidArgumentError, match="not an array") as caught:
+        bind(lambda x, leaf: x, JitOptions(), (jnp.ones(2), leaf), {})
+    assert suggestion in caught.value.suggestion
+
+
 @pytest.mark.parametrize("args", [(), ({},), (None,)])
 def test_a_function_without_array_argument_is_refused(args):
     with pytest.raises(InvalidFunctionError) as caught:

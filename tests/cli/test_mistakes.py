@@ -1,5 +1,6 @@
 """Ordinary mistakes of users: each gives one paragraph with a code, and none looks like a bug."""
 
+import errno
 import os
 import re
 import subprocess
@@ -43,6 +44,9 @@ def summed(w, x):
 
 def constrained(w, x):
     return jax.lax.with_sharding_constraint(w @ w, jax.sharding.PartitionSpec("data"))
+
+def other(params, batch):
+    return params
 
 def tells(w, x):
     print("told while traced")
@@ -132,7 +136,7 @@ OF_FUNCTIONS = [
 ]
 OF_ARGUMENTS = [
     ("texts", "T004"),
-    ("nothing", "L012"),
+    ("nothing", "L013"),
     ("one", "L012"),
     ("names", "L012"),
     ("broken", "L011"),
@@ -144,6 +148,7 @@ OF_ARGUMENTS = [
 ]
 OF_OPTIONS = [
     ("--mesh 0", "D001"),
+    ("--mesh -2,4", "D001"),
     ("--mesh 2,2,2,2", "D002"),
     ("--axis-names a", "D004"),
     ("--axis-names a,a", "D004"),
@@ -157,6 +162,12 @@ OF_OPTIONS = [
     ("--budget 0", "M004"),
     ("--budget abc", "M003"),
     ("--budget nan", "M003"),
+    ("--budget 60%", "M003"),
+    ("--budget 16G", "M003"),
+    ("--budget -1GiB", "M004"),
+    ("--budget=-1GiB", "M004"),
+    ("--budget 4.06", "M008"),
+    ("--host-budget 64", "M008"),
     ("--host-budget 0", "M004"),
     ("--offload-arguments yes", "M007"),
     ("--planner nope", "O001"),
@@ -167,6 +178,9 @@ OF_OPTIONS = [
     ("--time-limit 0", "A006"),
     ("--gap -1", "A006"),
     ("--seed -5", "A006"),
+    ("--seed 99999999999", "A006"),
+    ("--gap inf", "A006"),
+    ("--time-limit nan", "A006"),
     ("--while-trips -1", "A006"),
     ("--donate 7", "A004"),
     ("--in-shardings x,-", "S013"),
@@ -180,6 +194,8 @@ OF_OPTIONS = [
     ("--on-host nope", "S010"),
     ("--out none/plan.json", "F001"),
     ("--out folder", "F001"),
+    ("--out train.py/plan.json", "F001"),
+    (f"--out {300 * 'n'}.json", "F001"),
     ("--report none/plan.html", "F001"),
 ]
 OF_OTHERS = [
@@ -240,6 +256,13 @@ def test_a_step_may_have_side_effects(run):
     assert code == 0 and "Plan for 8" in out
 
 
+def test_a_time_limit_may_be_infinite(run):
+    code, _, err = run(*planned("train.py:step", "--time-limit", "inf", "--out", "plan.json"))
+    assert code == 0, err
+    code, _, err = run(*planned("train.py:step", "--out", ""))
+    assert code == 4 and "KIWI-A001: '' is no path of a file" in err
+
+
 def test_a_file_may_have_the_name_of_a_module(run, tmp_path):
     (tmp_path / "folder" / "types.py").write_text(FILE)
     assert run(*planned("folder/types.py:step"))[0] == 0
@@ -252,7 +275,40 @@ def test_a_file_may_have_the_name_of_a_module(run, tmp_path):
 def test_a_folder_that_is_read_only(run, tmp_path):
     (tmp_path / "folder").chmod(0o500)
     code, _, err = run(*planned("train.py:step", "--out", "folder/plan.json"))
-    assert code == 4 and "permission denied" in err
+    assert code == 4 and "Permission denied" in err
+
+
+def test_a_full_disk_is_told_after_the_summary(run, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    for option in ("--out", "--report"):
+        code, out, err = run(*planned("train.py:step", option, "plan.file"))
+        assert code == 4 and err.startswith("kiwi: error: KIWI-F001: ") and "disk is full" in err
+        assert "Plan for 8" in out
+
+
+def test_a_full_output_is_no_fault_of_kiwi():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "kiwi", "explain", "KIWI-M003"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4 and done.stderr.startswith("kiwi: error: KIWI-F010: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_plan_of_another_function_is_told_as_such(run):
+    assert run(*planned("train.py:step", "--donate", "0", "--out", "plan.json"))[0] == 0
+    code, _, err = run("verify", "plan.json", "train.py:other", "--target", "cpu")
+    assert code == 4 and err.startswith("kiwi: error: KIWI-P002: ")
+    assert "another function" in err and "made for step" in err
+
+
+@pytest.mark.parametrize("command", ["search", "sweep"])
+def test_help_shows_the_default_effort(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "thorough (quick)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_budget_that_nothing_fits_has_an_exit_code_of_its_own(run):
@@ -281,3 +337,23 @@ def test_a_reader_may_close_the_output():
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert done.returncode == 0 and not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code", "words"),
+    [
+        ("JAX_ENABLE_X64", "maybe", 4, "KIWI-D013: jax cannot be imported: "),
+        ("XLA_FLAGS", "--xla_nope", 1, "Unknown flag"),
+    ],
+)
+def test_environment_variables_of_jax(variable, value, code, words, tmp_path):
+    (tmp_path / "train.py").write_text(FILE)
+    command = [sys.executable, "-m", "kiwi", *planned(f"{tmp_path / 'train.py'}:step")]
+    done = subprocess.run(
+        command,
+        env=os.environ | {variable: value},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code and words in done.stderr and "Traceback" not in done.stderr

@@ -30,14 +30,14 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the names of places of a page that links may use: headings as mkdocs and GitHub write
-    them, and `{ #name }` behind a heading."""
-    found = set()
-    for line in prose(page).splitlines():
-        heading = re.fullmatch(r"#+ (?P<text>.*?)(?:\s*\{ ?#(?P<name>[\w-]+) ?\})?", line)
-        if heading is not None:
-            found.add(heading["name"] or slug(heading["text"]))
-    return found
+    """Returns the names of places of a page that links may use: its headings as mkdocs and GitHub
+    write them."""
+    return {slug(heading) for heading in headings(page)}
+
+
+def headings(page: Path) -> list[str]:
+    """Returns the texts of a page's headings."""
+    return re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
 
 
 def slug(heading: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import BESIDE, PAGES, ROOT, anchors, name_of, prose
+from tests.docs.pages import BESIDE, PAGES, ROOT, anchors, headings, name_of, prose
 
 READ = [*PAGES, *BESIDE, ROOT / "benchmarks" / "paper" / "README.md"]
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
@@ -27,3 +27,11 @@ def leads(page: Path, target: str) -> bool:
         return False
     # The API page is written by mkdocs, which checks its own anchors.
     return not anchor or other.suffix != ".md" or anchor in anchors(other) or other.stem == "api"
+
+
+@pytest.mark.parametrize("page", READ, ids=map(name_of, READ))
+def test_headings_read_the_same_on_github(page):
+    """GitHub shows `{ #name }` as text, and makes another anchor than mkdocs of a dash between
+    spaces."""
+    odd = [text for text in headings(page) if re.search(r"\{ ?#|\s[^\w\s`]+\s", text)]
+    assert odd == []

@@ -108,11 +108,22 @@ def test_too_few_devices_tell_how_to_get_virtual_ones():
         ((2, 4), ("x", "x"), r"\('x', 'x'\) are not distinct"),
         ((2, 4), ("x", ""), "not all non-empty strings"),
         ((2, 4), ("x", 1), "not all non-empty strings"),
+        ((8,), "data", r"names 'data' are not a sequence of names[^$]*axis_names=\('data',\)"),
+        ((8,), 3, "names 3 are not a sequence of names"),
     ],
 )
 def test_refusals_say_what_is_wrong(shape, names, what):
     with pytest.raises(InvalidMeshError, match=what):
         DeviceMesh.create(shape, "cpu", names)
+
+
+@pytest.mark.parametrize(
+    ("shape", "written"), [(8, "(8,)"), ("2,4", "(2, 4)"), ("2x4", "(2, 4)"), (-8, "(8,)")]
+)
+def test_a_shape_that_is_no_sequence_is_written_as_one(shape, written: str):
+    with pytest.raises(InvalidMeshError) as caught:
+        DeviceMesh.create(shape, "cpu")
+    assert f"mesh_shape={written}" in caught.value.suggestion
 
 
 def test_one_link_per_axis():

@@ -2,25 +2,21 @@
 alone."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 import kiwi
+from benchmarks.paper._mesh_run import fastest_start, offered, start_from
 from examples import gpt, mlp
-from kiwi.campaign.attempts import BASELINES, LEAST_PEAK
+from kiwi.campaign.attempts import LEAST_PEAK
 from kiwi.campaign.campaign import Campaign
-from kiwi.campaign.limits import limit_below
-from kiwi.campaign.tools import Tools
-from kiwi.errors import BudgetNotMetError, InfeasibleBudgetError, NoPlanFoundError
+from kiwi.errors import NoPlanFoundError
 from kiwi.memory import residency
-from kiwi.planners.joint import fastest_start, may_help
-from kiwi.planners.problem_planner import ProblemPlanner
 from kiwi.planners.product import JOINT
 from kiwi.plans.estimate import estimate_solution
 from kiwi.plans.history import Outcome
 from kiwi.problem.solved import Solved
-from kiwi.problem.translation import Choices, offered
+from kiwi.problem.translation import Choices
 from tests.helpers.planning import WAITING
 
 GPT = replace(gpt.SIZES["tiny"], vocabulary=0, layers=1)
@@ -103,11 +99,11 @@ def test_offers_are_joined_and_keep_what_is_there(dots):
         assert set(new.residency.options) == {*old.residency.options, *given}
 
 
-def test_a_search_that_begins_with_a_baseline_never_ends_behind_it(dots):
+def test_a_search_that_begins_with_a_plan_never_ends_behind_it(dots):
     plan, choices = dots
     budget = plan.estimate.peak_bytes
     step, settings = _joint(plan, budget)
-    start = JOINT.start_from([choices], step, budget, settings)
+    start = start_from([choices], step, budget, settings)
     assert start is not None
     assert fastest_start(start.problem, [choices], budget - 1) is None
     found = JOINT.make(step, settings, start)
@@ -121,26 +117,25 @@ def keeping(monkeypatch):
     monkeypatch.setattr(residency, "MAX_TIMES", 0)
 
 
-def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path, monkeypatch):
+def test_joint_ends_with_a_plan_where_only_layers_are_recomputed(keeping, tmp_path, monkeypatch):
     rule = _planned(mlp, MLP, "alpa+dots", TIGHT_BYTES)
     assert rule.fits
     step, settings = _joint(rule, TIGHT_BYTES)
     search, starts = Campaign.search, []
 
-    def found_from_a_baseline(self, start, tools, limit_bytes=None):
+    def found_from_another_start(self, start, tools, limit_bytes=None):
         starts.append(start)
         if len(starts) == 1:
             raise NoPlanFoundError("Its own search ends without a plan.")
         return search(self, start, tools, limit_bytes)
 
-    monkeypatch.setattr(Campaign, "search", found_from_a_baseline)
+    monkeypatch.setattr(Campaign, "search", found_from_another_start)
     settings = replace(settings, time_limit_seconds=30.0, gap=0.12)  # It ends with the gap.
     plan = JOINT.make(step, settings)
     assert plan.fits and plan.planner == "joint" and plan.execution.recomputed
     assert len(starts) == 2 and starts[1].solution is not None
     answer = [trial for trial in plan.history if trial.outcome is Outcome.ANSWER]
-    # The least peak of the fastest shardings is asked before the baselines are.
-    assert {trial.within[0] for trial in answer} <= {LEAST_PEAK.name, BASELINES.name}
+    assert {trial.within[0] for trial in answer} == {LEAST_PEAK.name}
     # What it began with had been searched for a second, and to a gap.
     assert plan.estimate.step_seconds <= rule.estimate.step_seconds / (1 - settings.gap)
     # It can be changed like any other, also when read from a file.
@@ -151,35 +146,3 @@ def test_joint_ends_with_a_plan_where_a_baseline_has_one(keeping, tmp_path, monk
     for each in (plan, loaded.plan(*arguments)):
         changed = each.what_if(again, residency="recompute", time_limit_seconds=1.0)
         assert again in changed.execution.recomputed and changed.fits
-
-
-def test_without_a_plan_of_any_baseline_there_is_no_start(keeping, monkeypatch):
-    step, settings = _joint(_planned(mlp, MLP, "alpa"), 1000)
-    formulate, asked = ProblemPlanner.formulate, []
-
-    def formulated(self, *arguments, **options):
-        asked.append(self)
-        return formulate(self, *arguments, **options)
-
-    monkeypatch.setattr(ProblemPlanner, "formulate", formulated)
-    assert JOINT.other_start(NoPlanFoundError(""), step, Tools.of(settings)) is None
-    assert tuple(asked) == JOINT.baselines  # two of them raise errors of their own
-    with pytest.raises(InfeasibleBudgetError):
-        JOINT.make(step, settings)
-
-
-def test_baselines_are_asked_only_where_they_may_help():
-    near = InfeasibleBudgetError("", least_peak_bytes=1100)
-    far = InfeasibleBudgetError("", least_peak_bytes=2000)
-    assert may_help(near, 1000) and may_help(NoPlanFoundError(""), 1000)
-    assert not may_help(far, 1000)
-
-
-@pytest.mark.parametrize(("compiled", "helps", "limit"), [(1015, True, 935), (1100, False, 850)])
-def test_a_budget_that_is_missed_closely_is_sought_below(compiled, helps, limit):
-    """By what the nearest program, predicted to hold 950 bytes, is over 1,000."""
-    nearest = SimpleNamespace(peak_bytes=compiled, estimate=SimpleNamespace(peak_bytes=950))
-    missed = BudgetNotMetError("", plan=nearest, least_peak_bytes=compiled)
-    assert may_help(missed, 1000) is helps
-    assert limit_below(missed, 1000) == limit
-    assert limit_below(NoPlanFoundError(""), 1000) is None

@@ -31,7 +31,7 @@ def priced(seed, names):
 @pytest.mark.parametrize("seed", range(12))
 def test_finds_what_brute_force_finds(seed):
     free, budget_bytes = priced(seed, names=6)
-    search = PolicySearch([RESIDENCIES] * 6, free, lambda _: REFUSED, budget_bytes, 10**6)
+    search = PolicySearch([RESIDENCIES] * 6, free, budget_bytes, 10**6, tight=lambda _: REFUSED)
     found = search.run()
     every = [free(policy) for policy in itertools.product(RESIDENCIES, repeat=6)]
     best = min(price.seconds for price in every if price.fits)
@@ -47,14 +47,14 @@ def test_asks_for_the_tight_price_only_of_what_may_be_better():
         asked.append(policy)
         return Price(free(policy).seconds + 0.05, budget_bytes, True)
 
-    search = PolicySearch([RESIDENCIES] * 3, free, tight, budget_bytes, 10**6)
+    search = PolicySearch([RESIDENCIES] * 3, free, budget_bytes, 10**6, tight=tight)
     assert search.run() == ("device",) * 3
     assert asked == [("device",) * 3]
 
 
 def test_a_refused_policy_is_followed_by_the_next():
     free, budget_bytes = priced(5, names=3)
-    search = PolicySearch([RESIDENCIES] * 3, free, lambda _: REFUSED, budget_bytes, 10**6)
+    search = PolicySearch([RESIDENCIES] * 3, free, budget_bytes, 10**6, tight=lambda _: REFUSED)
     first = search.run()
     search.refused.add(first)
     second = search.run()
@@ -63,6 +63,6 @@ def test_a_refused_policy_is_followed_by_the_next():
 
 def test_ends_after_the_most_policies():
     free, budget_bytes = priced(5, names=8)
-    search = PolicySearch([RESIDENCIES] * 8, free, lambda _: REFUSED, budget_bytes, 40)
+    search = PolicySearch([RESIDENCIES] * 8, free, budget_bytes, 40, tight=lambda _: REFUSED)
     search.run()
     assert len(search.known) == 40 and not search.is_complete

@@ -13,7 +13,8 @@ from jax.sharding import PartitionSpec
 
 import kiwi
 from kiwi.hlo.regions.memory import region_workspace_bytes
-from kiwi.hlo.regions.work import ASSUMED_TRIPS, region_flops, trips
+from kiwi.hlo.regions.work import region_flops, trips
+from kiwi.hlo.trips import DEFAULT_TRIPS
 from kiwi.problem.strategies import enumerate_strategies
 from tests.helpers.on_cpu import ON_CPU
 from tests.helpers.planning import array, kernels_of, units_of
@@ -153,8 +154,19 @@ def test_the_trips_of_a_while_are_counted_where_it_counts():
     unknown = eqn_of(
         "while", lambda n, x: jax.lax.fori_loop(0, n, square, x), array(dtype="int32"), array(4, 4)
     )
-    assert (trips(known), trips(unknown)) == (5, ASSUMED_TRIPS)
+    assert (trips(known), trips(unknown)) == (5, DEFAULT_TRIPS)
     assert 5 * 2 * 4**3 <= region_flops(known) <= 5 * (2 * 4**3 + 2)
+
+
+def test_a_counter_in_a_region_may_count_by_more_than_one():
+    by_three = eqn_of(
+        "while",
+        lambda x: jax.lax.while_loop(
+            lambda s: s[0] < 20, lambda s: (s[0] + 3, s[1] @ s[1]), (2, x)
+        ),
+        array(4, 4),
+    )
+    assert trips(by_three) == 6
 
 
 def test_a_region_holds_what_is_alive_at_its_peak():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kiwi.errors import CompilerUnavailableError
+from kiwi.errors import CompilerUnavailableError, InvalidArgumentError
 from kiwi.targets.registry import TARGETS
 from kiwi.targets.rule import Rule
 from kiwi.targets.target import Target
@@ -80,3 +80,16 @@ def test_every_rule_has_a_witness_or_says_why_not():
             else:
                 assert rule.witness.says.endswith(".")
                 assert rule.witness.example is not rule.witness.control
+
+
+def test_a_rule_without_a_witness_is_refused_before_anything_is_compiled():
+    target, rule = next(
+        (target, rule)
+        for target in TARGETS.values()
+        for rule in target.rules
+        if isinstance(rule.witness, NotShown)
+    )
+    with pytest.raises(InvalidArgumentError, match="no witness"):
+        outcomes(target, [rule.name])
+    with pytest.raises(InvalidArgumentError, match="There is no rule 'fusion'"):
+        outcomes(target, ["fusion"])

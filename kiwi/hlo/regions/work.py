@@ -6,9 +6,7 @@ shapes of one device. Shapes inside of other regions are global.
 - A `scan` takes its body times its length.
 - A Pallas kernel takes its body in each place of its grid (`kiwi.hlo.grids`).
 - A `cond` takes its costliest branch.
-- A `while` takes its body and its condition times its trip count. The trip count is known if the
-  loop counts from one literal to another, as `fori_loop` does; the counter is taken to grow by
-  ones. An unknown trip count is taken to be `ASSUMED_TRIPS`.
+- A `while` takes its body and its condition times its trip count (`kiwi.hlo.trips`).
 
 `kiwi.hlo.regions.memory` computes the memory of regions.
 """
@@ -21,12 +19,10 @@ from jax.extend import core as jex
 
 from kiwi.hlo.costs import FREE_OPCODES
 from kiwi.hlo.grids import kernel_work
+from kiwi.hlo.trips import DEFAULT_TRIPS, trips_of_while
 
 CUDNN_ATTENTION = "dot_product_attention_"
 """The prefix of the primitives that jax binds for attention by cuDNN."""
-
-ASSUMED_TRIPS = 10
-"""The trip count that is assumed for a `while` if its trip count is unknown."""
 
 _MULTIPLY = frozenset({"conv_general_dilated", "dot_general", "pallas_call"})
 """Primitives that matrix units compute. Pallas kernels are assumed to use them."""
@@ -67,8 +63,9 @@ def trips(eqn: Any) -> int:
         return prod(n for n in eqn.params["grid_mapping"].grid if isinstance(n, int))
     if eqn.primitive.name != "while":
         return 1
-    count = _counted_trips(eqn)
-    return ASSUMED_TRIPS if count is None else count
+    constants, of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    inputs = (*eqn.invars[:constants], *eqn.invars[constants + of_body :])
+    return trips_of_while(eqn, inputs, DEFAULT_TRIPS)
 
 
 def multiplies_inside(eqn: Any) -> bool:
@@ -89,25 +86,6 @@ def region_flops(eqn: Any) -> float:
     if eqn.primitive.name == "while":
         return trips(eqn) * sum(jaxpr_flops(region) for region in inner_jaxprs(eqn))
     return trips(eqn) * max((jaxpr_flops(body) for body in inner_jaxprs(eqn)), default=0.0)
-
-
-def _counted_trips(eqn: Any) -> int | None:
-    """Returns the trips of a `while` whose condition compares a counter, which starts at a literal,
-    with a literal by `lt`; None for other loops. The counter is taken to grow by ones."""
-    condition = eqn.params["cond_jaxpr"].jaxpr
-    if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
-        return None
-    count_of_cond, count_of_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    inputs = (*eqn.invars[:count_of_cond], *eqn.invars[count_of_cond + count_of_body :])
-    starts = dict(zip(condition.invars, inputs, strict=True))
-    ends = [
-        atom if isinstance(atom, jex.Literal) else starts.get(atom, atom)
-        for atom in condition.eqns[0].invars
-    ]
-    if not all(isinstance(atom, jex.Literal) for atom in ends):
-        return None
-    start, end = (int(atom.val) for atom in ends)
-    return max(0, end - start)
 
 
 def jaxpr_flops(jaxpr: Any) -> float:

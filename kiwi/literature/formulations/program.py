@@ -178,7 +178,12 @@ def _fits_without(model: mathopt.Model, rows: tuple[str, ...], seconds: float) -
 
 
 def _told(found: list[str], open_: list[str]) -> str:
-    """Returns the text of a conflict. An empty `found` means that at least two must give way."""
+    """Returns the text of a conflict.
+
+    - `found`: the families of constraints each of whose removal makes the model feasible. If there
+      is none, at least two families must give way.
+    - `open_`: the families for which the solver did not decide that in time.
+    """
     if not found:
         text = "No single family of constraints is to blame"
     elif len(found) == 1:

@@ -146,7 +146,8 @@ class StagedModel(StrategyProgram):
                     self.add(parts[o] >= kept, f"hold[{t},{i},{q},kept,{o}]")
 
     def _held(self, t: int, i: int, k: int) -> list[mathopt.Variable]:
-        """Returns, per strategy, whether i is held while k runs in stage t; empty if never."""
+        """Returns, for each strategy of operator i, the variable that says whether the result of i
+        is held while operator k runs in stage t. The list is empty if it is never held then."""
         if i > k:
             return self._kept_as.get((t, i), [])
         if self._is_result_at_end(t, i):

@@ -73,10 +73,8 @@ class Details:
 
 
 def pointer_bytes(execution: Execution) -> int:
-    """Returns the memory of XLA's tuples throughout the step, in bytes.
-
-    These are the tuples that pass fences, and the tuple of the results.
-    """
+    """Returns the bytes of pointers that XLA holds throughout the step: those of the tuples that
+    pass through barriers, and those of the tuple of results."""
     results = len(execution.units.graph.program.results)
     return barriers(execution).pointer_bytes + POINTER_BYTES * results
 

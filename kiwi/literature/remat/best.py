@@ -210,9 +210,10 @@ def _has_room(free: Sequence[int], best: Candidate, most_places: int = MOST_PLAC
 def _tried(
     task: Task, best: Candidate, sets: list[list[int]], effort: float, ends: float
 ) -> tuple[Candidate, bool]:
-    """Returns the best of `best` and the results of all neighbourhoods `sets`, taken in parallel.
+    """Searches all neighbourhoods `sets` in parallel, each from `best`.
 
-    The second result says whether all neighbourhoods were searched completely.
+    Returns the best candidate, which is `best` if none is better, and whether all neighbourhoods
+    were searched completely.
     """
 
     def work(free: list[int]) -> tuple[Schedule | None, bool]:

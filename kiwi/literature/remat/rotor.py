@@ -173,8 +173,8 @@ def _tables(chain: Chain, unit_bytes: int) -> ChainTables:
 def fill_table(tables, count, memory):
     """Returns `least` and `choice`, both indexed by [s, t, m].
 
-    `choice` is -1 - option if stage s runs once with that option. Otherwise it is the stage i of
-    the second case.
+    `choice` is -1 - option if stage s runs once with that option. Otherwise the output of stage s
+    is not saved, and `choice` is the stage i whose input is the next kept value.
     """
     least = np.full((count, count, memory + 1), np.inf)
     choice = np.zeros((count, count, memory + 1), np.int32)

@@ -52,7 +52,7 @@ class Method:
 
 @functools.cache
 def _run_once(find: Find) -> None:
-    """Plans a graph of two operators, forward and backward, in few moves."""
+    """Compiles the loops of a planner: plans a graph of one forward and one backward operator."""
     graph = single_output_graph([1.0, 1.0], [1, 1], [(0, 1)], backward_of=((0, 1),))
     find(Task(graph, 2, math.inf, 1e-6, 0))
 

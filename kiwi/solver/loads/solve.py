@@ -204,11 +204,7 @@ class _Search:
             message=message,
             deterministic=is_repeatable,
         )
-        solutions = {result.solution: None for result in results if result.solution is not None}
-        others = tuple(solution for solution in solutions if solution != concluded.solution)
-        return replace(
-            concluded, work=self._all_work, balances=self._weights.balances, others=others
-        )
+        return replace(concluded, work=self._all_work, balances=self._weights.balances)
 
 
 def _translated(request: Request) -> Callable[[Progress], None] | None:

@@ -82,9 +82,9 @@ def _resolve(net, cost, parent, end, picks, pick_start):
 def _decide(net, cost, alive, pick_start):
     """Chooses the nodes to merge.
 
-    Returns the parent of each merged node (-1 for other nodes), the node's end h of the edge to the
-    parent (-1 if there is none), and the option that each line of the parent leaves of the node at
-    h, from `pick_start[h ^ 1]`.
+    Returns three arrays: the parent of each merged node (-1 for other nodes); the end h of the edge
+    to the parent at which the node lies (-1 without a parent); and, from `pick_start[h ^ 1]` on,
+    the option of the node that each line of the parent leaves.
     """
     count, base = len(alive), -1
     parent, end = np.full(count, -1, dtype=np.int64), np.full(count, -1, dtype=np.int64)

@@ -25,6 +25,7 @@ from kiwi.codec import to_plain
 from kiwi.errors import CompileCheckError, KiwiError
 from kiwi.mesh import DeviceMesh, hardware
 from kiwi.messages import topics
+from kiwi.system import limit_error
 from kiwi.xla.step import ExportedStep, Step
 
 T = TypeVar("T")
@@ -84,11 +85,17 @@ def begun_without_step(
 
 
 def _begun(request: Mapping[str, Any], exported: bytes | None, explain: Explain) -> "Begun":
-    folder = tempfile.TemporaryDirectory(prefix="kiwi-")
-    if exported is not None:
-        Path(folder.name, EXPORTED).write_bytes(exported)
-    Path(folder.name, REQUEST).write_text(json.dumps(request))
-    return Begun(folder, explain)
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="kiwi-")
+        if exported is not None:
+            Path(folder.name, EXPORTED).write_bytes(exported)
+        Path(folder.name, REQUEST).write_text(json.dumps(request))
+        return Begun(folder, explain)
+    except OSError as error:
+        limit = limit_error(error)
+        if limit is None:
+            raise
+        raise limit from error
 
 
 def _without_profile(mesh: DeviceMesh) -> DeviceMesh:

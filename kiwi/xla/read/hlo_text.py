@@ -258,6 +258,7 @@ def _names(operands: str) -> tuple[str, ...]:
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(?P<count>\d+)"\}')
 _POSITION = re.compile(r"\bindex=(?P<position>\d+)")
+_INTEGER = re.compile(r"-?\d+")
 _ROLES = ("body", "condition", "calls", "to_apply")
 
 
@@ -346,13 +347,12 @@ def _increment(module: Module, loop: Instruction, place: int) -> int:
 
 
 def _constant(computation: Computation, name: str) -> int | None:
-    """Returns the value of an integer constant, also through copies; None for other
-    instructions."""
+    """Returns the value of an integer constant, also through copies; None for other constants and
+    other instructions."""
     instruction = computation.by_name.get(name)
     while instruction is not None and instruction.opcode == "copy":
         instruction = computation.by_name.get(instruction.operands[0])
-    return (
-        None
-        if instruction is None or instruction.opcode != "constant"
-        else int(instruction.operands[0])
-    )
+    if instruction is None or instruction.opcode != "constant":
+        return None
+    is_integer = _INTEGER.fullmatch(instruction.operands[0])
+    return int(instruction.operands[0]) if is_integer else None

@@ -67,6 +67,10 @@ def test_a_loop_that_starts_from_an_argument_counts_once():
     assert inside_runs(COUNTED.replace("copy(%two)", "copy(%n)")) == 1
 
 
+def test_a_loop_that_counts_in_fractions_counts_once():
+    assert inside_runs(COUNTED.replace("constant(7)", "constant(7.5)")) == 1
+
+
 def inside_runs(text: str) -> int:
     module = parse_module(text)
     inside = (name for name, c in module.computations.items() if "inside" in c.by_name)

@@ -1,4 +1,7 @@
-"""The order of images' dimensions: figures, and a compiled program."""
+"""The order of images' dimensions, and what convolutions compute: figures, and compiled
+programs."""
+
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +49,33 @@ def test_images_between_convolutions_fill_tiles_of_batch_and_features():
     images = [v for v in units.producer if units.graph.program.values[v].shape[:1] == (4,)]
     assert images and all(set(minor[value]) == {0, 3} for value in images)
     assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=0.08)
+
+
+def normalised(x: jax.Array) -> jax.Array:
+    centred = x - x.mean((0, 1, 2))
+    return centred * lax.rsqrt(jnp.square(centred).mean((0, 1, 2)) + 1e-5)
+
+
+def residual(is_pooled: bool, kernels: list[jax.Array], x: jax.Array) -> jax.Array:
+    for kernel in kernels:
+        x = jax.nn.relu(normalised(convolve(x, kernel)))
+        x = jax.nn.relu(x + normalised(convolve(x, kernel)))
+        if is_pooled:
+            x = lax.reduce_window(x, -jnp.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    return jnp.mean(x)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("is_pooled", "tolerance"), [(False, 0.08), (True, 0.15)])
+def test_of_a_residual_network_the_results_of_convolutions_and_sums_are_held(is_pooled, tolerance):
+    """Normalisations and activations are computed in the convolutions that read them, the gradients
+    of activations behind those that compute them. A sum whose maximum pooling reads is not held."""
+    kernels = [array(3, 3, 128, 128) for _ in range(2)]
+    step = jax.grad(partial(residual, is_pooled))
+    found = planned(step, kernels, array(128, 32, 32, 128))
+    assert found.compiled is not None
+    assert found.estimate.peak_bytes == pytest.approx(found.compiled.peak_bytes, rel=tolerance)
+    assert found.estimate.step_seconds == pytest.approx(found.compiled.step_seconds, rel=0.2)
 
 
 @needs_compiler

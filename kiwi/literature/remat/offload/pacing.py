@@ -68,7 +68,7 @@ class _Pace:
 
     @property
     def is_away(self) -> bool:
-        """Whether the absence frees memory in some step."""
+        """Returns whether the absence frees memory in at least one step."""
         return self.back > self.leaves_after + 1
 
     def transfers(self, count: int) -> tuple[Transfer | None, Transfer | None]:

@@ -79,8 +79,8 @@ class CopiedMatrices(Workspace):
 
 
 def _is_transposed(matrix: Matrix, shards: Mapping[int, int]) -> bool:
-    """Returns whether an operand is copied. Factors of which a device holds one element do not
-    affect the order."""
+    """Returns whether an operand is copied. A factor does not affect the order if a device holds
+    only one element of it."""
     batch, rows, columns = matrix.canonical(shards)
     readable = [(*batch, *rows, *columns)]
     if len(rows) <= 1 and len(columns) <= 1:

@@ -16,8 +16,8 @@ _WIDTH, _COUNT = 256, 6
 
 
 def _sums(x: jax.Array, *weights: jax.Array) -> jax.Array:
-    """Returns the sum of products. Each product could be reduced before the next one is
-    computed."""
+    """Returns the sum of several products. A program could reduce each product before it computes
+    the next one."""
     products = [x @ w for w in weights]
     return sum((y.sum(0) for y in products), jnp.zeros(_WIDTH))
 

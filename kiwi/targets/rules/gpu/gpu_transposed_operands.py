@@ -85,7 +85,8 @@ def _orders(units: UnitGraph, value: int) -> tuple[Order, ...]:
 
 @dataclass(frozen=True)
 class GatheredOperand:
-    """An operand of a matmul with more than two dimensions, of which a gather may make a copy."""
+    """An operand of a matmul with more than two dimensions. A gather may make a copy of the
+    operand."""
 
     matrix: Matrix
 

@@ -49,7 +49,7 @@ _HELD: Mapping[str, tuple[float, ...]] = {
 class HeldStages(Workspace):
     """The buffers between the stages of a unit's transforms.
 
-    - `parts_of_result`: their bytes, over the bytes of the unit's result.
+    - `parts_of_result`: the bytes of these buffers, divided by the bytes of the unit's result.
     """
 
     parts_of_result: float
@@ -107,7 +107,8 @@ def _transforms(graph: KernelGraph, unit: Unit) -> Iterator[tuple[int, Equation]
 
 
 def _held(graph: KernelGraph, unit: Unit) -> float:
-    """Returns the bytes that the stages of a unit's transforms hold, over those of its result."""
+    """Returns the bytes that the stages of a unit's transforms hold, divided by the bytes of its
+    result."""
     values = graph.units.graph.program.values
     result_bytes = sum(values[output].size_bytes for output in unit.outputs)
     held = (
