@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import kiwi
 from benchmarks.small_steps.planned import FREE
 
 Row = Mapping[str, Any]
@@ -82,8 +83,6 @@ def _is_refused(row: Row) -> bool:
 
 
 def _is_typed(error: str) -> bool:
-    import kiwi
-
     return hasattr(kiwi.errors, error)
 
 

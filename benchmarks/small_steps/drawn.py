@@ -115,7 +115,9 @@ class Drawn:
                 results.append(result)
             return jnp.mean(x**2), results if self.yields_states else None
         is_checkpointed = self.loop == "scan of checkpointed layers"
-        x, stacked = jax.lax.scan(jax.checkpoint(layer) if is_checkpointed else layer, x, parameters)
+        x, stacked = jax.lax.scan(
+            jax.checkpoint(layer) if is_checkpointed else layer, x, parameters
+        )
         return jnp.mean(x**2), stacked
 
     def _layer(self, own: _Parameters, x: jax.Array) -> jax.Array:
