@@ -249,7 +249,8 @@ class OverlapLimits(LimitController):
             limit_bytes = self.by_excess(last.held_bytes, last, further * self.budget_bytes)
             return limit_bytes if limit_bytes > 0 else None
         if is_tied:
-            return int(last.planned_bytes - shares.FURTHER * self.budget_bytes)
+            limit_bytes = int(last.planned_bytes - shares.FURTHER * self.budget_bytes)
+            return limit_bytes if limit_bytes > 0 else None
         is_loose = -over_bytes >= shares.LOOSE * self.budget_bytes
         return self.after_refusal(last.held_bytes) if is_loose else None
 

@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kiwi.campaign import shares
 from kiwi.campaign.limits import (
@@ -103,6 +105,19 @@ def test_an_overlapping_program_far_over_the_budget_is_not_aimed_at():
     limits = OverlapLimits(BUDGET)
     far = Measured(BUDGET, BUDGET, int(BUDGET * (1 + shares.MOST_OVER)) + 1)
     assert limits.after_program(far, 0, is_tied=False) is None
+
+
+@given(
+    planned_bytes=st.integers(0, 2 * BUDGET),
+    needed_bytes=st.integers(0, 2 * BUDGET),
+    tried=st.integers(0, 4),
+    is_tied=st.booleans(),
+)
+def test_no_limit_is_negative_however_small_a_plan_is(planned_bytes, needed_bytes, tried, is_tied):
+    """Without a budget a plan may need a thousandth of the device's memory."""
+    program = Measured(BUDGET, planned_bytes, needed_bytes)
+    limit_bytes = OverlapLimits(BUDGET).after_program(program, tried, is_tied=is_tied)
+    assert limit_bytes is None or 0 < limit_bytes <= BUDGET
 
 
 def test_a_problem_that_was_refused_rises_to_the_least_peak_that_was_found():
