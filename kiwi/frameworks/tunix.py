@@ -147,8 +147,11 @@ class Tunix:
     @functools.cached_property
     def _inputs(self) -> Any:
         """The batch as the trainer prepares it, as types of arrays."""
-        types = jax.tree.map(_type, self.batch)
-        return jax.eval_shape(self.trainer._prepare_inputs, types)
+        leaves, tree = jax.tree.flatten(self.batch)
+        if all(hasattr(leaf, "dtype") for leaf in leaves):
+            types = jax.tree.unflatten(tree, map(_type, leaves))
+            return jax.eval_shape(lambda batch: _prepared(self.trainer, batch), types)
+        return jax.tree.map(_type, self.trainer._prepare_inputs(self.batch))  # Text, for example.
 
     def _states(self) -> tuple[Any, Any, Any, Any]:
         _, *states = _split(self.trainer)
@@ -226,6 +229,22 @@ def _split(trainer: Any) -> tuple[Any, ...]:
     )
     optimizer, state = nnx.split(trainer.optimizer)
     return (model, optimizer), trained, state, others, frozen
+
+
+def _prepared(trainer: Any, batch: Any) -> Any:
+    """Returns the batch as a trainer prepares it, in a trace. The models that prepare it, such as a
+    teacher, become models of the trace: Flax changes no model of another one."""
+    nnx = _nnx()
+    own = {
+        name: value
+        for name, value in vars(trainer).items()
+        if isinstance(value, nnx.Module) and name not in ("model", "optimizer")
+    }
+    try:
+        vars(trainer).update({name: nnx.merge(*nnx.split(m), copy=True) for name, m in own.items()})
+        return trainer._prepare_inputs(batch)
+    finally:
+        vars(trainer).update(own)
 
 
 def _placed(mesh: Mesh, specs: Any) -> Any:

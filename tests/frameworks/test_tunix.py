@@ -108,6 +108,7 @@ def distilled(accumulation=None):
 def reinforced(accumulation=None):
     """The actor's trainer, as `GRPOLearner` sets it up."""
     model, config = laid_out(qwen()), grpo_learner.GRPOConfig(beta=0.0)
+    config.temperature = 1.0
     trainer = rl_trainer.Trainer(model, optax.adamw(1e-2), settings(accumulation), dict)
     policy = importlib.import_module("tunix.rl.function_registry").get_policy_loss_fn("grpo")
     loss = lambda model, train_example, algo_config: policy(
@@ -173,7 +174,7 @@ def test_twenty_losses_with_and_without_kiwi(name):
     assert len(found) == 20 * (plain.config.gradient_accumulation_steps or 1)
     assert expected[-1] < expected[0]
     np.testing.assert_allclose(found, expected, rtol=5e-5, atol=1e-6)
-    assert plan.devices == 8 and own.train_steps == 20
+    assert plan.estimate.step_seconds > 0 and own.train_steps == 20
 
 
 def test_another_loss_function_makes_the_trainers_own_step_again():
@@ -209,7 +210,7 @@ def test_a_trainer_of_shapes_is_priced_for_chips_that_are_not_attached():
     assert dict(step.recipe.mesh) == {"fsdp": 4, "tp": 2} and step.recipe.batch_size == 16
     own = price(step, step.recipe)
     weight = own.plan.in_shardings[0]["layers"][0]["mlp"]["gate_proj"]["kernel"]
-    assert jax.tree.leaves(weight)[0].spec == jax.P("fsdp", "tp")
+    assert jax.tree.leaves(weight)[0] == jax.P("fsdp", "tp")
     other = price(step, replace(step.recipe, mesh={"fsdp": 8, "tp": 1}))
     assert own.seconds > 0 and other.seconds != own.seconds
 
