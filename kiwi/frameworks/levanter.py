@@ -108,7 +108,10 @@ class Levanter:
         with devices_are(self._mesh(config).devices):
             within, across = config.mesh.axis_shapes(jax.device_count(), self.num_slices)
             batch_size, microbatch = _batch_size(config), config.microbatch_size
-        mappings = (PARAMETERS, config.parameter_axis_mapping), (COMPUTE, config.compute_axis_mapping)
+        mappings = (
+            (PARAMETERS, config.parameter_axis_mapping),
+            (COMPUTE, config.compute_axis_mapping),
+        )
         rules = [(kind + axis, cut) for kind, mapping in mappings for axis, cut in mapping.items()]
         return Recipe(
             {**within, **dict.fromkeys(across, 1)},
@@ -238,17 +241,24 @@ class Levanter:
             vars(trainer).pop(name, None)
         return trainer
 
-    def _function(self, trainer: Any, mesh: Mesh, batch: Any) -> tuple[Callable[..., Any], list[Any]]:
+    def _function(
+        self, trainer: Any, mesh: Mesh, batch: Any
+    ) -> tuple[Callable[..., Any], list[Any]]:
         """Returns the step as a function of arrays, and a list that receives the rest of its result
         when it is traced."""
-        equinox, haliax, rest_of_result = _modules().equinox, _modules().haliax, []
+        equinox, haliax = _modules().equinox, _modules().haliax
+        rest_of_result: list[Any] = []
         rest = equinox.partition((self.state, ((batch,), {})), _is_array)[1]
+
+        def parted(result: Any) -> tuple[Any, list[Any]]:
+            arrays, rest = equinox.partition(result, _is_array)
+            return arrays, [rest]
 
         def train_step(state: Any, batch: Any) -> Any:
             whole_state, (args, kwargs) = equinox.combine((state, batch), rest)
             with devices_are(mesh.devices), haliax.axis_mapping(trainer.parameter_axis_mapping):
                 result = trainer._train_step(whole_state, args, kwargs, _no_hooks=True)
-            arrays, rest_of_result[:] = (parts := equinox.partition(result, _is_array))[0], parts[1:]
+            arrays, rest_of_result[:] = parted(result)
             return arrays
 
         return train_step, rest_of_result

@@ -224,9 +224,7 @@ def _split(trainer: Any) -> tuple[Any, ...]:
     """Returns the graphs of a trainer's model and optimizer, and the variables in the order of the
     step's arguments."""
     nnx = _nnx()
-    model, trained, frozen, others = nnx.split(
-        trainer.model, trainer.optimizer.wrt, nnx.Param, ...
-    )
+    model, trained, frozen, others = nnx.split(trainer.model, trainer.optimizer.wrt, nnx.Param, ...)
     optimizer, state = nnx.split(trainer.optimizer)
     return (model, optimizer), trained, state, others, frozen
 

@@ -1,5 +1,5 @@
-"""Levanter's own package: the step of its trainer is planned, the trainer trains under the plan, and
-a recipe becomes a configuration."""
+"""Levanter's own package: the step of its trainer is planned, the trainer trains under the plan,
+and a recipe becomes a configuration."""
 
 import dataclasses
 import importlib.util
@@ -40,15 +40,7 @@ pytestmark = [pytest.mark.levanter, pytest.mark.filterwarnings("ignore")]
 LLAMA = LlamaConfig(
     max_seq_len=32, hidden_dim=32, intermediate_dim=64, num_heads=4, num_kv_heads=4, num_layers=2
 )
-GPT2 = Gpt2Config(
-    max_seq_len=32,
-    hidden_dim=32,
-    num_heads=4,
-    num_layers=2,
-    embed_pdrop=0.1,
-    resid_pdrop=0.1,
-    attn_pdrop=0.1,
-)
+GPT2 = Gpt2Config(max_seq_len=32, hidden_dim=32, num_heads=4, num_layers=2, resid_pdrop=0.1)
 QUICK = {"verify": None, "effort": "quick", "plan_cache": False}
 VOCABULARY = hax.Axis("vocab", 64)
 CARRY, INPUT = "scan(layer)__carry", "scan(layer)__input"
@@ -90,8 +82,8 @@ def make_batch(trainer):
 
 def losses(trainer, model, **options):
     with trainer:
-        init = lambda: make_model(model)
-        state = trainer.initial_state(jax.random.PRNGKey(0), model_init=init)
+        key = jax.random.PRNGKey(0)
+        state = trainer.initial_state(key, model_init=lambda: make_model(model))
         batch, found = make_batch(trainer), []
         if options:
             step = Levanter(trainer, state, batch, "h100-sxm")
@@ -120,9 +112,9 @@ def test_twenty_losses_with_and_without_kiwi(model, accumulation, options):
 
 
 def abstract_batch(size=16):
-    array = lambda dtype: hax.NamedArray(
-        jax.ShapeDtypeStruct((size, 32), dtype), ("batch", "position")
-    )
+    def array(dtype):
+        return hax.NamedArray(jax.ShapeDtypeStruct((size, 32), dtype), ("batch", "position"))
+
     return LmExample(array(jnp.int32), array(jnp.float32), AttentionMask.causal())
 
 
@@ -187,9 +179,7 @@ def test_what_is_written_is_read_back(tmp_path):
     )
     step.write_overrides(wanted, path := tmp_path / "overrides.yml")
     settings = yaml.safe_load(path.read_text("utf-8"))
-    policy = draccus.decode(
-        ScanCheckpointPolicy, settings["model"]["gradient_checkpointing"]
-    )
+    policy = draccus.decode(ScanCheckpointPolicy, settings["model"]["gradient_checkpointing"])
     assert policy == step.policy(wanted)
     trainer = settings["trainer"]
     mesh = draccus.decode(MeshConfig, trainer.pop("mesh"))
@@ -200,9 +190,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 def test_the_axis_mapping_of_a_plan():
     with (trainer := make_trainer(log_xla_hlo=False)):
-        state = trainer.initial_state(
-            jax.random.PRNGKey(0), model_init=lambda: make_model(LLAMA)
-        )
+        state = trainer.initial_state(jax.random.PRNGKey(0), model_init=lambda: make_model(LLAMA))
         step = Levanter(trainer, state, make_batch(trainer), "v5e")
         mapping = step.axis_mapping(step.train_under_plan(**QUICK))
     assert {"embed", "mlp", "vocab"} <= dict(mapping.rules).keys()

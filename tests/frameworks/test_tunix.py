@@ -84,9 +84,7 @@ def logits(model, input_tokens, input_mask):
 
 
 def settings(accumulation, of=peft_trainer.TrainingConfig):
-    return of(
-        eval_every_n_steps=100, max_steps=20, gradient_accumulation_steps=accumulation
-    )
+    return of(eval_every_n_steps=100, max_steps=20, gradient_accumulation_steps=accumulation)
 
 
 def tuned(accumulation=None, adapters=False, remat=qwen3.RematConfig.NONE, layers=2):
@@ -111,9 +109,10 @@ def reinforced(accumulation=None):
     config.temperature = 1.0
     trainer = rl_trainer.Trainer(model, optax.adamw(1e-2), settings(accumulation), dict)
     policy = importlib.import_module("tunix.rl.function_registry").get_policy_loss_fn("grpo")
-    loss = lambda model, train_example, algo_config: policy(
-        model, train_example, algo_config=config, pad_id=0, eos_id=63
-    )
+
+    def loss(model, train_example, algo_config):
+        return policy(model, train_example, algo_config=config, pad_id=0, eos_id=63)
+
     trainer.with_loss_fn(loss, has_aux=True)
     trainer.with_gen_model_input_fn(lambda x: {"train_example": x, "algo_config": config})
     trainer.with_rl_metrics_to_log({"pg_clipfrac": np.mean})
