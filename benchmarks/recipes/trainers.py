@@ -1,8 +1,8 @@
 """Steps of full-size models in trainers of Tunix and Levanter: as the framework lays them out, and
 under Kiwi's plan.
 
-    python -m benchmarks.recipes.trainers tunix v5e        # with the package google-tunix
-    python -m benchmarks.recipes.trainers levanter v5e     # with the package marin-levanter
+    python -m benchmarks.recipes.trainers tunix v5e [row …]      # with the package google-tunix
+    python -m benchmarks.recipes.trainers levanter v5e [row …]   # with the package marin-levanter
 
 The profile is v5e (2x4 chips, checked with XLA:TPU) or h100-sxm (eight devices, not checked). Rows
 of other calls stay in `trainers.json`.
@@ -37,9 +37,9 @@ TARGETS: dict[str, dict[str, Any]] = {
 BATCH, LENGTH = 16, 1024
 
 
-def tunix(profile: str, topology: str | None) -> Any:
-    """Returns Qwen3-0.6B in bfloat16 with AdamW in `PeftTrainer`, its layers recomputed, on four
-    parts of the data and two of each matrix."""
+def tunix(profile: str, topology: str | None, is_recomputed: bool) -> Any:
+    """Returns Qwen3-0.6B in bfloat16 with AdamW in `PeftTrainer`, on four parts of the data and two
+    of each matrix. `is_recomputed`: whether the layers are."""
     from kiwi.frameworks.tunix import Tunix, described, install_stand_ins
 
     install_stand_ins()
@@ -58,7 +58,8 @@ def tunix(profile: str, topology: str | None) -> Any:
         }
 
     def trainer() -> Any:
-        changes = {"dtype": jnp.bfloat16, "remat_config": qwen3.RematConfig.DECODER}
+        remat = qwen3.RematConfig.DECODER if is_recomputed else qwen3.RematConfig.NONE
+        changes = {"dtype": jnp.bfloat16, "remat_config": remat}
         config = dataclasses.replace(qwen3.ModelConfig.qwen3_0p6b(), **changes)
         settings = peft_trainer.TrainingConfig(eval_every_n_steps=100)
         model = qwen3.Qwen3(config, rngs=nnx.Rngs(0))
@@ -71,9 +72,9 @@ def tunix(profile: str, topology: str | None) -> Any:
     return Tunix(described(trainer), batch, mesh, profile, topology, donate_model=True)
 
 
-def levanter(profile: str, topology: str | None) -> Any:
+def levanter(profile: str, topology: str | None, is_recomputed: bool) -> Any:
     """Returns a Llama of Levanter with 0.6 billion parameters, in its trainer with AdamW, fully
-    sharded over eight devices."""
+    sharded over eight devices. `is_recomputed`: whether the blocks are."""
     from kiwi.frameworks.levanter import Levanter, described, install_stand_ins
 
     install_stand_ins()
@@ -88,7 +89,9 @@ def levanter(profile: str, topology: str | None) -> Any:
 
     levanter.tracker.set_global_tracker(levanter.tracker.NoopTracker())
     sizes = {"hidden_dim": 1536, "intermediate_dim": 4096, "num_layers": 16, "num_heads": 12}
-    model = LlamaConfig(max_seq_len=LENGTH, num_kv_heads=12, **sizes)
+    model = LlamaConfig(
+        max_seq_len=LENGTH, num_kv_heads=12, gradient_checkpointing=is_recomputed, **sizes
+    )
     config = TrainerConfig(
         id="kiwi",
         mp=jmp.get_policy("params=float32,compute=bfloat16,output=bfloat16"),
@@ -111,22 +114,35 @@ def levanter(profile: str, topology: str | None) -> Any:
     return Levanter(trainer, state, batch, profile, topology)
 
 
-def main(framework: str, profile: str) -> None:
-    """Writes the rows of a framework's model for a profile."""
+def main(framework: str, profile: str, *asked: str) -> None:
+    """Writes the rows of a framework's model for a profile: those asked for, or all."""
     use_cpu_devices(8)
-    target, made = TARGETS[profile], {"tunix": tunix, "levanter": levanter}[framework]
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    rows = results[f"{framework} {profile}"] = [told(framework)]
-    adapter = made(profile, target["topology"])
-    step = adapter(adapter.recipe)
+    target, make = TARGETS[profile], {"tunix": tunix, "levanter": levanter}[framework]
+
+    def framework_plan(is_recomputed: bool) -> kiwi.Plan:
+        adapter = make(profile, target["topology"], is_recomputed)
+        return price(adapter, adapter.recipe, verify=target["verify"]).plan
+
+    def own_plan() -> kiwi.Plan:
+        adapter = make(profile, target["topology"], True)
+        return plan_of(adapter(adapter.recipe), target["verify"])
+
     plans = {
-        "framework's": lambda: price(adapter, adapter.recipe, verify=target["verify"]).plan,
-        "kiwi's": lambda: plan_of(step, target["verify"]),
+        "framework's": lambda: framework_plan(True),
+        "framework's, nothing recomputed": lambda: framework_plan(False),
+        "kiwi's": own_plan,
     }
-    for what, plan in plans.items():
-        rows.append(row := row_of(what, plan))
-        print(json.dumps(row), flush=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    for what in asked or plans:
+        write(f"{framework} {profile}", told(framework), row_of(what, plans[what]))
+
+
+def write(key: str, made_with: dict[str, Any], row: dict[str, Any]) -> None:
+    """Writes a row, in place of the row of the same name."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    rows = [old for old in results.get(key, [])[1:] if old["what"] != row["what"]]
+    results[key] = [made_with, *rows, row]
+    print(json.dumps(row), flush=True)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def told(framework: str) -> dict[str, Any]:

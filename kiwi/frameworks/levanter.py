@@ -9,7 +9,7 @@ import copy
 import functools
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -183,14 +183,17 @@ class Levanter:
 
     def changes(self, recipe: Recipe) -> dict[str, Any]:
         """The settings with which the configuration becomes a recipe's, as in Levanter's
-        configuration files: of the trainer, and of the model's gradient checkpointing."""
+        configuration files: of the trainer, and of the model's gradient checkpointing.
+
+        **Raises:** `InvalidArgumentError` if Levanter has no setting for the recipe's slices.
+        """
         configured, trainer = self.recipe, {}
         if (recipe.mesh, recipe.slices, recipe.logical_rules) != (
             configured.mesh,
             configured.slices,
             configured.logical_rules,
         ):
-            trainer["mesh"] = _mesh_settings(recipe)
+            trainer["mesh"] = _mesh_settings(recipe, self._axes_across_slices)
         if recipe.batch_size not in (None, configured.batch_size):
             trainer["train_batch_size"] = recipe.batch_size
         asked = recipe.microbatches or 1, recipe.batch_size, recipe.axes
@@ -209,6 +212,10 @@ class Levanter:
         yaml: Any = importlib.import_module("yaml")
         head = f"# Written by Kiwi {VERSION}.\n"
         write_text(head + yaml.safe_dump(self.changes(recipe), sort_keys=False), path)
+
+    @property
+    def _axes_across_slices(self) -> list[str]:
+        return [*_modules().mesh.DEFAULT_DCN_AXIS_SPEC | self.trainer.config.mesh.dcn_axes]
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -302,16 +309,24 @@ def _policy(recipe: Recipe) -> dict[str, Any]:
     return {**fields, "save_block_internals": kept, "offload_block_internals": offloaded}
 
 
-def _mesh_settings(recipe: Recipe) -> dict[str, Any]:
+def _mesh_settings(recipe: Recipe, across: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of a recipe's mesh and axis mappings. Levanter has other axes across
+    slices (`across`) than within a slice."""
+    within = [axis for axis in recipe.slices if axis not in across]
+    if within:
+        raise InvalidArgumentError(
+            f"In Levanter the axis {within[0]!r} lies within a slice.",
+            topic=topics.RECIPE,
+            suggestion=f"Slices along {', '.join(across)}.",
+        )
     mappings: dict[str, dict[str, Any]] = {PARAMETERS: {}, COMPUTE: {}}
     for axis, cut in recipe.logical_rules:
         for kind, mapping in mappings.items():
             if axis.startswith(kind):
                 mapping[axis.removeprefix(kind)] = _listed(cut)
-    across = set(recipe.slices)
     return {
         "axes": {axis: n for axis, n in recipe.mesh.items() if axis not in across},
-        "dcn_axes": dict(recipe.slices),
+        "dcn_axes": {axis: recipe.slices.get(axis, 1) for axis in across},
         "param_mapping": mappings[PARAMETERS],
         "compute_mapping": mappings[COMPUTE],
     }

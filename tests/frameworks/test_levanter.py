@@ -200,5 +200,7 @@ def test_the_axis_mapping_of_a_plan():
 def test_a_trainer_cannot_train_on_chips_that_are_not_attached():
     with pytest.raises(InvalidArgumentError, match="not attached"):
         made().train_under_plan()
+    with pytest.raises(InvalidArgumentError, match="within a slice"):
+        made().changes(replace(made().recipe, slices={"data": 2}))
     with pytest.raises(InvalidArgumentError, match="no residencies"):
         made().policy(made().recipe)
