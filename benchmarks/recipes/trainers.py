@@ -25,7 +25,7 @@ from benchmarks.provenance import commit
 from benchmarks.recipes.__main__ import cpu_seconds
 from kiwi.errors import KiwiError
 from kiwi.loading import use_cpu_devices
-from kiwi.recipes import Step, price
+from kiwi.recipes import price
 
 RESULTS = Path(__file__).parent / "trainers.json"
 TARGETS: dict[str, dict[str, Any]] = {
@@ -124,8 +124,9 @@ def main(framework: str, profile: str, *asked: str) -> None:
         return price(adapter, adapter.recipe, verify=target["verify"]).plan
 
     def own_plan() -> kiwi.Plan:
+        options = {"respect_user_shardings": False, "effort": "quick", "plan_cache": False}
         adapter = make(profile, target["topology"], True)
-        return plan_of(adapter(adapter.recipe), target["verify"])
+        return adapter.plan(verify=target["verify"], **options)
 
     plans = {
         "framework's": lambda: framework_plan(True),
@@ -151,14 +152,6 @@ def told(framework: str) -> dict[str, Any]:
     names = ("jax", "libtpu", *own[framework])
     versions = {name: metadata.version(name) for name in names}
     return {"commit": commit(), "date": datetime.date.today().isoformat(), "versions": versions}
-
-
-def plan_of(step: Step, verify: str | None) -> kiwi.Plan:
-    """Returns Kiwi's plan of a step, free of the framework's shardings."""
-    options = {name: value for name, value in step.options.items() if name != "in_shardings"}
-    free = {"respect_user_shardings": False, "effort": "quick", "plan_cache": False}
-    with step.context():
-        return kiwi.plan(step.function, *step.args, **{**options, **free, "verify": verify})
 
 
 def row_of(what: str, plan: Any) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""Devices that need not be attached."""
+"""What adapters of trainers share: devices that need not be attached, and the planned step."""
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
+from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
+from kiwi.hlo.checkpoint_names import everything_saved
 from kiwi.mesh.shipped import find_table
 from kiwi.mesh.topology import Topology
 from kiwi.messages import topics
+from kiwi.options import Options
 from kiwi.xla.tpu.compiler import compile_only_devices
 
 
@@ -50,3 +53,16 @@ def devices_are(devices: Any) -> Iterator[None]:
     finally:
         for name, function in before.items():
             setattr(jax, name, function)
+
+
+def planned_step(function: Callable[..., Any], options: Mapping[str, Any]) -> PlannedFunction:
+    """A trainer's step to plan. Its `jax.checkpoint`s save everything, unless the options ask for
+    them: the plan itself decides what is recomputed."""
+    keeps = options.get("respect_user_checkpoint") or options.get("granularity") == "names"
+
+    @functools.wraps(function)
+    def saving(*args: Any) -> Any:
+        with everything_saved():
+            return function(*args)
+
+    return PlannedFunction(function if keeps else saving, Options(**options))

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks import stand_ins
-from kiwi.frameworks.described import described_devices, devices_are
+from kiwi.frameworks.described import described_devices, devices_are, planned_step
 from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD
 from kiwi.json_file import write_text
 from kiwi.messages import topics
-from kiwi.options import Options
 from kiwi.plans.export.partition_specs import LogicalRules, MeshAxes
 from kiwi.plans.plan import Plan
 from kiwi.recipes import Recipe, Step
@@ -138,16 +137,25 @@ class Levanter:
         )
         function, _ = self._function(trainer, mesh, batch)
         options = {**self._options, "mesh": mesh, "in_shardings": layouts}
-        is_attached = self.topology is None
-        return Step(function, args, options, mesh=mesh if is_attached else mesh.abstract_mesh)
+        return Step(function, args, options, mesh=self._context(mesh))
+
+    def plan(self, **options: Any) -> Plan:
+        """Plans the step, free of Levanter's layouts and of its gradient checkpointing.
+
+        - `options`: options of `kiwi.plan`, such as `memory_budget`. With
+          `respect_user_shardings=True` the plan follows Levanter's constraints of activations and
+          results, with `respect_user_checkpoint=True` its gradient checkpointing.
+
+        **Raises:** the errors of `kiwi.plan`.
+        """
+        planned, _, context = self._planned(options)
+        with context:
+            return planned.plan(*self.args)
 
     def train_under_plan(self, **options: Any) -> Plan:
-        """Plans the step and lets the trainer train under the plan. Returns the plan.
+        """Plans the step as `plan`, and lets the trainer train under the plan. Returns the plan.
 
         Steps at which a callback looks into the step (`JitCallback`) stay Levanter's own.
-
-        - `options`: options of `kiwi.plan`, such as `memory_budget`. By default, the plan follows
-          none of Levanter's layouts of activations and results (`respect_user_shardings=False`).
 
         **Raises:** the errors of `kiwi.plan`; `InvalidArgumentError` if the devices are not
         attached.
@@ -156,15 +164,10 @@ class Levanter:
             raise InvalidArgumentError(
                 "A trainer cannot train on devices that are not attached.",
                 topic=topics.RECIPE,
-                suggestion="kiwi.recipes.price plans for them; to train, leave out the topology.",
+                suggestion="plan() plans for them; to train, leave out the topology.",
             )
-        mesh = self._mesh(self.trainer.config)
-        function, rest = self._function(self.trainer, mesh, self.batch)
-        free = {"respect_user_shardings": False, "in_shardings": (None, self._batch_layout(mesh))}
-        planned = PlannedFunction(
-            function, Options(**{**self._options, "mesh": mesh, **free, **options})
-        )
-        with jax.set_mesh(mesh):
+        planned, rest, context = self._planned(options)
+        with context:
             plan = planned.plan(*self.args)
         vars(self.trainer)["_jit_train_step_fn_no_hook"] = _PlannedStep(planned, rest)
         return plan
@@ -221,6 +224,19 @@ class Levanter:
     def _options(self) -> dict[str, Any]:
         own = {"profile": self.profile, "topology": self.topology, "donate_argnums": self.donated}
         return own if self.num_slices == 1 else {**own, "num_slices": self.num_slices}
+
+    def _planned(self, options: Mapping[str, Any]) -> tuple[PlannedFunction, list[Any], Any]:
+        """Returns the step to plan, the list that receives the rest of its result, and the context
+        in which it is planned."""
+        mesh = self._mesh(self.trainer.config)
+        function, rest = self._function(self.trainer, mesh, self.batch)
+        free = {"respect_user_shardings": False, "in_shardings": (None, self._batch_layout(mesh))}
+        planned = planned_step(function, {**self._options, "mesh": mesh, **free, **options})
+        return planned, rest, Step(function, self.args, mesh=self._context(mesh)).context()
+
+    def _context(self, mesh: Mesh) -> Mesh | AbstractMesh:
+        """Returns the mesh of the context in which the step is traced."""
+        return mesh if self.topology is None else mesh.abstract_mesh
 
     def _batch_layout(self, mesh: Mesh) -> Any:
         return _layouts(self.args[1], self.trainer.compute_axis_mapping, mesh)

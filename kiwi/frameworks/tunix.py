@@ -20,9 +20,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks import stand_ins
-from kiwi.frameworks.described import described_devices, devices_are
+from kiwi.frameworks.described import described_devices, devices_are, planned_step
 from kiwi.messages import topics
-from kiwi.options import Options
 from kiwi.plans.plan import Plan
 from kiwi.recipes import Recipe, Step
 
@@ -114,12 +113,21 @@ class Tunix:
         }
         return Step(self._function(mesh), self.args, options)
 
+    def plan(self, **options: Any) -> Plan:
+        """Plans the step, free of Tunix's layouts of variables and of its recomputation.
+
+        - `options`: options of `kiwi.plan`, such as `memory_budget`. With
+          `respect_user_shardings=False` the plan is also free of Tunix's constraints of
+          activations, with `respect_user_checkpoint=True` it recomputes as Tunix does.
+
+        **Raises:** the errors of `kiwi.plan`.
+        """
+        return self._planned(options).plan(*self.args)
+
     def train_under_plan(self, **options: Any) -> Plan:
-        """Plans the step and lets the trainer train under the plan. Returns the plan.
+        """Plans the step as `plan`, and lets the trainer train under the plan. Returns the plan.
 
         The trainer makes its own step again if its loss function changes.
-
-        - `options`: options of `kiwi.plan`, such as `memory_budget`.
 
         **Raises:** the errors of `kiwi.plan`; `InvalidArgumentError` if the mesh has no devices.
         """
@@ -127,17 +135,20 @@ class Tunix:
             raise InvalidArgumentError(
                 "A trainer cannot train on devices that are not attached.",
                 topic=topics.RECIPE,
-                suggestion="kiwi.plan plans for them; here the mesh must have the devices.",
+                suggestion="plan() plans for them; to train, give the mesh of attached devices.",
             )
-        batch_sharding = _placed(self.mesh, self._specs(self.mesh)[BATCH])
-        shardings = {"in_shardings": (None, None, None, None, batch_sharding)}
-        all_options = {**self._options, "mesh": self.mesh, **shardings, **options}
-        planned = PlannedFunction(self._function(self.mesh), Options(**all_options))
+        planned = self._planned(options)
         plan = planned.plan(*self.args)
         with self.mesh:
             self.trainer.jit_train_and_eval_step(cache_nnx_graph=True)
         self.trainer._jitted_train_step_fn = _PlannedStep(self.trainer, planned)
         return plan
+
+    def _planned(self, options: Mapping[str, Any]) -> PlannedFunction:
+        mesh = self._mesh(self.mesh.shape)
+        batch_sharding = _placed(mesh, self._specs(mesh)[BATCH])
+        layouts = {"mesh": mesh, "in_shardings": (None, None, None, None, batch_sharding)}
+        return planned_step(self._function(mesh), {**self._options, **layouts, **options})
 
     @property
     def _options(self) -> Mapping[str, Any]:

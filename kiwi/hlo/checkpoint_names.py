@@ -95,3 +95,19 @@ def residencies_replaced(residencies: Mapping[str, str]) -> Iterator[list[str]]:
     apart = jax_internals.traced_apart(object())
     with apart, jax_internals.checkpoint_policies_replaced(policy_of):
         yield seen_names
+
+
+@contextlib.contextmanager
+def everything_saved() -> Iterator[None]:
+    """Inside this context manager, each `jax.checkpoint` saves everything.
+
+    A plan that recomputes by its own choice is better made of such a step: a kernel with a
+    `custom_vjp` inside `jax.checkpoint` otherwise runs twice, because its second call has other
+    results than its first.
+    """
+    saves_all = jax.checkpoint_policies.everything_saveable
+    with (
+        jax_internals.traced_apart("everything saved"),
+        jax_internals.checkpoint_policies_replaced(lambda jaxpr, own: saves_all),
+    ):
+        yield
