@@ -9,7 +9,7 @@ import jax
 
 from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
-from kiwi.hlo.checkpoint_names import everything_saved
+from kiwi.hlo.checkpoint_names import checkpoints_left_out
 from kiwi.mesh.shipped import find_table
 from kiwi.mesh.topology import Topology
 from kiwi.messages import topics
@@ -56,13 +56,13 @@ def devices_are(devices: Any) -> Iterator[None]:
 
 
 def planned_step(function: Callable[..., Any], options: Mapping[str, Any]) -> PlannedFunction:
-    """A trainer's step to plan. Its `jax.checkpoint`s save everything, unless the options ask for
+    """A trainer's step to plan. Its `jax.checkpoint`s are left out, unless the options ask for
     them: the plan itself decides what is recomputed."""
     keeps = options.get("respect_user_checkpoint") or options.get("granularity") == "names"
 
     @functools.wraps(function)
     def saving(*args: Any) -> Any:
-        with everything_saved():
+        with checkpoints_left_out():
             return function(*args)
 
     return PlannedFunction(function if keeps else saving, Options(**options))

@@ -98,16 +98,12 @@ def residencies_replaced(residencies: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def everything_saved() -> Iterator[None]:
-    """Inside this context manager, each `jax.checkpoint` saves everything.
+def checkpoints_left_out() -> Iterator[None]:
+    """Inside this context manager, each `jax.checkpoint` is traced as its function.
 
     A plan that recomputes by its own choice is better made of such a step: a kernel with a
     `custom_vjp` inside `jax.checkpoint` otherwise runs twice, because its second call has other
     results than its first.
     """
-    saves_all = jax.checkpoint_policies.everything_saveable
-    with (
-        jax_internals.traced_apart("everything saved"),
-        jax_internals.checkpoint_policies_replaced(lambda jaxpr, own: saves_all),
-    ):
+    with jax_internals.traced_apart("no checkpoints"), jax_internals.checkpoints_left_out():
         yield
