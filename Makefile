@@ -16,7 +16,10 @@ find_python = for python in python3.11 python3 python3.12 python3.13; do \
 	&& { echo $$python; break; }; done
 PYTHON ?= $(shell $(find_python))
 
-.PHONY: help install demo test test-slow test-witnesses lint format types imports docs package pictures check clean
+FRAMEWORKS := maxtext tunix levanter
+PYTHON312 ?= python3.12
+
+.PHONY: help install demo test test-slow test-witnesses test-frameworks $(FRAMEWORKS:%=test-%) lint format types imports docs package pictures check clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +50,19 @@ test-slow: $(STAMP) ## Run the tests that take minutes
 test-witnesses: $(STAMP) ## Name the rules of XLA that the installed jax breaks
 	$(BIN)/python -m pytest -m witness
 
+# The frameworks need Python 3.12 and versions of jax that exclude each other: each has an
+# environment of its own. Its list pins what Kiwi's own requirements leave open.
+test-frameworks: $(FRAMEWORKS:%=test-%) ## Run the tests against MaxText, Tunix and Levanter (Python 3.12)
+
+$(FRAMEWORKS:%=test-%): test-%: .venv-%/.installed
+	.venv-$*/bin/python -m pytest -m $* tests/frameworks/test_$*.py
+
+.venv-%/.installed: tests/frameworks/requirements/%.txt pyproject.toml
+	@test -x .venv-$*/bin/python || $(PYTHON312) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --no-deps --requirement $<
+	.venv-$*/bin/python -m pip install --quiet --constraint $< --editable '.[aot-tpu]' flax pytest hypothesis
+	@touch $@
+
 lint: $(STAMP) ## Check style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,4 +89,4 @@ pictures: $(STAMP) ## Draw the pictures of docs/extend/architecture.md from the 
 check: lint types imports test docs ## Everything that must pass before a commit is shared
 
 clean: ## Remove .venv and caches
-	rm -rf $(VENV) site .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) $(FRAMEWORKS:%=.venv-%) site .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist

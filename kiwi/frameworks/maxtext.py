@@ -24,15 +24,13 @@ from jax.sharding import AxisType
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks import stand_ins
+from kiwi.frameworks.described import described_devices
 from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD
 from kiwi.json_file import write_text
-from kiwi.mesh.shipped import find_table
-from kiwi.mesh.topology import Topology
 from kiwi.messages import topics
 from kiwi.quiet import start_backends
 from kiwi.recipes import Recipe, Step
 from kiwi.version import VERSION
-from kiwi.xla.tpu.compiler import compile_only_devices
 
 STAND_INS = (
     *("array_record", "cloud_accelerator_diagnostics", "datasets", "google_cloud_mldiagnostics"),
@@ -208,7 +206,7 @@ class MaxText:
     def _devices(self) -> Sequence[Any]:
         if self.topology is None:
             return jax.devices()
-        return _described(self.profile, self.topology, self.num_slices)
+        return described_devices(self.profile, self.topology, self.num_slices)
 
     def _sizes(self, config: Any, kind: str) -> Sequence[int]:
         """Returns the number of devices along each axis, with the size -1 of an open axis replaced.
@@ -266,24 +264,6 @@ def _flags_kept() -> Iterator[None]:
         os.environ.pop("XLA_FLAGS", None)
         if before is not None:
             os.environ["XLA_FLAGS"] = before
-
-
-@functools.cache
-def _described(profile: str, topology: str, num_slices: int) -> tuple[Any, ...]:
-    """Returns the devices of a topology. Nothing can run on them.
-
-    **Raises:** `InvalidArgumentError` if the profile has no topologies.
-    """
-    hardware = find_table(profile).hardware
-    if hardware.interconnect is None:
-        raise InvalidArgumentError(
-            f"The profile {profile!r} has no topologies.",
-            topic=topics.RECIPE,
-            suggestion="A profile of chips in slices, such as v5e; or no topology, for the devices "
-            "that jax has.",
-        )
-    slices = Topology.parse(topology, num_slices)
-    return tuple(compile_only_devices(hardware.interconnect, slices))
 
 
 @functools.cache

@@ -95,3 +95,15 @@ def residencies_replaced(residencies: Mapping[str, str]) -> Iterator[list[str]]:
     apart = jax_internals.traced_apart(object())
     with apart, jax_internals.checkpoint_policies_replaced(policy_of):
         yield seen_names
+
+
+@contextlib.contextmanager
+def checkpoints_left_out() -> Iterator[None]:
+    """Inside this context manager, each `jax.checkpoint` is traced as its function.
+
+    A plan that recomputes by its own choice is better made of such a step: a kernel with a
+    `custom_vjp` inside `jax.checkpoint` otherwise runs twice, because its second call has other
+    results than its first.
+    """
+    with jax_internals.traced_apart("no checkpoints"), jax_internals.checkpoints_left_out():
+        yield

@@ -38,6 +38,7 @@ from jax._src.custom_partitioning_sharding_rule import (
     str_to_sdy_sharding_rule,
 )
 from jax._src.lax import windowed_reductions
+from jax.extend import core as jex
 from jax.interpreters import mlir
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jaxlib import xla_client
@@ -284,6 +285,19 @@ def checkpoint_policies_replaced(
         return bind(*args, jaxpr=jaxpr, policy=policy_of(jaxpr, policy), **params)
 
     return _replaced(primitive, "bind", bound)
+
+
+def checkpoints_left_out() -> AbstractContextManager[None]:
+    """Inside this context manager, a `jax.checkpoint` is traced as its function.
+
+    Traces that jax has cached keep their checkpoints: see `traced_apart`.
+    """
+
+    def bound(*args: Any, jaxpr: Any, **params: Any) -> Any:
+        closed = jaxpr if hasattr(jaxpr, "consts") else jex.ClosedJaxpr(jaxpr, ())
+        return jex.jaxpr_as_fun(closed)(*args)
+
+    return _replaced(ad_checkpoint.remat_p, "bind", bound)
 
 
 def assumed_cudnn() -> AbstractContextManager[None]:

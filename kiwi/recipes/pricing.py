@@ -33,15 +33,19 @@ class Step:
     - `options`: options of `kiwi.plan`, such as `profile` and `donate_argnums`. Without
       `in_shardings`, the recipe's rules lay out arguments that name their dimensions.
     - `mesh`: the mesh in whose context (`jax.set_mesh`) the function is traced, if it needs one.
+      An abstract mesh suits functions that compute constants while they are traced: on a mesh of
+      devices that are not attached nothing can be computed.
     """
 
     function: Callable[..., Any]
     args: Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    mesh: jax.sharding.Mesh | None = None
+    mesh: jax.sharding.Mesh | AbstractMesh | None = None
 
     def context(self) -> AbstractContextManager[Any]:
         """A context manager with the context in which the function is traced."""
+        if isinstance(self.mesh, AbstractMesh):
+            return jax.sharding.use_abstract_mesh(self.mesh)
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def under(self, recipe: Recipe) -> Callable[..., Any]:

@@ -248,3 +248,16 @@ def test_names_can_be_given_beside_plain_parameters():
     assert rules.rules == (("embed", None), ("mlp", "x"))
     with pytest.raises(InvalidArgumentError, match="names its dimensions"):
         plan.logical_rules()
+
+
+def test_arguments_may_have_none_where_others_have_arrays():
+    plan = kiwi.plan(
+        lambda params, x: (x @ params["w"]).sum(),
+        {"bias": None, "w": array(64, 64)},
+        array(64, 64),
+        mesh_shape=(2,),
+        verify=None,
+        constraints=kiwi.Constraints({"params/w": P(None, "x"), "x": P()}),
+    )
+    rules = plan.logical_rules(({"bias": None, "w": ("embed", "mlp")}, None))
+    assert rules.rules == (("embed", None), ("mlp", "x"))

@@ -201,13 +201,22 @@ def _given_names(plan: PlanRecord, logical_axes: Any) -> list[Any]:
     shell = jax.tree.unflatten(plan.traced.call.tree, range(plan.traced.call.tree.num_leaves))
     full = logical_axes if shell[1] else (logical_axes, {})
     try:
-        spread = jax.tree_util.tree_broadcast(full, shell, is_leaf=_are_names)
+        boxed = jax.tree.map(_Names, full, is_leaf=_are_names)
+        spread = jax.tree_util.tree_broadcast(boxed, shell)
     except ValueError as error:
         raise InvalidArgumentError(
             f"logical_axes does not fit the planned arguments: {error}",
             topic=topics.LOGICAL_AXES,
         ) from error
-    return jax.tree.leaves(spread, is_leaf=_are_names)
+    return [leaf.names for leaf in jax.tree.leaves(spread)]
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names of one argument's dimensions, None for none, as a leaf. The pytree of arguments may
+    itself have None where there is no argument."""
+
+    names: Any
 
 
 def _are_names(node: Any) -> bool:
