@@ -6,6 +6,8 @@ import pytest
 
 import kiwi
 from kiwi.mesh.tiles import tiled_elements
+from kiwi.targets.rules.tpu.tpu_rows_of_gathers import rows_of
+from tests.helpers.planning import graph_of
 from tests.xla.tpu.test_buffers import array, needs_compiler, planned
 
 ROWS, WIDTH, TAKEN = 65_536, 8, 32_768
@@ -35,6 +37,15 @@ def test_a_table_with_short_rows_is_copied_to_rows_of_lanes(width: int):
     )
     assert found.estimate.peak_bytes > 4 * ROWS * 128
     is_as_compiled(found, 0.15)
+
+
+def test_elements_of_matrices_are_no_rows():
+    """The matrices would take 128 lanes for each of their elements, as no program does."""
+    places = jnp.arange(64)
+    of_matrices = jax.vmap(lambda matrix: matrix[places, places])
+    assert not rows_of(graph_of(of_matrices, array(4, 64, 64)))
+    assert not rows_of(graph_of(jax.grad(lambda x: of_matrices(x).sum()), array(4, 64, 64)))
+    assert rows_of(graph_of(lambda table, rows: table[rows], array(64, 8), ids(16)))
 
 
 @needs_compiler

@@ -7,7 +7,7 @@ and the gather reads a copy of the table. A table that is an argument is copied 
 and the update.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import jax
@@ -50,7 +50,11 @@ def _of_gather(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
         if dimension not in numbers.collapsed_slice_dims
     ]
     is_of_rows = rows and all(sizes[dimension] == table[dimension] for dimension in rows)
-    if not is_of_rows or numbers.operand_batching_dims:
+    if (
+        not is_of_rows
+        or numbers.operand_batching_dims
+        or _are_of_matrices(rows, numbers.collapsed_slice_dims)
+    ):
         return
     if isinstance(equation.inputs[0], int):
         yield equation.inputs[0], (rows[-1],)
@@ -71,11 +75,18 @@ def _of_scatter(equation: Equation) -> Iterator[tuple[int, MinorDimensions]]:
     is_of_rows = rows and [added[dimension] for dimension in windows] == [
         table[dimension] for dimension in rows
     ]
-    if not is_of_rows or numbers.operand_batching_dims:
+    inserted = numbers.inserted_window_dims
+    if not is_of_rows or numbers.operand_batching_dims or _are_of_matrices(rows, inserted):
         return
     if isinstance(equation.inputs[2], int):
         yield equation.inputs[2], (windows[-1],)
     yield equation.outputs[0], (rows[-1],)
+
+
+def _are_of_matrices(rows: Sequence[int], indexed: Sequence[int]) -> bool:
+    """Returns whether each index is a place in matrices, as that of a diagonal. What is gathered
+    then is an element of each matrix, and no row."""
+    return len(indexed) > 1 and rows[-1] < min(indexed)
 
 
 def _apply(graph: KernelGraph) -> KernelGraph:
