@@ -285,7 +285,8 @@ class LiveResults:
 
         It is the latest other operand of the group's reader that depends on a matmul and is
         computed after the last use of the group's earlier results. If there is no such operand, it
-        is the latest live result.
+        is the latest live result, if possible one that depends on a matmul: XLA computes others at
+        the start of the step.
         """
         first = group.members[0].position
         if group.reader is not None:
@@ -300,7 +301,8 @@ class LiveResults:
             if late:
                 position, value = max(late)
                 return self._of_fused_map(position, first, before) or {value}
-        return self.latest(first, before)
+        early = frozenset(itertools.compress(self._early, self._early.values()))
+        return self.latest(first, before, beside=early) or self.latest(first, before)
 
     def _of_fused_map(self, matmul: int, first: int, before: Sequence[int]) -> set[int]:
         """Returns the live result of the first map that reads the result of the step at position
