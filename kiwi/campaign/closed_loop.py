@@ -121,13 +121,13 @@ class ClosedLoop(Generic[P]):
                 refusal = self._searched()
                 self._seek_overlap()
         except KeyboardInterrupt:
-            self._overlapping = self._overlapping or (self._search and self._search.found)
+            self._overlapping = self._overlapping_so_far
             is_any = self._best is not None or self._overlapping is not None
             if not is_any or not self._tools.settings.any_time:
                 raise
             self._tools.interruption.has_come = True
         except EnoughPrograms:
-            self._overlapping = self._overlapping or (self._search and self._search.found)
+            self._overlapping = self._overlapping_so_far
             if self._overlapping is not None and not self._rounds:
                 self._rounds.append(_round(self._overlapping))
         answer = self._answer()
@@ -447,9 +447,14 @@ class ClosedLoop(Generic[P]):
     @property
     def _has_enough(self) -> bool:
         """Whether a program fits, and enough programs are compiled."""
-        found = self._search and self._search.found
-        fits = self._best is not None or self._overlapping is not None or found is not None
+        fits = self._best is not None or self._overlapping_so_far is not None
         return fits and self._programs >= shares.ENOUGH_PROGRAMS
+
+    @property
+    def _overlapping_so_far(self) -> P | None:
+        """The overlapping program within the budget that was found so far, also if its search has
+        not ended; None if there is none."""
+        return self._overlapping or (self._search and self._search.found)
 
     def _with_rounds(self, plan: Plan) -> Plan:
         """Returns the plan with all rounds so far and its notes."""

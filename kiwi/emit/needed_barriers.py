@@ -144,7 +144,8 @@ class LiveResults:
         self._graph, self._flow = execution.units, flow
         self._steps = execution.schedule.steps
         self._shared = execution.kernels.shared
-        self._early = early_values(execution.units)
+        is_early = early_values(execution.units)
+        self._early = frozenset(itertools.compress(is_early, is_early.values()))
         self._joins_maps = execution.facts.fusion.joins_maps_to_matmuls
 
     def of_step(self, computed: int, position: int) -> list[int]:
@@ -296,13 +297,12 @@ class LiveResults:
             late = [
                 (k, value)
                 for k, value in late
-                if value in self.of_step(k, first) and not self._early[value]
+                if value in self.of_step(k, first) and value not in self._early
             ]
             if late:
                 position, value = max(late)
                 return self._of_fused_map(position, first, before) or {value}
-        early = frozenset(itertools.compress(self._early, self._early.values()))
-        return self.latest(first, before, beside=early) or self.latest(first, before)
+        return self.latest(first, before, beside=self._early) or self.latest(first, before)
 
     def _of_fused_map(self, matmul: int, first: int, before: Sequence[int]) -> set[int]:
         """Returns the live result of the first map that reads the result of the step at position

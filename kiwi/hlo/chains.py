@@ -167,11 +167,16 @@ class Chains:
             return False
         return not self.ends_call([index], tensors[0])
 
+    def read_alone(self, equations: Collection[int], value: int) -> bool:
+        """Whether an equation computes `value`, and only `equations` read the value."""
+        producer = self.graph.program.values[value].producer
+        return producer is not None and set(self.readers(producer)) <= set(equations)
+
     def ends_call(self, equations: Collection[int], value: int) -> bool:
         """Whether a matmul, convolution or reduction computes `value`, and only `equations` read
         the value."""
         producer = self.graph.program.values[value].producer
-        if producer is None or not set(self.readers(producer)) <= set(equations):
+        if producer is None or not self.read_alone(equations, value):
             return False
         return bool(self.graph.opcodes[producer] & TAKES_EPILOGUE)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from kiwi.xla.read.inspected import InspectedModule
@@ -21,6 +22,13 @@ Shows = Callable[[InspectedModule], bool]
 def array(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
     """Returns the shape and dtype of an argument of an example."""
     return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def convolved(images: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Returns images [batch, height, width, features], padded and convolved with a kernel [height,
+    width, features, results], with stride 1."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=numbers)
 
 
 @dataclass(frozen=True, eq=False)

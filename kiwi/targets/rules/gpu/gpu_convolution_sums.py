@@ -7,14 +7,12 @@ Matmuls write partial sums in the order that is needed.
 
 from collections.abc import Collection, Sequence
 
-import jax
-from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from kiwi.hlo.program import Equation
 from kiwi.kernels.matrix_operands import CONVOLUTION
 from kiwi.targets.rule import Rule, stating
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Example, Witness, array, convolved
 from kiwi.xla.read.inspected import InspectedModule
 
 _FEATURES_LAST_BYTES = 2
@@ -39,16 +37,11 @@ def sums_elsewhere(root: Equation, cuts: Sequence[int], scattered: Collection[in
 _IMAGES, _KERNEL, _RESULT_ELEMENTS = (32, 16, 16, 64), (3, 3, 64, 32), 32 * 16 * 16 * 32
 
 
-def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
-
-
 def _scattered_to(result: P) -> Example:
     """Returns a convolution whose images and kernel are cut along the features that it sums over.
     `result`: the sharding of the result."""
     features = P(None, None, None, "x"), P(None, None, "x")
-    return Example(_convolved, (array(*_IMAGES), array(*_KERNEL)), (8,), features, result)
+    return Example(convolved, (array(*_IMAGES), array(*_KERNEL)), (8,), features, result)
 
 
 def _transposes_sums(module: InspectedModule) -> bool:

@@ -13,7 +13,7 @@ from jax import lax
 from kiwi.hlo.chains import Chains
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.targets.rule import Rule, fusing
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Example, Witness, array, convolved
 from kiwi.xla.read.inspected import InspectedModule
 
 
@@ -58,11 +58,6 @@ _ELEMENTS = 4 * 32 * 32 * 64
 _ARGUMENTS = array(*_SHAPE), array(*_SHAPE), array(*_KERNEL)
 
 
-def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
-
-
 def _read_twice(y: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
     chosen = jnp.where(mask > 0, y, 0.0)
     return chosen.sum((0, 1, 2)), lax.sort(chosen)
@@ -76,9 +71,9 @@ def _selects_in_the_convolution(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="The convolution's kernel selects and writes the result, which a sum and a sort read.",
-    example=Example(lambda x, mask, w: _read_twice(_convolved(x, w), mask), _ARGUMENTS),
+    example=Example(lambda x, mask, w: _read_twice(convolved(x, w), mask), _ARGUMENTS),
     shows=_selects_in_the_convolution,
-    control=Example(lambda x, mask, w: _read_twice(lax.sort(_convolved(x, w)), mask), _ARGUMENTS),
+    control=Example(lambda x, mask, w: _read_twice(lax.sort(convolved(x, w)), mask), _ARGUMENTS),
 )
 
 

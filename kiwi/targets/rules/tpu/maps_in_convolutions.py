@@ -16,7 +16,7 @@ from jax import lax
 from kiwi.hlo.chains import Chains
 from kiwi.hlo.graph import Phase
 from kiwi.targets.rule import Rule, fusing
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Example, Witness, array, convolved
 from kiwi.xla.read.inspected import InspectedModule
 
 _NOT_REPEATED = frozenset({"concatenate", "cosine", "reverse", "sine", "slice", "tan"})
@@ -46,16 +46,11 @@ def is_in_convolutions(chains: Chains, index: int) -> bool:
     return all(opcodes[reader] & _SUMMING for reader in readers)
 
 
-def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
-
-
 def _residual(x: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
     """Returns the sum of a normalised, rectified convolution and a convolution of it."""
-    y = _convolved(x, first)
+    y = convolved(x, first)
     y = jnp.maximum(y - y.mean((0, 1, 2)), 0.0)
-    return y + _convolved(y, second)
+    return y + convolved(y, second)
 
 
 def _maps_inside(module: InspectedModule) -> bool:
@@ -68,7 +63,7 @@ WITNESS = Witness(
     says="One kernel subtracts the mean, rectifies and convolves. A sum reads the map, too.",
     example=Example(_residual, _ARGUMENTS),
     shows=_maps_inside,
-    control=Example(lambda x, v, w: _convolved(lax.sort(_convolved(x, v)), w), _ARGUMENTS),
+    control=Example(lambda x, v, w: convolved(lax.sort(convolved(x, v)), w), _ARGUMENTS),
 )
 
 

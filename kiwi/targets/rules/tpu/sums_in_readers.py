@@ -10,8 +10,6 @@ stored all the same:
 - a sum of gradients that no convolution reads.
 """
 
-from collections.abc import Collection
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -32,16 +30,11 @@ def sums_stored_tensors(chains: Chains, index: int) -> bool:
     """Returns whether all readers of a sum compute it from at most two stored tensors."""
     if not chains.is_as_small(index, _MOST_READ):
         return False
-    if any(_is_read_by(chains, chains.members(index), tensor) for tensor in chains.tensors(index)):
+    members = chains.members(index)
+    if any(chains.read_alone(members, tensor) for tensor in chains.tensors(index)):
         return False
     is_forward = chains.graph.phase_of(index) is Phase.FORWARD
     return _is_convolved(chains, index, is_forward) is not is_forward
-
-
-def _is_read_by(chains: Chains, members: Collection[int], tensor: int) -> bool:
-    """Returns whether only `members` read a tensor that an equation computes."""
-    producer = chains.graph.program.values[tensor].producer
-    return producer is not None and set(chains.readers(producer)) <= set(members)
 
 
 def _is_convolved(chains: Chains, index: int, is_forward: bool) -> bool:

@@ -9,9 +9,7 @@ that is an argument, keep their layout.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
-from jax import lax
 
 from kiwi.hlo.equation_kinds import is_map
 from kiwi.hlo.graph import HloGraph
@@ -20,7 +18,7 @@ from kiwi.kernels.graph import KernelGraph
 from kiwi.kernels.matrix_operands import CONVOLUTION
 from kiwi.kernels.storage import MinorDimensions
 from kiwi.targets.rule import Rule
-from kiwi.targets.witness import Example, Witness, array
+from kiwi.targets.witness import Example, Witness, array, convolved
 from kiwi.xla.read.inspected import InspectedModule
 
 _POOLS = frozenset({"reduce_window", "select_and_scatter"})
@@ -99,11 +97,6 @@ def _apply(graph: KernelGraph) -> KernelGraph:
 _IMAGES, _KERNEL = array(4, 32, 32, 64), array(3, 3, 64, 64)
 
 
-def _convolved(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=numbers)
-
-
 def _has_minor_batch(module: InspectedModule) -> bool:
     """Returns whether a kernel writes an image whose two minor dimensions are features and
     batch."""
@@ -114,7 +107,7 @@ def _has_minor_batch(module: InspectedModule) -> bool:
 
 WITNESS = Witness(
     says="A kernel writes images whose two minor dimensions are batch and features.",
-    example=Example(_convolved, (_IMAGES, _KERNEL)),
+    example=Example(convolved, (_IMAGES, _KERNEL)),
     shows=_has_minor_batch,
     control=Example(jnp.sin, (_IMAGES,)),
 )
