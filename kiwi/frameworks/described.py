@@ -1,7 +1,9 @@
-"""What adapters of trainers share: devices that need not be attached, and the planned step."""
+"""What adapters of frameworks share: their modules, devices that need not be attached, and the
+planned step."""
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -53,6 +55,33 @@ def devices_are(devices: Any) -> Iterator[None]:
     finally:
         for name, function in before.items():
             setattr(jax, name, function)
+
+
+def unattached(suggestion: str) -> InvalidArgumentError:
+    """Returns the error for a trainer that is asked to train on devices that are not attached."""
+    return InvalidArgumentError(
+        "A trainer cannot train on devices that are not attached.",
+        topic=topics.RECIPE,
+        suggestion=f"plan() plans for them; to train, {suggestion}.",
+    )
+
+
+def imported(framework: str, names: Mapping[str, str], suggestion: str) -> Any:
+    """Returns a class whose attributes are a framework's modules.
+
+    - `names`: by attribute, the name of a module.
+
+    **Raises:** `InvalidArgumentError` if a module cannot be imported.
+    """
+    try:
+        modules = {name: importlib.import_module(module) for name, module in names.items()}
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"{framework} cannot be imported: {error}.",
+            topic=topics.RECIPE,
+            suggestion=suggestion,
+        ) from error
+    return type("Modules", (), modules)
 
 
 def planned_step(function: Callable[..., Any], options: Mapping[str, Any]) -> PlannedFunction:

@@ -20,7 +20,13 @@ from jax.sharding import AbstractMesh, Mesh
 from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks import stand_ins
-from kiwi.frameworks.described import described_devices, devices_are, planned_step
+from kiwi.frameworks.described import (
+    described_devices,
+    devices_are,
+    imported,
+    planned_step,
+    unattached,
+)
 from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD
 from kiwi.json_file import write_text
 from kiwi.messages import topics
@@ -161,11 +167,7 @@ class Levanter:
         attached.
         """
         if self.topology is not None:
-            raise InvalidArgumentError(
-                "A trainer cannot train on devices that are not attached.",
-                topic=topics.RECIPE,
-                suggestion="plan() plans for them; to train, leave out the topology.",
-            )
+            raise unattached("leave out the topology")
         planned, rest, context = self._planned(options)
         with context:
             plan = planned.plan(*self.args)
@@ -409,11 +411,5 @@ def _modules() -> Any:
         "scan": "haliax.nn",
         "trainer_state": "levanter.trainer_state",
     }
-    try:
-        return type("Modules", (), {name: importlib.import_module(m) for name, m in names.items()})
-    except ModuleNotFoundError as error:
-        raise InvalidArgumentError(
-            f"Levanter cannot be imported: {error}.",
-            topic=topics.RECIPE,
-            suggestion="pip install marin-levanter; docs/guides/levanter.md lists what it needs.",
-        ) from error
+    suggestion = "pip install marin-levanter; docs/guides/levanter.md lists what it needs."
+    return imported("Levanter", names, suggestion)

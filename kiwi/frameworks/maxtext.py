@@ -24,7 +24,7 @@ from jax.sharding import AxisType
 
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks import stand_ins
-from kiwi.frameworks.described import described_devices
+from kiwi.frameworks.described import described_devices, imported
 from kiwi.hlo.checkpoint_names import DEVICE, OFFLOAD
 from kiwi.json_file import write_text
 from kiwi.messages import topics
@@ -279,16 +279,10 @@ def _modules() -> Any:
         "train": "maxtext.trainers.pre_train.train",
         "train_compile": "maxtext.trainers.pre_train.train_compile",
     }
-    try:
-        modules = {name: importlib.import_module(module) for name, module in names.items()}
-    except ModuleNotFoundError as error:
-        raise InvalidArgumentError(
-            f"MaxText cannot be imported: {error}.",
-            topic=topics.RECIPE,
-            suggestion="pip install maxtext; docs/guides/maxtext.md lists what it needs.",
-        ) from error
+    suggestion = "pip install maxtext; docs/guides/maxtext.md lists what it needs."
+    modules = imported("MaxText", names, suggestion)
     jax.config.update("jax_default_prng_impl", "unsafe_rbg")
-    return type("Modules", (), modules)
+    return modules
 
 
 def _axes(cut: Any) -> Any:

@@ -20,7 +20,12 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from kiwi.api import PlannedFunction
 from kiwi.errors import InvalidArgumentError
 from kiwi.frameworks import stand_ins
-from kiwi.frameworks.described import described_devices, devices_are, planned_step
+from kiwi.frameworks.described import (
+    described_devices,
+    devices_are,
+    planned_step,
+    unattached,
+)
 from kiwi.messages import topics
 from kiwi.plans.plan import Plan
 from kiwi.recipes import Recipe, Step
@@ -132,11 +137,7 @@ class Tunix:
         **Raises:** the errors of `kiwi.plan`; `InvalidArgumentError` if the mesh has no devices.
         """
         if self.topology is not None or not isinstance(self.mesh, Mesh):
-            raise InvalidArgumentError(
-                "A trainer cannot train on devices that are not attached.",
-                topic=topics.RECIPE,
-                suggestion="plan() plans for them; to train, give the mesh of attached devices.",
-            )
+            raise unattached("give the mesh of attached devices")
         planned = self._planned(options)
         plan = planned.plan(*self.args)
         with self.mesh:
